@@ -1,0 +1,102 @@
+"""The plug-in contract: `Backend` inspects and loads, `Instance` runs.
+
+A backend is one folder and one line in the entry-point group `stoker.backends`; the entry point names a `Backend` subclass, which the
+server instantiates once, without arguments. Nothing here knows asyncio, protocols or scheduling.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from backends.api.files import ModelFiles
+from backends.api.model import ModelFacts, ModelSignature
+
+Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """All that one instance needs to load.
+
+    Attributes:
+        model_name: For messages.
+        version: For messages.
+        files: The version's private copy.
+        model_filename: The file to load, relative to the version folder.
+        signature: The completed signature; the backend checks that the file agrees with it.
+        parameters: config.pbtxt `parameters`, key to string value.
+        graph_level: config.pbtxt `optimization.graph.level`; None where not written.
+        instance_name: Such as `digits_0`.
+        cpu_threads: CPU threads this instance may keep busy: the usable cores shared out among the instances.
+    """
+
+    model_name: str
+    version: int
+    files: ModelFiles
+    model_filename: str
+    signature: ModelSignature
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    graph_level: int | None = None
+    instance_name: str = ""
+    cpu_threads: int = 1
+
+
+class Instance(abc.ABC):
+    """One loaded copy of a model on one device. Confined to: the one worker that owns it."""
+
+    #: The batch size the device always computes; the batch processor pads to it. None: any size up to max_batch_size.
+    static_batch_size: int | None = None
+    #: Batches that may be in work at once, completed in order.
+    pipeline_depth: int = 1
+
+    @abc.abstractmethod
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        """Runs one batch.
+
+        Args:
+            inputs: By input name, each `[rows, *model_dims]` (no leading dimension where the model is not batched), C-contiguous, of
+                the signature's numpy dtype. Valid until this call returns: copy what must live longer.
+            output_names: Outputs some request of the batch wants; at least these must be in the result.
+
+        Returns:
+            By output name, each `[rows, *model_dims]`. The arrays must be fresh or at least not written again by a later call.
+
+        Raises:
+            ServingError: with a message for the client. Any other exception is reported as BACKEND_FAILED.
+        """
+
+    def close(self) -> None:
+        """Releases the device's resources. Called once, after the last `execute` has returned."""
+
+
+class Backend(abc.ABC):
+    """A kind of model file and the engine that runs it."""
+
+    #: config.pbtxt `backend`, such as `onnxruntime`.
+    name: str
+    #: config.pbtxt `platform` spellings that choose this backend; the first is what the server itself writes.
+    platforms: tuple[str, ...] = ()
+    #: Further accepted spellings of `backend`.
+    aliases: tuple[str, ...] = ()
+    #: What `default_model_filename` is when the config leaves it open; also how a backend is inferred from a version folder.
+    default_model_filename: str
+    #: `parameters` keys this backend reads; other keys only warn.
+    parameter_keys: frozenset[str] = frozenset()
+
+    @abc.abstractmethod
+    def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
+        """Reads what the file declares, without a device and without running anything.
+
+        Raises:
+            ModelLoadError: the file is missing, truncated, corrupt, or of a version this runtime does not read.
+        """
+
+    @abc.abstractmethod
+    def load(self, request: LoadRequest) -> Instance:
+        """Loads one instance. Runs in a worker thread; may take long.
+
+        Raises:
+            ModelLoadError: the file cannot be loaded, contradicts the signature, or exceeds the device's limits.
+        """

@@ -1,0 +1,24 @@
+"""The only place that reads time. Everything else takes a `Clock` (or, in pure code, `now_ns` as a parameter)."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time; tests and simulations supply their own."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds on a monotonic scale with an arbitrary origin."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch; only for stamps that people read."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000

@@ -1,0 +1,52 @@
+"""Finds backends by the entry-point group `stoker.backends`; a backend's module is imported when it is first asked for."""
+
+from importlib.metadata import EntryPoint, entry_points
+
+from backends.api.backend import Backend
+from backends.api.errors import ModelLoadError
+
+GROUP = "stoker.backends"
+
+
+class BackendRegistry:
+    """The installed backends, by name, alias and platform."""
+
+    def __init__(self, backends: tuple[Backend, ...] | None = None) -> None:
+        """Holds `backends`; None: those installed as entry points, each named after its backend and imported at first use."""
+        self._loaded: dict[str, Backend] = {b.name: b for b in backends or ()}
+        self._pending: dict[str, EntryPoint] = {} if backends is not None else {point.name: point for point in entry_points(group=GROUP)}
+        self._failed: dict[str, str] = {}
+
+    def names(self) -> list[str]:
+        """Every known backend name, sorted."""
+        return sorted({*self._loaded, *self._pending, *self._failed})
+
+    def all(self) -> list[Backend]:
+        """Every backend that imports; one that does not is left out here and named by `get`."""
+        for name in list(self._pending):
+            self._load(name)
+        return [self._loaded[name] for name in sorted(self._loaded)]
+
+    def get(self, name: str) -> Backend:
+        """The backend whose name, alias or platform is `name`.
+
+        Raises:
+            ModelLoadError: none is, or its package is not installed.
+        """
+        if name in self._pending:
+            self._load(name)
+        if name in self._loaded:
+            return self._loaded[name]
+        if name in self._failed:
+            raise ModelLoadError(f"backend '{name}' is not usable here: {self._failed[name]}")
+        for backend in self.all():
+            if name in backend.aliases or name in backend.platforms:
+                return backend
+        raise ModelLoadError(f"no backend or platform '{name}'; installed backends: {', '.join(self.names()) or 'none'}")
+
+    def _load(self, name: str) -> None:
+        point = self._pending.pop(name)
+        try:
+            self._loaded[name] = point.load()()
+        except ImportError as error:
+            self._failed[name] = str(error)

@@ -1,0 +1,1 @@
+"""The identity backend: returns its inputs."""

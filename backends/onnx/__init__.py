@@ -1,0 +1,1 @@
+"""ONNX on CPU (ONNX Runtime)."""

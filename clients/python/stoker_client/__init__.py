@@ -1,0 +1,1 @@
+"""stoker_client."""

@@ -1,0 +1,1 @@
+"""From ONNX to what each accelerator runs: offline and target-neutral."""

@@ -1,0 +1,1 @@
+"""The model server: fronts, engine, lifecycle, scheduling, execution."""

@@ -1,0 +1,65 @@
+"""Requests and responses between a frontend and the engine: plain data, no protocol."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from backends.api.model import ModelSignature
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+ParameterValue = bool | int | float | str
+
+
+@dataclass(slots=True, kw_only=True)
+class InferRequest:
+    """One inference request, decoded and validated.
+
+    Attributes:
+        model_name: The model asked for.
+        model_version: The version asked for; None: the one that serves by default.
+        request_id: The client's id, echoed; empty if none was given.
+        inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays.
+        rows: Rows of the batch dimension; 1 where the model is not batched.
+        output_names: The outputs wanted, in the order wanted.
+        signature: The signature this request was validated against; the engine validates anew if another version serves by then.
+        priority: 0 = the model's default, 1 = highest.
+        timeout_us: The request's own queue timeout; 0 = none.
+        deadline_ns: When the client stops waiting, on the `Clock`'s monotonic scale; None = never.
+        parameters: The client's further parameters.
+        received_ns: When the front took the request in, on the same scale.
+        size_bytes: What the request holds in memory, for the admission budget.
+    """
+
+    model_name: str
+    model_version: int | None = None
+    request_id: str = ""
+    inputs: Mapping[str, Array]
+    rows: int = 1
+    output_names: tuple[str, ...]
+    signature: ModelSignature
+    priority: int = 0
+    timeout_us: int = 0
+    deadline_ns: int | None = None
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    received_ns: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class InferResponse:
+    """The answer to one request.
+
+    Attributes:
+        model_name: As served.
+        model_version: The version that answered.
+        request_id: The request's id.
+        outputs: By name in the order wanted, `[rows, *dims]`.
+        signature: Of the version that answered: gives each output's datatype.
+    """
+
+    model_name: str
+    model_version: int
+    request_id: str
+    outputs: Mapping[str, Array]
+    signature: ModelSignature

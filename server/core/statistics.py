@@ -1,0 +1,48 @@
+"""A snapshot of one version's statistics, in Triton's terms. Counted by `server/observability/statistics.py`."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """How often, and how long in all (nanoseconds)."""
+
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizeStatistics:
+    """Executions of one batch size (rows)."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatistics:
+    """Answer of ModelStatistics for one version.
+
+    Attributes:
+        last_inference_ms: Wall time of the last request, milliseconds since the epoch; 0 = never.
+        inference_count: Rows answered (a request of batch n counts n).
+        execution_count: Executions of the model.
+        success, fail: Whole requests, end to end.
+        queue, compute_input, compute_infer, compute_output: Per request: `count` rises by one for each, `ns` by the time its batch took.
+        batches: By batch size, ascending; `count` here is executions.
+    """
+
+    name: str
+    version: int
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    batches: tuple[BatchSizeStatistics, ...] = ()

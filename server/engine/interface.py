@@ -1,0 +1,94 @@
+"""`Engine`: all that a frontend sees of the server. Plain data in, plain data out, errors from `backends.api.errors`.
+
+Everything here is called on the server's one event loop. Cancelling the task that awaits `infer` takes the request back: queued work
+is dropped before compute, and nothing else is touched.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from server.core.description import ModelDescription, ServerDescription
+from server.core.overrides import LoadOverrides
+from server.core.request import InferRequest, InferResponse
+from server.core.state import IndexEntry
+from server.core.statistics import ModelStatistics
+
+
+class Engine(Protocol):
+    """The server behind its fronts."""
+
+    def is_live(self) -> bool:
+        """Whether the process serves at all; False once it is shutting down."""
+
+    def is_ready(self) -> bool:
+        """Whether every wanted model has a READY version (strict) or the start-up is over (not strict); False while shutting down."""
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        """Whether that version (None: any) is READY; False also for an unknown model."""
+
+    def server(self) -> ServerDescription:
+        """Name, version and extensions."""
+
+    def describe(self, name: str, version: int | None) -> ModelDescription:
+        """The READY version that a request for (`name`, `version`) would reach.
+
+        Raises:
+            UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
+        """
+
+    def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
+        """Class labels of an output, in order; empty where the config names no label file.
+
+        Raises:
+            As `describe`.
+        """
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Runs one request.
+
+        Raises:
+            ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one answer.
+        """
+
+    def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+        """Runs one request whose model may answer any number of times; a plain model answers once.
+
+        Raises:
+            As `infer`.
+        """
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        """What the repository holds, by name and version."""
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
+
+        Raises:
+            Unavailable: the control mode does not allow it. ModelLoadError and others: why it failed; what served goes on serving.
+        """
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Takes a model out of service; returns once no new request reaches it.
+
+        Raises:
+            As `load`.
+        """
+
+    def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
+        """Statistics of one version, of all READY versions of a model, or (name None) of all models.
+
+        Raises:
+            As `describe`.
+        """
+
+    def metrics_text(self) -> bytes:
+        """The Prometheus text exposition of every metric."""
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Takes `size_bytes` from the budget of bytes in flight; False if it would be exceeded (then nothing is taken)."""
+
+    def release(self, size_bytes: int) -> None:
+        """Gives back what `reserve` took."""
+
+    def now_ns(self) -> int:
+        """The server's monotonic clock: the scale of `received_ns` and `deadline_ns`."""

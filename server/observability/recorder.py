@@ -1,0 +1,57 @@
+"""What the rest of the server reports while it serves: one `VersionRecorder` for each loaded version, one `ServerRecorder` for all.
+
+Protocols only, so that scheduling and lifecycle depend on the words and tests can listen in; `metrics.py` implements them.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from server.core.state import VersionState
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed, as `nv_inference_request_failure` labels it."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+class VersionRecorder(Protocol):
+    """Counts for one model version. Durations in nanoseconds."""
+
+    def queued(self) -> None:
+        """A request entered the queue."""
+
+    def dequeued(self) -> None:
+        """A request left the queue, into a batch or dropped."""
+
+    def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """A batch ran; `rows` has an element for each execution of the instance (several if requests were retried apart)."""
+
+    def succeeded(self, *, rows: int, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """A request was answered."""
+
+    def failed(self, reason: FailureReason, *, request_ns: int) -> None:
+        """A request got an error."""
+
+
+class ServerRecorder(Protocol):
+    """Counts and states for the whole server."""
+
+    def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionRecorder:
+        """The recorder of a version; the same one again after a reload, so that counters never fall."""
+
+    def state(self, name: str, version: int, state: VersionState) -> None:
+        """A version changed state."""
+
+    def loaded(self, name: str, version: int, *, seconds: float) -> None:
+        """A load ended well."""
+
+    def load_failed(self, name: str, version: int | None) -> None:
+        """A load or reload failed."""
+
+    def forget(self, name: str, version: int) -> None:
+        """A version is gone from the repository: its series end."""
