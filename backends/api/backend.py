@@ -67,7 +67,7 @@ class Instance(abc.ABC):
             ServingError: with a message for the client. Any other exception is reported as BACKEND_FAILED.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most instances have nothing to release
         """Releases the device's resources. Called once, after the last `execute` has returned."""
 
 
