@@ -1,1 +1,1 @@
-"""The room `execution`."""
+"""Execution: the workers that own instances and run batches."""

@@ -1,1 +1,1 @@
-"""The room `scheduling`."""
+"""Scheduling: the queue, the batcher (both pure), and the scheduler that drives them on the event loop."""

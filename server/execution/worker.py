@@ -1,0 +1,131 @@
+"""`InstanceWorker`: owns one `Instance` and runs batches on it, up to its `pipeline_depth` at a time, answered in order.
+
+The event loop hands a batch over by a `SimpleQueue` and gets it back by `call_soon_threadsafe`: one crossing each way per batch, not per
+request. A worker never touches scheduler state, a scheduler never touches an instance.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from backends.api.backend import Instance
+from backends.api.batch import BatchItem, BatchProcessor, BatchResult
+from backends.api.clock import Clock
+from backends.api.errors import BackendFailed
+from backends.api.model import ModelSignature
+
+log = logging.getLogger("stoker.execution")
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One batch on its way through a worker.
+
+    Attributes:
+        items: The requests' shares.
+        on_done: Called on the event loop, once, with the result.
+        result: Set when the batch has run; None before.
+    """
+
+    items: Sequence[BatchItem]
+    on_done: Callable[[BatchResult], None]
+    result: BatchResult | None = None
+
+
+class InstanceWorker(Protocol):
+    """Runs batches on one instance. All methods are called on the event loop."""
+
+    @property
+    def free_slots(self) -> int:
+        """Batches it would take now."""
+
+    def submit(self, work: Work) -> None:
+        """Takes a batch. REQUIRES: free_slots > 0."""
+
+    async def close(self) -> None:
+        """Waits for the batches in work, then closes the instance."""
+
+
+def _run(processor: BatchProcessor, items: Sequence[BatchItem]) -> BatchResult:
+    try:
+        return processor.process(items)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and the like out of a backend must not end the thread: its batch is owed an answer
+        log.exception("backend raised %s", type(error).__name__)
+        failure = BackendFailed(f"{type(error).__name__}: {error}")
+        return BatchResult(outcomes=[failure for _ in items])
+
+
+class ThreadWorker:
+    """A thread for each pipeline slot, all feeding one instance; results are handed on in the order the batches came."""
+
+    def __init__(self, name: str, instance: Instance, signature: ModelSignature, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._instance = instance
+        self._loop = loop
+        self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._in_flight: deque[Work] = deque()
+        self.depth = max(1, instance.pipeline_depth)
+        self._threads = [
+            threading.Thread(target=self._serve, args=(BatchProcessor(instance, signature, clock),), name=f"{name}.{slot}", daemon=True)
+            for slot in range(self.depth)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def free_slots(self) -> int:
+        return self.depth - len(self._in_flight)
+
+    def submit(self, work: Work) -> None:
+        self._in_flight.append(work)
+        self._inbox.put(work)
+
+    async def close(self) -> None:
+        for _ in self._threads:
+            self._inbox.put(None)
+        for thread in self._threads:
+            await self._loop.run_in_executor(None, thread.join)
+        await self._loop.run_in_executor(None, self._instance.close)
+
+    def _serve(self, processor: BatchProcessor) -> None:
+        while (work := self._inbox.get()) is not None:
+            result = _run(processor, work.items)
+            try:
+                self._loop.call_soon_threadsafe(self._finished, work, result)
+            except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+                return
+            # Nothing may keep the batch's tensors alive while the thread waits for the next one.
+            del work, result
+
+    def _finished(self, work: Work, result: BatchResult) -> None:
+        work.result = result
+        while self._in_flight and (done := self._in_flight[0].result) is not None:
+            self._in_flight.popleft().on_done(done)
+
+
+class InlineWorker:
+    """Runs each batch on the event loop itself: for models so small that a thread hop costs more than the work."""
+
+    def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
+        self._instance = instance
+        self._processor = BatchProcessor(instance, signature, clock)
+        self._is_busy = False
+
+    @property
+    def free_slots(self) -> int:
+        return 0 if self._is_busy else 1
+
+    def submit(self, work: Work) -> None:
+        self._is_busy = True
+        try:
+            result = _run(self._processor, work.items)
+        finally:
+            self._is_busy = False
+        work.on_done(result)
+
+    async def close(self) -> None:
+        self._instance.close()

@@ -1,0 +1,190 @@
+"""`VersionLoader`: from a version folder to a `Servable`: snapshot, configure, inspect, load every instance, warm up.
+
+Whatever blocks runs in threads; whatever fails leaves nothing behind (instances closed, snapshot removed) and raises a ServingError that
+says what and where.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from backends.api.backend import Backend, Instance, LoadRequest
+from backends.api.clock import Clock
+from backends.api.cpu import threads_for_instance
+from backends.api.errors import ModelLoadError, ServingError
+from backends.api.files import ModelFiles
+from backends.api.registry import BackendRegistry
+from server.config.complete import choose_backend, complete
+from server.config.parsed import ParsedConfig
+from server.core.model_config import Execution, ModelConfig
+from server.core.timers import Timers
+from server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
+from server.lifecycle.labels import read_labels
+from server.lifecycle.servable import Servable
+from server.lifecycle.snapshot import discard, take_snapshot
+from server.lifecycle.warmup import warm
+from server.observability.recorder import ServerRecorder
+from server.scheduling.scheduler import Scheduler
+
+log = logging.getLogger("stoker.lifecycle")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSource:
+    """What to load.
+
+    Attributes:
+        name: Model name.
+        version: Version number.
+        model_dir: The model's folder in the repository.
+        version_dir: The version's folder.
+        parsed: The model's configuration as written (or overridden by the load).
+        files: Files that replace those of the version folder, by path relative to it.
+    """
+
+    name: str
+    version: int
+    model_dir: Path
+    version_dir: Path
+    parsed: ParsedConfig
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Loader(Protocol):
+    """Loads versions; the manager knows no more of it than this."""
+
+    async def load(self, source: VersionSource) -> Servable:
+        """A servable ready for requests.
+
+        Raises:
+            ServingError: it cannot be loaded; nothing is left behind.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSettings:
+    """Bounds and places.
+
+    Attributes:
+        snapshot_dir: Where private copies of version folders are made.
+        usable_cores: CPU cores shared out among a model's instances.
+        max_queue_size: Requests that may wait for one version where its config does not say less.
+    """
+
+    snapshot_dir: Path
+    usable_cores: int
+    max_queue_size: int
+
+
+class VersionLoader:
+    """The loader of a real server. Confined to: the event loop; blocking parts run in the loop's default executor."""
+
+    def __init__(
+        self,
+        registry: BackendRegistry,
+        *,
+        clock: Clock,
+        timers: Timers,
+        recorder: ServerRecorder,
+        settings: LoaderSettings,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._timers = timers
+        self._recorder = recorder
+        self._settings = settings
+
+    async def load(self, source: VersionSource) -> Servable:
+        files: ModelFiles = await _in_thread(lambda: take_snapshot(source.version_dir, self._settings.snapshot_dir, overrides=source.files))
+        instances: list[Instance] = []
+        try:
+            config = await _in_thread(lambda: self._configure(source, files))
+            labels = await _in_thread(lambda: read_labels(source.model_dir, config))
+            backend = self._registry.get(config.backend)
+            for request in self._requests(config, source.version, files):
+                instances.append(await _in_thread(lambda request=request: _load_instance(backend, request)))  # type: ignore[misc]
+            await _in_thread(lambda: warm(config, instances, source.model_dir))
+            return self._assemble(config, source.version, instances, files, labels)
+        except BaseException:
+            # Cancellation too: a load that is given up leaves no instance and no copy behind.
+            await asyncio.shield(_in_thread(lambda: _clean_up(instances, files)))
+            raise
+
+    def _configure(self, source: VersionSource, files: ModelFiles) -> ModelConfig:
+        backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
+        facts = backend.inspect(files, model_filename)
+        completion = complete(source.parsed, facts, backend, model_filename)
+        return completion.config
+
+    def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
+        names = [f"{group.name}_{index}" for group in config.instance_groups for index in range(group.count)]
+        threads = threads_for_instance(self._settings.usable_cores, len(names))
+        return [
+            LoadRequest(
+                model_name=config.name,
+                version=version,
+                files=files,
+                model_filename=config.model_filename,
+                signature=config.signature,
+                parameters=config.parameters,
+                graph_level=config.graph_level,
+                instance_name=name,
+                cpu_threads=threads,
+            )
+            for name in names
+        ]
+
+    def _assemble(
+        self, config: ModelConfig, version: int, instances: Sequence[Instance], files: ModelFiles, labels: Mapping[str, Sequence[str]]
+    ) -> Servable:
+        loop = asyncio.get_running_loop()
+        workers: list[InstanceWorker] = []
+        for index, instance in enumerate(instances):
+            if config.execution is Execution.INLINE:
+                workers.append(InlineWorker(instance, config.signature, self._clock))
+            else:
+                workers.append(ThreadWorker(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
+        scheduler = Scheduler(
+            config,
+            version,
+            workers,
+            clock=self._clock,
+            timers=self._timers,
+            loop=loop,
+            recorder=self._recorder.version(config.name, version, config.metric_tags),
+            max_queue_size=self._settings.max_queue_size,
+        )
+        return Servable(config, version, scheduler, files, labels, discard)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Runs blocking `work` in a thread; if the caller is cancelled, still waits for it to end, so that its result can be cleaned up."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+def _load_instance(backend: Backend, request: LoadRequest) -> Instance:
+    try:
+        return backend.load(request)
+    except ServingError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; one bad model must not harm the server
+        raise ModelLoadError(f"backend '{backend.name}' failed to load {request.instance_name}: {type(error).__name__}: {error}") from error
+
+
+def _clean_up(instances: Sequence[Instance], files: ModelFiles) -> None:
+    for instance in instances:
+        try:
+            instance.close()
+        except Exception:  # noqa: BLE001 - as above; the other instances still have to be closed
+            log.exception("closing an instance after a failed load raised")
+    discard(files)

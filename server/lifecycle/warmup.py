@@ -1,0 +1,78 @@
+"""Runs a config's `model_warmup` samples on every instance before its version is READY."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from backends.api.backend import Instance
+from backends.api.batch import Array, BatchItem, BatchProcessor
+from backends.api.clock import SystemClock
+from backends.api.errors import ModelLoadError, ServingError
+from backends.api.model import ModelSignature
+from backends.api.tensor import element_count
+from server.core.model_config import ModelConfig, Warmup, WarmupInput
+
+#: Where `input_data_file` names are looked up, below the model folder (as in Triton).
+WARMUP_FOLDER = "warmup"
+
+
+def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path) -> None:
+    """Runs every sample on every instance.
+
+    Raises:
+        ModelLoadError: a sample does not fit the signature, its file does not fit its shape, or running it failed.
+    """
+    for sample in config.warmups:
+        item = _item(sample, config.signature, model_dir)
+        for instance in instances:
+            processor = BatchProcessor(instance, config.signature, SystemClock())
+            for _ in range(max(1, sample.count)):
+                outcome = processor.process([item]).outcomes[0]
+                if isinstance(outcome, ServingError):
+                    raise ModelLoadError(f"model_warmup '{sample.name}' failed: {outcome.message}") from outcome
+
+
+def _item(sample: Warmup, signature: ModelSignature, model_dir: Path) -> BatchItem:
+    unknown = sorted(sample.inputs.keys() - {spec.name for spec in signature.inputs})
+    missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs and not spec.optional]
+    if unknown or missing:
+        raise ModelLoadError(f"model_warmup '{sample.name}': unknown inputs {unknown}, missing inputs {missing}")
+    rows = max(1, sample.batch_size) if signature.is_batched else 1
+    arrays = {
+        name: _array(sample, name, tensor, (rows, *tensor.dims) if signature.is_batched else tensor.dims, model_dir)
+        for name, tensor in sample.inputs.items()
+    }
+    return BatchItem(arrays, rows, tuple(spec.name for spec in signature.outputs))
+
+
+def _array(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path) -> Array:
+    dtype = tensor.datatype.numpy
+    if tensor.data_file is not None:
+        return _from_file(sample, name, tensor, shape, model_dir)
+    if tensor.datatype.is_bytes:
+        return np.full(shape, b"", dtype=np.object_)
+    if tensor.is_random:
+        generator = np.random.default_rng(0)
+        if dtype.kind == "f":
+            return generator.random(shape, dtype=np.float32).astype(dtype)
+        return generator.integers(0, 2, size=shape).astype(dtype)
+    return np.zeros(shape, dtype=dtype)
+
+
+def _from_file(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path) -> Array:
+    where = f"model_warmup '{sample.name}', input '{name}', input_data_file '{tensor.data_file}'"
+    folder = (model_dir / WARMUP_FOLDER).resolve()
+    path = folder / str(tensor.data_file)
+    if tensor.datatype.is_bytes:
+        raise ModelLoadError(f"{where}: a file can hold fixed-size types only, not BYTES")
+    expected = element_count(shape) * tensor.datatype.item_bytes
+    try:
+        if path.is_symlink() or not path.resolve(strict=True).is_relative_to(folder) or not path.is_file():
+            raise ModelLoadError(f"{where}: not a regular file inside the model's {WARMUP_FOLDER} folder")
+        size = path.stat().st_size
+        if size != expected:
+            raise ModelLoadError(f"{where}: holds {size} bytes, shape {list(shape)} of {tensor.datatype.value} needs {expected}")
+        return np.fromfile(path, dtype=tensor.datatype.numpy).reshape(shape)
+    except OSError as error:
+        raise ModelLoadError(f"{where}: {error.strerror}") from error
