@@ -1,0 +1,34 @@
+"""The SDK's messages: real classes, in a pool of their own."""
+
+from google.protobuf import descriptor_pool, text_format
+from stoker_client._pb import messages as pb
+
+from server.pb import grpc_service_pb2, model_config_pb2
+
+
+def test_every_server_message_and_enum_has_a_client_twin() -> None:
+    for file in (model_config_pb2.DESCRIPTOR, grpc_service_pb2.DESCRIPTOR):
+        for name, theirs in file.message_types_by_name.items():
+            assert getattr(pb, name).DESCRIPTOR.full_name == theirs.full_name
+        for name in file.enum_types_by_name:
+            assert getattr(pb, name).items() == getattr(model_config_pb2, name).items()
+
+
+def test_client_messages_are_not_in_the_default_pool() -> None:
+    ours = pb.ModelInferRequest.DESCRIPTOR
+    assert ours is not descriptor_pool.Default().FindMessageTypeByName("inference.ModelInferRequest")
+    assert ours is pb.POOL.FindMessageTypeByName("inference.ModelInferRequest")
+
+
+def test_messages_travel_between_client_and_server_as_bytes() -> None:
+    request = pb.ModelInferRequest(model_name="digits", id="7")
+    request.inputs.add(name="image", datatype="FP32", shape=[1, 8, 8])
+    request.inputs[0].parameters["binary_data_size"].int64_param = 256
+    arrived = grpc_service_pb2.ModelInferRequest.FromString(request.SerializeToString())
+    assert text_format.MessageToString(arrived) == text_format.MessageToString(request)
+
+
+def test_nested_messages_and_enum_values_are_reachable_by_name() -> None:
+    assert pb.ModelInferRequest.InferInputTensor(name="a").name == "a"
+    assert pb.ModelInstanceGroup.KIND_CPU == 2
+    assert pb.DataType.Name(pb.TYPE_FP32) == "TYPE_FP32"

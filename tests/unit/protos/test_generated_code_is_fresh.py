@@ -1,0 +1,23 @@
+"""What is committed is what the script makes from `proto/` today."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("server/pb", "clients/python/stoker_client/_pb")
+
+
+def generated(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for folder in FOLDERS for path in sorted((root / folder).glob("*.py*"))}
+
+
+@pytest.mark.skipif(not (ROOT / ".venv-protos").exists(), reason="no .venv-protos here (scripts/generate_protos makes it)")
+def test_committed_code_is_what_the_script_makes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/generate_protos"), "--output-root", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert generated(tmp_path) == generated(ROOT)
