@@ -12,8 +12,8 @@ import numpy as np
 
 from backends.api.backend import Arrays, Instance
 from backends.api.clock import Clock
-from backends.api.errors import BackendFailed, ServingError
-from backends.api.model import ModelSignature, TensorSpec
+from backends.api.errors import BackendFailed, ModelLoadError, ServingError
+from backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -65,9 +65,20 @@ class Buffer:
     """
 
     def __init__(self, spec: TensorSpec, max_batch_size: int) -> None:
+        """Allocates the block for `max_batch_size` rows.
+
+        Raises:
+            ModelLoadError: this host cannot allocate it.
+        """
         self._spec = spec
-        self._max_rows = max(1, max_batch_size)
-        self._flat: Array = np.empty(self._max_rows * element_count(spec.dims) if spec.is_static else 0, dtype=spec.datatype.numpy)
+        count = max(1, max_batch_size) * element_count(spec.dims) if spec.is_static else 0
+        try:
+            self._flat: Array = np.empty(count, dtype=spec.datatype.numpy)
+        except (MemoryError, ValueError) as error:
+            raise ModelLoadError(
+                f"input '{spec.name}' of dims {list(spec.dims)} is too large for this host at max_batch_size {max_batch_size}: "
+                f"{count * spec.datatype.numpy.itemsize} bytes"
+            ) from error
 
     @property
     def capacity_bytes(self) -> int:
@@ -79,7 +90,7 @@ class Buffer:
         count = rows * element_count(row_shape)
         if count > self._flat.size:
             self._flat = np.empty(count, dtype=self._flat.dtype)
-        return self._flat[:count].reshape(rows, *row_shape)
+        return self._flat[:count].reshape((rows, *row_shape))
 
     def gather(self, arrays: Sequence[Array], pad_to: int | None = None) -> Array:
         """Copies `arrays`, each `[rows_i, *row_shape]`, one below the other; returns the `[sum(rows_i), *row_shape]` window.
@@ -127,32 +138,34 @@ class BatchProcessor:
         return result
 
     def _attempt(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome] | ServingError:
-        start = self._clock.now_ns()
         rows = sum(item.rows for item in items)
+        start = self._clock.now_ns()
         try:
             inputs = self._gather(items, rows)
             gathered = self._clock.now_ns()
             result.input_ns += gathered - start
-            names = items[0].output_names if len(items) == 1 else _union(items)
             try:
-                outputs = self._instance.execute(inputs, names)
+                outputs = self._instance.execute(inputs, _union(items))
             finally:
-                ran = self._clock.now_ns()
-                result.infer_ns += ran - gathered
+                executed = self._clock.now_ns()
+                result.infer_ns += executed - gathered
+            result.executions.append(rows)
             outcomes = self._split(items, rows, outputs)
+            result.output_ns += self._clock.now_ns() - executed
         except ServingError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
-            return BackendFailed(f"{type(error).__name__}: {error}")
+            return _as_failure(error)
         finally:
             for buffer in self._buffers.values():
                 buffer.release()
-        result.executions.append(rows)
-        result.output_ns += self._clock.now_ns() - ran
         return outcomes
 
     def _gather(self, items: Sequence[BatchItem], rows: int) -> Arrays:
         first = items[0].inputs
+        if any(item.inputs.keys() != first.keys() for item in items):
+            # Optional inputs may be left out, but then not by some of a batch: each runs alone instead.
+            raise BackendFailed("the requests of one batch bring different sets of inputs")
         pad_to = self._instance.static_batch_size if self._signature.is_batched else None
         inputs: dict[str, Array] = {}
         for name, array in first.items():
@@ -160,14 +173,14 @@ class BatchProcessor:
             if spec is None:
                 raise BackendFailed(f"batch holds an input '{name}' that the signature does not have")
             if not self._signature.is_batched:
-                whole = np.ascontiguousarray(array) if spec.reshape is None else _reshaped(array, (), spec.reshape)
+                whole = _contiguous(array) if spec.reshape is None else _reshaped(array, 0, spec.dims, spec.reshape)
             elif len(items) == 1 and (pad_to is None or pad_to == rows) and array.flags.c_contiguous:
                 # A request alone in its batch is already laid out as the device wants it: no copy.
-                whole = array if spec.reshape is None else _reshaped(array, (rows,), spec.reshape)
+                whole = array if spec.reshape is None else _reshaped(array, 1, spec.dims, spec.reshape)
             else:
                 whole = self._buffers[name].gather([item.inputs[name] for item in items], pad_to)
                 if spec.reshape is not None:
-                    whole = _reshaped(whole, (whole.shape[0],), spec.reshape)
+                    whole = _reshaped(whole, 1, spec.dims, spec.reshape)
             inputs[name] = whole
         return inputs
 
@@ -191,23 +204,47 @@ class BatchProcessor:
             raise BackendFailed(f"the model produced '{name}', which is not an output of its signature")
         if array.dtype != spec.datatype.numpy:
             raise BackendFailed(f"output '{name}' came as {array.dtype}, the signature says {spec.datatype.value}")
-        if not self._signature.is_batched:
-            return array if spec.reshape is None else _reshaped(array, (), spec.dims)
-        expected = self._instance.static_batch_size or rows
-        if array.ndim == 0 or array.shape[0] != expected:
-            raise BackendFailed(f"output '{name}' came with shape {list(array.shape)}, expected {expected} rows in its first dimension")
-        if array.shape[0] != rows:
-            array = array[:rows]
-        return array if spec.reshape is None else _reshaped(array, (rows,), spec.dims)
+        lead = 1 if self._signature.is_batched else 0
+        if lead:
+            expected = self._instance.static_batch_size or rows
+            if array.ndim == 0 or array.shape[0] != expected:
+                raise BackendFailed(f"output '{name}' came with shape {list(array.shape)}, expected {expected} rows in its first dimension")
+            if expected != rows:
+                array = array[:rows]
+        if not _fits(array.shape[lead:], spec.model_dims):
+            raise BackendFailed(f"output '{name}' came with shape {list(array.shape[lead:])}, the signature says {list(spec.model_dims)}")
+        return array if spec.reshape is None else _reshaped(array, lead, spec.reshape, spec.dims)
 
 
 def _union(items: Sequence[BatchItem]) -> tuple[str, ...]:
+    """Outputs that any of `items` wants, in the order first wanted."""
+    if len(items) == 1:
+        return items[0].output_names
     return tuple(dict.fromkeys(name for item in items for name in item.output_names))
 
 
-def _reshaped(array: Array, lead: tuple[int, ...], dims: tuple[int, ...]) -> Array:
-    """`array` viewed as `[*lead, *dims]`; several variable dims stand for the array's own sizes, in order (Triton's reshape rule)."""
-    if sum(1 for dim in dims if dim < 0) > 1:
-        sizes = iter(size for size in array.shape[len(lead) :] if size != 1)
-        dims = tuple(dim if dim >= 0 else next(sizes, 1) for dim in dims)
-    return np.ascontiguousarray(array).reshape(*lead, *dims)
+def _as_failure(error: Exception) -> BackendFailed:
+    """The failure a client sees; the original is its cause, for the log. An OSError's text holds a path, its strerror does not."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    failure = BackendFailed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    failure.__cause__ = error
+    return failure
+
+
+def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    return len(shape) == len(dims) and all(dim in (size, VARIABLE) for size, dim in zip(shape, dims, strict=True))
+
+
+def _contiguous(array: Array) -> Array:
+    """`array`, C-contiguous. `np.ascontiguousarray` would turn a scalar into a vector."""
+    return array if array.flags.c_contiguous else array.copy()
+
+
+def _reshaped(array: Array, lead: int, source: tuple[int, ...], target: tuple[int, ...]) -> Array:
+    """`array`, which is `[*lead dims, *source]`, as `[*lead dims, *target]`.
+
+    Triton's reshape rule: the n-th variable dim of the one stands for the n-th of the other.
+    """
+    sizes = (size for size, dim in zip(array.shape[lead:], source, strict=True) if dim == VARIABLE)
+    dims = tuple(next(sizes) if dim == VARIABLE else dim for dim in target)
+    return _contiguous(array).reshape((*array.shape[:lead], *dims))

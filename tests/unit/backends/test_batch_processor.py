@@ -1,0 +1,281 @@
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.api.backend import Arrays
+from backends.api.batch import BatchItem, BatchProcessor
+from backends.api.errors import BackendFailed, InvalidRequest, ServingError
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from tests.fakes.fake_backend import FakeInstance, fake_signature
+
+
+class TickingClock:
+    """Every reading is one nanosecond after the last."""
+
+    def __init__(self) -> None:
+        self._ticks = itertools.count()
+
+    def now_ns(self) -> int:
+        return next(self._ticks)
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def item(array: np.ndarray, *outputs: str, name: str = "x") -> BatchItem:
+    return BatchItem({name: array}, array.shape[0], outputs or ("y",))
+
+
+def rows(*values: float, width: int = 2) -> np.ndarray:
+    return np.array([[value] * width for value in values], dtype=np.float32)
+
+
+def processor(instance: FakeInstance) -> BatchProcessor:
+    return BatchProcessor(instance, instance.signature, TickingClock())
+
+
+def outputs(outcome: Mapping[str, np.ndarray] | ServingError) -> Mapping[str, np.ndarray]:
+    assert not isinstance(outcome, ServingError), outcome
+    return outcome
+
+
+def failing_on(value: float) -> FakeInstance:
+    instance = FakeInstance(fake_signature(2))
+    instance.fail_if = lambda inputs: BackendFailed("cannot take this") if (inputs["x"] == value).any() else None
+    return instance
+
+
+def test_requests_run_as_one_batch_and_get_their_own_rows() -> None:
+    instance = FakeInstance(fake_signature(2))
+    result = processor(instance).process([item(rows(1)), item(rows(2, 3)), item(rows(4))])
+    assert [outputs(o)["y"][:, 0].tolist() for o in result.outcomes] == [[1], [2, 3], [4]]
+    assert [call.rows for call in instance.calls] == [4]
+    assert result.executions == [4]
+
+
+def test_time_is_counted_by_phase() -> None:
+    result = processor(FakeInstance(fake_signature(2))).process([item(rows(1)), item(rows(2))])
+    assert (result.input_ns, result.infer_ns, result.output_ns) == (1, 1, 1)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    dims=st.lists(st.integers(0, 3), max_size=3),
+    datatype=st.sampled_from(list(DataType)),
+    static=st.booleans(),
+)
+def test_a_batch_equals_its_requests_alone(sizes: list[int], dims: list[int], datatype: DataType, static: bool) -> None:
+    instance = FakeInstance(fake_signature(*dims, max_batch_size=24, datatype=datatype), static_batch_size=24 if static else None)
+    values = itertools.count(1)
+
+    def tensor(count: int) -> np.ndarray:
+        array = np.empty((count, *dims), dtype=datatype.numpy)
+        for place in range(array.size):
+            number = next(values)
+            array.flat[place] = str(number).encode() if datatype.is_bytes else number % 2 if datatype is DataType.BOOL else number % 100
+        return array
+
+    items = [item(tensor(count)) for count in sizes]
+    together = processor(instance).process(items)
+    for one, outcome in zip(items, together.outcomes, strict=True):
+        alone = processor(instance).process([one]).outcomes[0]
+        for answer in (outputs(outcome)["y"], outputs(alone)["y"]):
+            assert answer.dtype == datatype.numpy
+            assert answer.shape == one.inputs["x"].shape
+            assert np.array_equal(answer, one.inputs["x"])
+
+
+def test_only_the_culprit_fails_when_a_batch_fails() -> None:
+    instance = failing_on(13)
+    result = processor(instance).process([item(rows(1)), item(rows(13)), item(rows(3, 4))])
+    assert outputs(result.outcomes[0])["y"][0, 0] == 1
+    assert isinstance(result.outcomes[1], BackendFailed)
+    assert outputs(result.outcomes[2])["y"][:, 0].tolist() == [3, 4]
+    assert [call.rows for call in instance.calls] == [4, 1, 1, 2]
+    assert result.executions == [1, 2]
+
+
+def test_a_passing_failure_is_healed_by_the_retry() -> None:
+    instance = FakeInstance(fake_signature(2))
+    instance.failures = [BackendFailed("once")]
+    result = processor(instance).process([item(rows(1)), item(rows(2))])
+    assert [outputs(o)["y"][0, 0] for o in result.outcomes] == [1, 2]
+
+
+def test_a_request_alone_is_not_retried() -> None:
+    instance = FakeInstance(fake_signature(2))
+    instance.failures = [InvalidRequest("no")]
+    result = processor(instance).process([item(rows(1))])
+    assert isinstance(result.outcomes[0], InvalidRequest)
+    assert len(instance.calls) == 1
+    assert result.executions == []
+
+
+@given(bad=st.sets(st.integers(0, 7)))
+def test_any_set_of_bad_requests_fails_exactly_itself(bad: set[int]) -> None:
+    instance = FakeInstance(fake_signature(1))
+    instance.fail_if = lambda inputs: BackendFailed("bad") if bad & set(inputs["x"].astype(int).ravel().tolist()) else None
+    result = processor(instance).process([item(rows(value, width=1)) for value in range(8)])
+    assert {place for place, outcome in enumerate(result.outcomes) if isinstance(outcome, ServingError)} == bad
+
+
+def test_a_foreign_exception_becomes_a_backend_failure_and_keeps_its_cause() -> None:
+    instance = FakeInstance(fake_signature(2))
+    cause = ZeroDivisionError("division by zero")
+    instance.failures = [cause]
+    (failure,) = processor(instance).process([item(rows(1))]).outcomes
+    assert isinstance(failure, BackendFailed)
+    assert failure.message == "ZeroDivisionError: division by zero"
+    assert failure.__cause__ is cause
+
+
+def test_a_path_in_an_operating_system_error_stays_on_this_host() -> None:
+    instance = FakeInstance(fake_signature(2))
+    instance.failures = [FileNotFoundError(2, "No such file or directory", "/srv/secret/file")]
+    (failure,) = processor(instance).process([item(rows(1))]).outcomes
+    assert isinstance(failure, BackendFailed)
+    assert failure.message == "FileNotFoundError: No such file or directory"
+
+
+def answer_with(**arrays: np.ndarray) -> FakeInstance:
+    return FakeInstance(fake_signature(2), compute=lambda inputs, names: arrays)
+
+
+@pytest.mark.parametrize(
+    ("instance", "text"),
+    [
+        (answer_with(), "did not produce output(s) y"),
+        (answer_with(y=np.zeros((1, 2), np.float64)), "came as float64, the signature says FP32"),
+        (answer_with(y=np.zeros((3, 2), np.float32)), "expected 1 rows"),
+        (answer_with(y=np.array(1, np.float32)), "expected 1 rows"),
+        (answer_with(y=np.zeros((1, 5), np.float32)), "came with shape [5], the signature says [2]"),
+        (answer_with(y=np.zeros((1, 2), np.float32), z=np.zeros(1)), "'z', which is not an output"),
+        (FakeInstance(fake_signature(2), compute=lambda inputs, names: None), "AttributeError"),  # type: ignore[arg-type, return-value]
+    ],
+)
+def test_an_instance_that_breaks_its_contract_is_named(instance: FakeInstance, text: str) -> None:
+    (failure,) = processor(instance).process([item(rows(1))]).outcomes
+    assert isinstance(failure, BackendFailed)
+    assert text in failure.message
+
+
+def test_an_unknown_input_is_a_failure() -> None:
+    (failure,) = processor(FakeInstance(fake_signature(2))).process([item(rows(1), name="z")]).outcomes
+    assert isinstance(failure, BackendFailed)
+    assert "'z'" in failure.message
+
+
+def two_in_two_out() -> ModelSignature:
+    a, b = TensorSpec("a", DataType.FP32, (2,)), TensorSpec("b", DataType.FP32, (2,), optional=True)
+    return ModelSignature((a, b), (TensorSpec("p", DataType.FP32, (2,)), TensorSpec("q", DataType.FP32, (2,))), 8)
+
+
+def test_each_request_gets_just_the_outputs_it_wants() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
+        asked.append(tuple(names))
+        return {"p": inputs["a"].copy(), "q": inputs["a"] * 2}
+
+    instance = FakeInstance(two_in_two_out(), compute=compute)
+    both = {"a": rows(1), "b": rows(1)}
+    result = processor(instance).process([BatchItem(both, 1, ("q",)), BatchItem(both, 1, ("q", "p")), BatchItem(both, 1, ("p",))])
+    assert [list(outputs(o)) for o in result.outcomes] == [["q"], ["q", "p"], ["p"]]
+    assert asked == [("q", "p")]
+
+
+def test_requests_with_different_optional_inputs_never_share_a_run() -> None:
+    def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
+        return {"p": inputs["a"] + inputs.get("b", np.float32(0)), "q": inputs["a"].copy()}
+
+    instance = FakeInstance(two_in_two_out(), compute=compute)
+    result = processor(instance).process([BatchItem({"a": rows(1)}, 1, ("p",)), BatchItem({"a": rows(1), "b": rows(5)}, 1, ("p",))])
+    assert [outputs(o)["p"][0, 0] for o in result.outcomes] == [1, 6]
+    assert [call.rows for call in instance.calls] == [1, 1]
+
+
+def test_a_static_device_is_padded_with_zeros_never_with_an_earlier_batch() -> None:
+    instance = FakeInstance(fake_signature(2, max_batch_size=4), static_batch_size=4)
+    unit = processor(instance)
+    unit.process([item(rows(99, 99, 99)), item(rows(99))])
+    result = unit.process([item(rows(1))])
+    assert instance.calls[-1].inputs["x"][:, 0].tolist() == [1, 0, 0, 0]
+    assert outputs(result.outcomes[0])["y"].tolist() == [[1, 1]]
+
+
+def test_strings_are_padded_with_empty_strings() -> None:
+    instance = FakeInstance(fake_signature(1, max_batch_size=3, datatype=DataType.BYTES), static_batch_size=3)
+    processor(instance).process([item(np.array([[b"a"]], dtype=object))])
+    assert instance.calls[-1].inputs["x"].ravel().tolist() == [b"a", b"", b""]
+
+
+def test_a_request_alone_reaches_the_instance_without_a_copy() -> None:
+    seen: list[np.ndarray] = []
+
+    def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
+        seen.append(inputs["x"])
+        return {"y": inputs["x"].copy()}
+
+    array = rows(1, 2)
+    processor(FakeInstance(fake_signature(2), compute=compute)).process([item(array)])
+    assert np.shares_memory(seen[0], array)
+
+
+def test_a_request_alone_that_is_not_contiguous_is_laid_out_anew() -> None:
+    seen: list[bool] = []
+
+    def compute(inputs: Arrays, names: Sequence[str]) -> Arrays:
+        seen.append(inputs["x"].flags.c_contiguous)
+        return {"y": inputs["x"].copy()}
+
+    array = rows(1, 2).T
+    processor(FakeInstance(fake_signature(2), compute=compute)).process([item(array)])
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
+def test_a_model_without_batch_dimension_gets_its_tensors_as_they_are(shape: tuple[int, ...]) -> None:
+    instance = FakeInstance(fake_signature(*shape, max_batch_size=0))
+    array = np.ones(shape, np.float32)
+    (outcome,) = processor(instance).process([BatchItem({"x": array}, 1, ("y",))]).outcomes
+    assert instance.calls[0].inputs["x"].shape == shape
+    assert outputs(outcome)["y"].shape == shape
+
+
+def reshaping(dims: tuple[int, ...], reshape: tuple[int, ...], max_batch_size: int) -> ModelSignature:
+    spec = TensorSpec("x", DataType.FP32, dims, reshape)
+    return ModelSignature((spec,), (TensorSpec("y", DataType.FP32, dims, reshape),), max_batch_size)
+
+
+@pytest.mark.parametrize(
+    ("dims", "reshape", "request_dims", "model_dims"),
+    [
+        ((1,), (), (1,), ()),
+        ((4,), (2, 2), (4,), (2, 2)),
+        ((-1, 1, -1), (-1, -1), (1, 1, 4), (1, 4)),
+        ((-1, -1), (-1, 1, -1), (3, 1), (3, 1, 1)),
+        ((-1,), (1, -1), (0,), (1, 0)),
+    ],
+)
+@pytest.mark.parametrize("requests", [0, 1, 2])
+def test_reshape_holds_on_the_way_in_and_out(
+    dims: tuple[int, ...], reshape: tuple[int, ...], request_dims: tuple[int, ...], model_dims: tuple[int, ...], requests: int
+) -> None:
+    instance = FakeInstance(reshaping(dims, reshape, 8 if requests else 0))
+    lead = (1,) if requests else ()
+    items = [BatchItem({"x": np.ones((*lead, *request_dims), np.float32)}, 1, ("y",)) for _ in range(max(1, requests))]
+    result = processor(instance).process(items)
+    assert instance.calls[0].inputs["x"].shape == ((requests,) if requests else ()) + model_dims
+    assert all(outputs(o)["y"].shape == (*lead, *request_dims) for o in result.outcomes)
+
+
+def test_request_strings_are_let_go_after_the_batch() -> None:
+    instance = FakeInstance(fake_signature(1, datatype=DataType.BYTES))
+    unit = processor(instance)
+    unit.process([item(np.array([[b"a"]], dtype=object)), item(np.array([[b"b"]], dtype=object))])
+    assert all(element is None for element in unit._buffers["x"].view(8, (1,)).ravel())
