@@ -22,7 +22,8 @@ class InferRequest:
         inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays.
         rows: Rows of the batch dimension; 1 where the model is not batched.
         output_names: The outputs wanted, in the order wanted.
-        signature: The signature this request was validated against; the engine validates anew if another version serves by then.
+        signature: The signature this request was validated against; the engine refuses it if by then a version with
+            another signature serves.
         priority: 0 = the model's default, 1 = highest.
         timeout_us: The request's own queue timeout; 0 = none.
         deadline_ns: When the client stops waiting, on the `Clock`'s monotonic scale; None = never.

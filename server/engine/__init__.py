@@ -1,1 +1,1 @@
-"""The room `engine`."""
+"""The engine: the one face of the server towards its fronts."""

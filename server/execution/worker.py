@@ -54,7 +54,8 @@ class InstanceWorker(Protocol):
 def _run(processor: BatchProcessor, items: Sequence[BatchItem]) -> BatchResult:
     try:
         return processor.process(items)
-    except BaseException as error:  # noqa: BLE001 - SystemExit and the like out of a backend must not end the thread: its batch is owed an answer
+    except BaseException as error:
+        # SystemExit and the like out of a backend must not end the thread: its batch is owed an answer.
         log.exception("backend raised %s", type(error).__name__)
         failure = BackendFailed(f"{type(error).__name__}: {error}")
         return BatchResult(outcomes=[failure for _ in items])

@@ -6,14 +6,15 @@ says what and where.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
+
+from backends.api.cpu import threads_for_instance
 
 from backends.api.backend import Backend, Instance, LoadRequest
 from backends.api.clock import Clock
-from backends.api.cpu import threads_for_instance
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.files import ModelFiles
 from backends.api.registry import BackendRegistry
@@ -30,8 +31,6 @@ from server.observability.recorder import ServerRecorder
 from server.scheduling.scheduler import Scheduler
 
 log = logging.getLogger("stoker.lifecycle")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +99,32 @@ class VersionLoader:
         self._settings = settings
 
     async def load(self, source: VersionSource) -> Servable:
-        files: ModelFiles = await _in_thread(lambda: take_snapshot(source.version_dir, self._settings.snapshot_dir, overrides=source.files))
-        instances: list[Instance] = []
+        loop = asyncio.get_running_loop()
+        loading = loop.run_in_executor(None, self._load, source)
         try:
-            config = await _in_thread(lambda: self._configure(source, files))
-            labels = await _in_thread(lambda: read_labels(source.model_dir, config))
-            backend = self._registry.get(config.backend)
-            for request in self._requests(config, source.version, files):
-                instances.append(await _in_thread(lambda request=request: _load_instance(backend, request)))  # type: ignore[misc]
-            await _in_thread(lambda: warm(config, instances, source.model_dir))
-            return self._assemble(config, source.version, instances, files, labels)
-        except BaseException:
-            # Cancellation too: a load that is given up leaves no instance and no copy behind.
-            await asyncio.shield(_in_thread(lambda: _clean_up(instances, files)))
+            loaded = await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            # A thread cannot be interrupted: wait for it, and leave nothing of it behind.
+            await asyncio.wait([loading])
+            if loading.exception() is None:
+                await loop.run_in_executor(None, loading.result().discard)
             raise
+        return self._assemble(source.version, loaded)
+
+    def _load(self, source: VersionSource) -> "_Loaded":
+        """Everything that blocks, in one thread."""
+        loaded = _Loaded(take_snapshot(source.version_dir, self._settings.snapshot_dir, overrides=source.files))
+        try:
+            loaded.config = self._configure(source, loaded.files)
+            loaded.labels = read_labels(source.model_dir, loaded.config)
+            backend = self._registry.get(loaded.config.backend)
+            for request in self._requests(loaded.config, source.version, loaded.files):
+                loaded.instances.append(_load_instance(backend, request))
+            warm(loaded.config, loaded.instances, source.model_dir)
+        except BaseException:
+            loaded.discard()
+            raise
+        return loaded
 
     def _configure(self, source: VersionSource, files: ModelFiles) -> ModelConfig:
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
@@ -139,12 +150,12 @@ class VersionLoader:
             for name in names
         ]
 
-    def _assemble(
-        self, config: ModelConfig, version: int, instances: Sequence[Instance], files: ModelFiles, labels: Mapping[str, Sequence[str]]
-    ) -> Servable:
+    def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
+        config = loaded.config
+        assert config is not None
         loop = asyncio.get_running_loop()
         workers: list[InstanceWorker] = []
-        for index, instance in enumerate(instances):
+        for index, instance in enumerate(loaded.instances):
             if config.execution is Execution.INLINE:
                 workers.append(InlineWorker(instance, config.signature, self._clock))
             else:
@@ -159,17 +170,26 @@ class VersionLoader:
             recorder=self._recorder.version(config.name, version, config.metric_tags),
             max_queue_size=self._settings.max_queue_size,
         )
-        return Servable(config, version, scheduler, files, labels, discard)
+        return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Runs blocking `work` in a thread; if the caller is cancelled, still waits for it to end, so that its result can be cleaned up."""
-    future = asyncio.get_running_loop().run_in_executor(None, work)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
+@dataclass(slots=True)
+class _Loaded:
+    """What a load has made so far."""
+
+    files: ModelFiles
+    config: ModelConfig | None = None
+    instances: list[Instance] = field(default_factory=list)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def discard(self) -> None:
+        """Closes the instances and removes the snapshot."""
+        for instance in self.instances:
+            try:
+                instance.close()
+            except Exception:  # a plug-in may raise anything; the other instances still have to be closed
+                log.exception("closing an instance after a failed load raised")
+        discard(self.files)
 
 
 def _load_instance(backend: Backend, request: LoadRequest) -> Instance:
@@ -177,14 +197,5 @@ def _load_instance(backend: Backend, request: LoadRequest) -> Instance:
         return backend.load(request)
     except ServingError:
         raise
-    except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; one bad model must not harm the server
+    except Exception as error:  # a plug-in may raise anything; one bad model must not harm the server
         raise ModelLoadError(f"backend '{backend.name}' failed to load {request.instance_name}: {type(error).__name__}: {error}") from error
-
-
-def _clean_up(instances: Sequence[Instance], files: ModelFiles) -> None:
-    for instance in instances:
-        try:
-            instance.close()
-        except Exception:  # noqa: BLE001 - as above; the other instances still have to be closed
-            log.exception("closing an instance after a failed load raised")
-    discard(files)

@@ -1,0 +1,64 @@
+# Two commands for a newcomer: `make serve` and `make test`. Both make what they need first, and are safe to repeat.
+PYTHON ?= python3
+SERVE_FLAGS ?= --model_base_path=./model_repos --grpc_port=8500 --http_port=8501
+
+STAMP = .venv/.stoker-setup
+CLIENTS_STAMP = .venv-clients/.stoker-setup
+CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
+PROTOS_STAMP = .venv-protos/.stoker-setup
+
+.PHONY: help setup serve test unit check format clients-env protos bench clean
+
+help:  ## Show these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP)  ## Make .venv with the server, the client and what the tests need
+
+$(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
+	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,examples,bench,test]'
+	touch $@
+
+serve: setup  ## Serve the sample repository on ports 8500 (gRPC) and 8501 (HTTP)
+	.venv/bin/serve $(SERVE_FLAGS)
+
+clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: foreign clients, apart from ours
+
+$(CLIENTS_STAMP): constraints-clients.txt
+	test -x .venv-clients/bin/pip || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]'
+	touch $@
+
+# The same client beside the next major version of protobuf, which its metadata does not admit but its code runs on.
+$(CLIENTS_PB7_STAMP): constraints-clients.txt
+	test -x .venv-clients-pb7/bin/pip || $(PYTHON) -m venv .venv-clients-pb7
+	.venv-clients-pb7/bin/pip install --quiet -c constraints.txt numpy grpcio 'protobuf>=7' httpx
+	.venv-clients-pb7/bin/pip install --quiet --no-deps -c constraints-clients.txt tritonclient python-rapidjson
+	touch $@
+
+$(PROTOS_STAMP):
+	test -x .venv-protos/bin/pip || $(PYTHON) -m venv .venv-protos
+	.venv-protos/bin/pip install --quiet grpcio-tools==1.80.0
+	touch $@
+
+protos: $(PROTOS_STAMP)  ## Generate the message code from proto/
+	scripts/generate_protos
+
+test: setup clients-env $(PROTOS_STAMP)  ## Run the unit and protocol tests
+	.venv/bin/pytest
+
+unit: setup  ## Run the unit tests only (under 30 s)
+	.venv/bin/pytest tests/unit tests/conformance clients/python/tests
+
+check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
+	scripts/check
+
+format: setup  ## Rewrite the code in the house format
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: setup  ## Measure the server against raw onnxruntime and a bare echo
+	.venv/bin/python -m benchmarks
+
+clean:  ## Remove the environments and caches
+	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,140 @@
+"""`ServingEngine`: admission, then a borrowed servable. Everything a frontend asks for passes through here."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from backends.api.clock import Clock
+from backends.api.errors import ServingError, Unavailable
+from server.core.description import ModelDescription, ServerDescription
+from server.core.overrides import LoadOverrides
+from server.core.request import InferRequest, InferResponse
+from server.core.state import IndexEntry
+from server.core.statistics import ModelStatistics
+from server.lifecycle.manager import ModelManager
+from server.observability.metrics import Metrics
+from server.observability.recorder import FailureReason
+
+#: Protocol extensions by Triton's names; only what this server does.
+EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+class ServingEngine:
+    """The engine of a running server. Confined to: the event loop."""
+
+    def __init__(self, manager: ModelManager, metrics: Metrics, clock: Clock, *, name: str, version: str, max_bytes_in_flight: int) -> None:
+        """`name` is the server's id towards clients; `max_bytes_in_flight` bounds what all requests being served hold together."""
+        self._manager = manager
+        self._metrics = metrics
+        self._clock = clock
+        self._description = ServerDescription(name, version, EXTENSIONS)
+        self._max_bytes_in_flight = max_bytes_in_flight
+        self._bytes_in_flight = 0
+        self._requests_in_flight = 0
+        self._is_stopping = False
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests accepted and not yet answered."""
+        return self._requests_in_flight
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes reserved."""
+        return self._bytes_in_flight
+
+    def begin_shutdown(self) -> None:
+        """Ready turns false at once; what was accepted is still answered."""
+        self._is_stopping = True
+
+    def is_live(self) -> bool:
+        return not self._is_stopping
+
+    def is_ready(self) -> bool:
+        return not self._is_stopping and self._manager.is_ready()
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        return not self._is_stopping and self._manager.is_model_ready(name, version)
+
+    def server(self) -> ServerDescription:
+        return self._description
+
+    def describe(self, name: str, version: int | None) -> ModelDescription:
+        servable = self._manager.resolve(name, version)
+        return ModelDescription(servable.config, servable.version, tuple(self._manager.ready_versions(name)))
+
+    def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
+        return self._manager.resolve(name, version).labels.get(output, ())
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        if self._is_stopping:
+            raise Unavailable("the server is shutting down")
+        servable = self._manager.resolve(request.model_name, request.model_version)
+        signature = servable.config.signature
+        if request.signature is not signature and request.signature != signature:
+            raise Unavailable(f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again")
+        self._requests_in_flight += 1
+        try:
+            async with servable.borrow() as handle:
+                return await handle.infer(request)
+        finally:
+            self._requests_in_flight -= 1
+
+    async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+        yield await self.infer(request)
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        return self._manager.index(ready_only)
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        self._refuse_while_stopping()
+        await self._manager.load(name, overrides)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        # Nothing depends on another model here (no ensembles), so `unload_dependents` has nothing more to unload.
+        self._refuse_while_stopping()
+        await self._manager.unload(name)
+
+    def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
+        if name is None:
+            names = sorted({entry.name for entry in self._manager.index(True)})
+            return [stats for each in names for stats in self.statistics(each, None)]
+        servable = self._manager.resolve(name, version)
+        versions = self._manager.ready_versions(name) if version is None else [servable.version]
+        return [self._metrics.statistics(name, each) for each in versions]
+
+    def metrics_text(self) -> bytes:
+        return self._metrics.render()
+
+    def refused(self, name: str, version: int | None, error: ServingError) -> None:
+        """Counts a request for a served model that failed before it reached the scheduler (decoding, validation, admission)."""
+        try:
+            servable = self._manager.resolve(name, version)
+        except ServingError:
+            return
+        recorder = self._metrics.version(name, servable.version, servable.config.metric_tags)
+        recorder.failed(FailureReason.OTHER, request_ns=0)
+
+    def reserve(self, size_bytes: int) -> bool:
+        # One request larger than the whole budget may pass alone; else it could never be served.
+        if self._bytes_in_flight and self._bytes_in_flight + size_bytes > self._max_bytes_in_flight:
+            return False
+        self._bytes_in_flight += size_bytes
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        self._bytes_in_flight -= size_bytes
+
+    def now_ns(self) -> int:
+        return self._clock.now_ns()
+
+    def _refuse_while_stopping(self) -> None:
+        if self._is_stopping:
+            raise Unavailable("the server is shutting down")

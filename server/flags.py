@@ -1,0 +1,274 @@
+"""The command line of `serve`: flags and environment to a `ServerConfig`.
+
+Every flag has one name here, spelled with dashes; `spell` makes all other accepted spellings into it before typer sees them: `_` for `-`,
+booleans bare or with a value in the next word. Triton's and Adlik's names for the same things are further names of the same option.
+Each flag is also read from `STOKER_<NAME>`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from server.frontends.limits import Limits
+from server.lifecycle.settings import ControlMode
+from server.observability.logs import LogSettings
+from server.server_config import ServerConfig
+
+_TRUE = {"true", "1", "yes", "on"}
+_FALSE = {"false", "0", "no", "off"}
+
+
+class LoadingMethod(str, Enum):
+    """Adlik's name for who decides what is loaded."""
+
+    AUTOMATIC = "automatic"
+    MANUAL = "manual"
+
+
+class ControlChoice(str, Enum):
+    """Triton's model control modes."""
+
+    NONE = "none"
+    POLL = "poll"
+    EXPLICIT = "explicit"
+
+
+class LogFormat(str, Enum):
+    """Forms of the log; `default` and `ISO8601` are Triton's names for the human-readable one."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+    DEFAULT = "default"
+    ISO8601 = "ISO8601"
+
+
+def _boolean(text: str | bool) -> bool:
+    if isinstance(text, bool):
+        return text
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise typer.BadParameter(f"'{text}' is not a boolean: use true, false, 1 or 0")
+
+
+#: Boolean flags, by primary name: `spell` needs to know them to let a bare flag stand for `=true`.
+BOOLEANS = frozenset(
+    {"exit-on-error", "strict-readiness", "allow-grpc", "allow-http", "allow-metrics", "grpc-reflection"}
+    | {"log-info", "log-warning", "log-error"}
+)
+
+
+def spell(arguments: Sequence[str]) -> list[str]:
+    """Arguments with every flag in its dashed spelling and every boolean flag with its value attached."""
+    spelled: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*spelled, word, *rest]
+        if not word.startswith("--"):
+            spelled.append(word)
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("_", "-")
+        if not equals and name in BOOLEANS:
+            value = rest.pop(0) if rest and rest[0].lower() in _TRUE | _FALSE else "true"
+            equals = "="
+        spelled.append(f"--{name}{equals}{value}")
+    return spelled
+
+
+def _option(name: str, *also: str, text: str, panel: str, **settings: Any) -> Any:  # noqa: ANN401 - typer's own type
+    names = [f"--{each}" for each in (name, *also)]
+    return typer.Option(*names, help=text, rich_help_panel=panel, envvar=f"STOKER_{name.replace('-', '_').upper()}", **settings)
+
+
+def _flag(name: str, *also: str, text: str, panel: str) -> Any:  # noqa: ANN401 - typer's own type
+    return _option(name, *also, text=text, panel=panel, parser=_boolean, metavar="BOOLEAN")
+
+
+_REPO, _NET, _LIFE, _LOG = "Models", "Network", "Serving", "Logging"
+
+
+def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
+    """The typer command that builds a `ServerConfig` and passes it to `run`."""
+
+    def serve(
+        model_base_path: Annotated[
+            list[Path],
+            _option("model-base-path", "model-repository", "model-store", panel=_REPO, text="Model repository; may be given several times."),
+        ],
+        model_control_mode: Annotated[
+            ControlChoice | None,
+            _option(
+                "model-control-mode",
+                panel=_REPO,
+                text="none: load all once. poll (default): follow the repository. explicit: load by --load-model and API only.",
+            ),
+        ] = None,
+        loading_method: Annotated[
+            LoadingMethod | None,
+            _option("loading-method", panel=_REPO, text="Adlik's form: automatic = poll, manual = load all once, then by API."),
+        ] = None,
+        load_model: Annotated[
+            list[str] | None,
+            _option("load-model", panel=_REPO, text="Load this model at start (explicit mode); may be repeated; '*' = all."),
+        ] = None,
+        repository_poll_secs: Annotated[
+            float,
+            _option("repository-poll-secs", "fs-poll-wait-seconds", min=0.05, max=86400, panel=_REPO, text="Seconds between scans."),
+        ] = 15.0,
+        settle_secs: Annotated[
+            float,
+            _option("settle-secs", min=0, max=3600, panel=_REPO, text="A version is taken once it has not changed for this long."),
+        ] = 1.0,
+        model_load_thread_count: Annotated[
+            int, _option("model-load-thread-count", min=1, max=256, panel=_REPO, text="Models loading at once.")
+        ] = 4,
+        model_load_retry_count: Annotated[
+            int, _option("model-load-retry-count", min=0, max=100, panel=_REPO, text="Further attempts after a failed load.")
+        ] = 0,
+        snapshot_dir: Annotated[
+            Path | None,
+            _option("snapshot-dir", panel=_REPO, text="Where private copies of model files are made (default: temporary folder)."),
+        ] = None,
+        exit_on_error: Annotated[bool, _flag("exit-on-error", panel=_REPO, text="End if a model fails to load at start.")] = False,
+        strict_readiness: Annotated[
+            bool, _flag("strict-readiness", panel=_REPO, text="Ready needs a READY version of every wanted model.")
+        ] = True,
+        address: Annotated[str, _option("address", panel=_NET, text="Address that all ports bind.")] = "127.0.0.1",
+        grpc_port: Annotated[int, _option("grpc-port", min=0, max=65535, panel=_NET, text="gRPC port; 0 = any free one.")] = 8500,
+        http_port: Annotated[int, _option("http-port", "rest-api-port", min=0, max=65535, panel=_NET, text="HTTP port; 0 = any.")] = 8501,
+        metrics_port: Annotated[
+            int | None,
+            _option("metrics-port", min=0, max=65535, panel=_NET, text="A port of its own for /metrics, besides the HTTP port."),
+        ] = None,
+        grpc_address: Annotated[str | None, _option("grpc-address", panel=_NET, text="Instead of --address for gRPC.")] = None,
+        http_address: Annotated[str | None, _option("http-address", panel=_NET, text="Instead of --address for HTTP.")] = None,
+        metrics_address: Annotated[str | None, _option("metrics-address", panel=_NET, text="Instead of --address for metrics.")] = None,
+        allow_grpc: Annotated[bool, _flag("allow-grpc", panel=_NET, text="Serve gRPC.")] = True,
+        allow_http: Annotated[bool, _flag("allow-http", panel=_NET, text="Serve HTTP.")] = True,
+        allow_metrics: Annotated[bool, _flag("allow-metrics", panel=_NET, text="Serve /metrics.")] = True,
+        grpc_reflection: Annotated[bool, _flag("grpc-reflection", panel=_NET, text="Offer gRPC server reflection.")] = False,
+        ready_file: Annotated[
+            Path | None, _option("ready-file", panel=_NET, text="Write the real addresses there, as JSON, once ready.")
+        ] = None,
+        server_id: Annotated[str, _option("id", panel=_LIFE, text="The server's name towards clients.")] = "stoker",
+        exit_timeout_secs: Annotated[
+            float, _option("exit-timeout-secs", min=0, max=86400, panel=_LIFE, text="How long in-flight work may take after SIGTERM.")
+        ] = 30.0,
+        max_queue_size: Annotated[
+            int, _option("max-queue-size", min=1, max=10_000_000, panel=_LIFE, text="Requests that may wait for one model version.")
+        ] = 1024,
+        cpu_threads: Annotated[
+            int | None,
+            _option("cpu-threads", min=1, max=4096, panel=_LIFE, text="CPU cores shared out among instances (default: the usable ones)."),
+        ] = None,
+        http_max_input_size: Annotated[
+            int | None, _option("http-max-input-size", min=1, panel=_LIFE, text="Largest HTTP body in bytes, also once decompressed.")
+        ] = None,
+        limit: Annotated[
+            list[str] | None,
+            _option("limit", metavar="NAME=VALUE", panel=_LIFE, text="Set any other bound of the fronts, such as json_depth=64."),
+        ] = None,
+        log_format: Annotated[LogFormat, _option("log-format", panel=_LOG, text="auto: text on a terminal, else JSON.")] = LogFormat.AUTO,
+        log_file: Annotated[Path | None, _option("log-file", panel=_LOG, text="Log there instead of to stderr.")] = None,
+        log_verbose: Annotated[int, _option("log-verbose", min=0, max=9, panel=_LOG, text="0 = off; 1 and up: ever more detail.")] = 0,
+        log_info: Annotated[bool, _flag("log-info", panel=_LOG, text="Log information.")] = True,
+        log_warning: Annotated[bool, _flag("log-warning", panel=_LOG, text="Log warnings.")] = True,
+        log_error: Annotated[bool, _flag("log-error", panel=_LOG, text="Log errors.")] = True,
+        version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")] = False,
+    ) -> None:
+        """Serves a model repository over gRPC and REST.
+
+        Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
+        """
+        mode, models = _control(model_control_mode, loading_method, tuple(load_model or ()))
+        run(
+            ServerConfig(
+                repositories=tuple(root for given in model_base_path for root in _split_roots(given)),
+                control_mode=mode,
+                load_models=models,
+                poll_interval_s=repository_poll_secs,
+                settle_s=settle_secs,
+                exit_on_error=exit_on_error,
+                strict_readiness=strict_readiness,
+                load_concurrency=model_load_thread_count,
+                load_retries=model_load_retry_count,
+                server_id=server_id,
+                grpc_address=grpc_address or address,
+                http_address=http_address or address,
+                metrics_address=metrics_address or address,
+                grpc_port=grpc_port if allow_grpc else None,
+                http_port=http_port if allow_http else None,
+                metrics_port=metrics_port if allow_metrics else None,
+                metrics_on_http=allow_metrics,
+                grpc_reflection=grpc_reflection,
+                ready_file=ready_file,
+                exit_timeout_s=exit_timeout_secs,
+                max_queue_size=max_queue_size,
+                cpu_threads=cpu_threads,
+                snapshot_dir=snapshot_dir,
+                limits=_limits(limit or [], http_max_input_size),
+                logs=LogSettings(
+                    verbose=log_verbose,
+                    info=log_info,
+                    warning=log_warning,
+                    error=log_error,
+                    format="text" if log_format in (LogFormat.DEFAULT, LogFormat.ISO8601) else log_format.value,
+                    file=log_file,
+                ),
+            )
+        )
+
+    return serve
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        typer.echo(f"stoker {version('stoker')}")
+        raise typer.Exit
+
+
+def _split_roots(given: Path) -> list[Path]:
+    """Several roots may come in one value, separated as in PATH (that is how the environment gives them)."""
+    return [Path(part) for part in str(given).split(os.pathsep) if part]
+
+
+def _control(
+    choice: ControlChoice | None, method: LoadingMethod | None, load_models: tuple[str, ...]
+) -> tuple[ControlMode, tuple[str, ...]]:
+    if choice is not None and method is not None:
+        raise typer.BadParameter("--model-control-mode and --loading-method say the same thing: give one of them")
+    if method is LoadingMethod.MANUAL:
+        return ControlMode.EXPLICIT, load_models or ("*",)
+    mode = ControlMode(choice.value) if choice is not None else ControlMode.POLL
+    if load_models and mode is not ControlMode.EXPLICIT:
+        raise typer.BadParameter("--load-model needs --model-control-mode=explicit")
+    return mode, load_models
+
+
+def _limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
+    kinds = {field.name: type(getattr(Limits(), field.name)) for field in dataclasses.fields(Limits)}
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        name = name.replace("-", "_")
+        if name not in kinds or not equals:
+            raise typer.BadParameter(f"--limit {assignment}: expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
+        try:
+            values[name] = kinds[name](text)
+        except ValueError:
+            raise typer.BadParameter(f"--limit {assignment}: '{text}' is not a number") from None
+        if values[name] <= 0:
+            raise typer.BadParameter(f"--limit {assignment}: must be above 0")
+    if http_max_input_size is not None:
+        values["http_body_bytes"] = http_max_input_size
+    return Limits(**values)

@@ -1,0 +1,64 @@
+"""`ServerConfig`: everything a server is started with, as `server.flags` reads it from the command line and the environment."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.frontends.limits import Limits
+from server.lifecycle.settings import ControlMode
+from server.observability.logs import LogSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """A server's settings.
+
+    Attributes:
+        repositories: Model repository roots.
+        control_mode: Who decides what is loaded.
+        load_models: Models to load at start under explicit control; `*` = all.
+        poll_interval_s: Seconds between scans of the repository.
+        settle_s: How long a new or changed version must stay unchanged before it is taken.
+        exit_on_error: End the process if a model fails to load at start.
+        strict_readiness: Ready needs a READY version of every wanted model.
+        load_concurrency: Models loading at once.
+        load_retries: Further attempts after a failed load.
+        server_id: The server's name towards clients.
+        grpc_address, http_address, metrics_address: Addresses to bind.
+        grpc_port, http_port: Ports; 0 = any free one; None = that front is off.
+        metrics_port: A port of its own for /metrics; None = only on the HTTP port.
+        metrics_on_http: Whether the HTTP port answers /metrics.
+        grpc_reflection: Whether gRPC reflection is on.
+        ready_file: Where the addresses are written as JSON once ready.
+        exit_timeout_s: How long in-flight work may take after SIGTERM.
+        max_queue_size: Requests that may wait for one model version.
+        cpu_threads: CPU cores to share out; None = what this process may use.
+        snapshot_dir: Where private copies of model files are made; None = the system's temporary folder.
+        limits: Bounds of the fronts.
+        logs: Log settings.
+    """
+
+    repositories: tuple[Path, ...]
+    control_mode: ControlMode = ControlMode.POLL
+    load_models: tuple[str, ...] = ()
+    poll_interval_s: float = 15.0
+    settle_s: float = 1.0
+    exit_on_error: bool = False
+    strict_readiness: bool = True
+    load_concurrency: int = 4
+    load_retries: int = 0
+    server_id: str = "stoker"
+    grpc_address: str = "127.0.0.1"
+    http_address: str = "127.0.0.1"
+    metrics_address: str = "127.0.0.1"
+    grpc_port: int | None = 8500
+    http_port: int | None = 8501
+    metrics_port: int | None = None
+    metrics_on_http: bool = True
+    grpc_reflection: bool = False
+    ready_file: Path | None = None
+    exit_timeout_s: float = 30.0
+    max_queue_size: int = 1024
+    cpu_threads: int | None = None
+    snapshot_dir: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    logs: LogSettings = field(default_factory=LogSettings)
