@@ -1,0 +1,25 @@
+"""How much a repository may hold. Generous for real models, and small enough that a hostile or broken folder costs little.
+
+Reaching a bound is an error of the model (or version) that reached it and never of the others.
+"""
+
+#: Model folders below all roots together; further ones are left out, in order of their names.
+MAX_MODELS = 4096
+#: Version folders of one model.
+MAX_VERSIONS = 1024
+#: The highest version number: the wire carries int64.
+MAX_VERSION_NUMBER = 2**63 - 1
+#: Files and folders of one version, at any depth.
+MAX_FILES_PER_VERSION = 16_384
+#: Folders below a version folder, one in the other.
+MAX_DEPTH = 8
+#: One file.
+MAX_FILE_BYTES = 64 << 30
+#: All files of one version.
+MAX_VERSION_BYTES = 128 << 30
+#: config.pbtxt.
+MAX_CONFIG_BYTES = 1 << 20
+#: Entries of a root or model folder that are looked at.
+MAX_FOLDER_ENTRIES = 65_536
+#: Files next to the version folders (labels, warm-up data) whose change makes a model load anew.
+MAX_COMPANIONS = 1024

@@ -1,0 +1,44 @@
+"""What an operator may decide about loading and unloading."""
+
+import enum
+from dataclasses import dataclass
+
+
+class ControlMode(enum.Enum):
+    """Who decides what is loaded, as Triton's `--model-control-mode`."""
+
+    NONE = "none"
+    """Everything in the repository at start, and nothing after."""
+    POLL = "poll"
+    """What the repository holds, as it changes."""
+    EXPLICIT = "explicit"
+    """What clients ask for by load and unload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleSettings:
+    """Settings of the model manager.
+
+    Attributes:
+        control_mode: Who decides what is loaded.
+        load_models: Models to load at start under explicit control; `*` stands for all. Ignored otherwise.
+        poll_interval_s: Seconds between scans of the repository, whether or not file events come.
+        settle_s: How long whatever appeared, changed or vanished must stay as it is before it counts; nothing waits at start.
+        exit_on_error: Whether `wait_initial` raises if a model failed to load at start.
+        strict_readiness: Whether ready needs a READY version of every wanted model; else the end of the initial loads is enough.
+        load_concurrency: Versions loading at once.
+        load_retries: Further attempts after a failed load.
+        unload_grace_s: How long an explicit unload waits for the requests in flight before it answers; they finish in any case.
+        drain_timeout_s: After how long a version that still has requests in flight is named in the log. They are not cut off.
+    """
+
+    control_mode: ControlMode = ControlMode.POLL
+    load_models: tuple[str, ...] = ()
+    poll_interval_s: float = 15.0
+    settle_s: float = 1.0
+    exit_on_error: bool = False
+    strict_readiness: bool = True
+    load_concurrency: int = 4
+    load_retries: int = 0
+    unload_grace_s: float = 1.0
+    drain_timeout_s: float = 60.0
