@@ -1,0 +1,131 @@
+"""A worker whose batches the test finishes by hand, and timers that ring when the test turns the clock."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import numpy as np
+
+from backends.api.batch import BatchResult, Outcome
+from server.execution.worker import Work
+
+
+class PuppetWorker:
+    """Takes up to `slots` batches and keeps them in `works` until the test calls `finish`."""
+
+    def __init__(self, slots: int = 1) -> None:
+        self._slots = slots
+        self.works: list[Work] = []
+        self.history: list[list[int]] = []
+        self.is_closed = False
+
+    @property
+    def free_slots(self) -> int:
+        return self._slots - len(self.works)
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of each request of the oldest batch in work."""
+        return [item.rows for item in self.works[0].items]
+
+    def submit(self, work: Work) -> None:
+        assert self.free_slots > 0
+        self.works.append(work)
+        self.history.append([item.rows for item in work.items])
+
+    def finish(self, outcomes: Sequence[Outcome] | None = None, index: int = 0) -> None:
+        """Ends a batch in work; without `outcomes` each request gets its own inputs back under output names `OUT`."""
+        work = self.works.pop(index)
+        if outcomes is None:
+            outcomes = [{"OUT": next(iter(item.inputs.values()))} for item in work.items]
+        rows = sum(item.rows for item in work.items)
+        work.on_done(BatchResult(list(outcomes), [rows], input_ns=1, infer_ns=2, output_ns=3))
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class HandTimers:
+    """Timers on a clock the test turns: `run()` makes every call that is due, `advance` turns the clock first."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000_000
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def now_ns(self) -> int:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.now // 1_000_000
+
+    def call_at(self, when_ns: int, callback: Callable[[], None]) -> "HandTimer":
+        timer = HandTimer(callback)
+        heapq.heappush(self._due, (when_ns, next(self._order), timer))
+        return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_at(self.now, callback)
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next live timer rings."""
+        live = [when for when, _, timer in self._due if isinstance(timer, HandTimer) and not timer.is_cancelled]
+        return min(live, default=None)
+
+    def run(self) -> None:
+        while self._due and self._due[0][0] <= self.now:
+            heapq.heappop(self._due)[2]()
+
+    def advance(self, us: int) -> None:
+        """Turns the clock by `us` microseconds, ringing every timer at its own time on the way."""
+        end = self.now + us * 1_000
+        while self._due and self._due[0][0] <= end:
+            when, _, callback = heapq.heappop(self._due)
+            self.now = max(self.now, when)
+            callback()
+        self.now = end
+
+
+class HandTimer:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self.is_cancelled = False
+
+    def __call__(self) -> None:
+        if not self.is_cancelled:
+            self._callback()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class RecorderLog:
+    """A VersionRecorder that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.succeeded_rows: list[int] = []
+        self.failures: list[str] = []
+        self.executions: list[int] = []
+        self.queue_ns: list[int] = []
+
+    def queued(self) -> None:
+        self.depth += 1
+
+    def dequeued(self) -> None:
+        self.depth -= 1
+
+    def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        self.executions.extend(rows)
+
+    def succeeded(self, *, rows: int, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        self.succeeded_rows.append(rows)
+        self.queue_ns.append(queue_ns)
+
+    def failed(self, reason: object, *, request_ns: int) -> None:
+        self.failures.append(reason.value)  # type: ignore[attr-defined]
+
+
+def rows_array(rows: int, *shape: int, value: float = 0.0) -> np.ndarray:
+    return np.full((rows, *(shape or (2,))), value, dtype=np.float32)

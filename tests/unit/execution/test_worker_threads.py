@@ -1,0 +1,119 @@
+"""Workers: a thread hop and back, order with several slots, and a backend that raises anything at all."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from backends.api.backend import Arrays, Instance
+from backends.api.batch import BatchItem, BatchResult
+from backends.api.clock import SystemClock
+from backends.api.errors import BackendFailed
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.execution.worker import InlineWorker, ThreadWorker, Work
+
+SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (2,)),), (TensorSpec("OUT", DataType.INT32, (2,)),), 4)
+
+
+class Doubler(Instance):
+    def __init__(self, depth: int = 1) -> None:
+        self.pipeline_depth = depth
+        self.threads: set[int] = set()
+        self.hold: dict[int, threading.Event] = {}
+        self.second_ran = threading.Event()
+        self.raises: BaseException | None = None
+        self.is_closed = False
+
+    def execute(self, inputs: Arrays, output_names: tuple[str, ...]) -> Arrays:  # type: ignore[override]
+        self.threads.add(threading.get_ident())
+        if self.raises is not None:
+            raise self.raises
+        gate = self.hold.get(int(inputs["IN"][0, 0]))
+        assert gate is None or gate.wait(10)
+        if int(inputs["IN"][0, 0]) == 2:
+            self.second_ran.set()
+        return {"OUT": inputs["IN"] * 2}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def item(value: int) -> BatchItem:
+    return BatchItem({"IN": np.full((1, 2), value, np.int32)}, 1, ("OUT",))
+
+
+async def _result(worker: ThreadWorker | InlineWorker, *items: BatchItem) -> BatchResult:
+    done: asyncio.Future[BatchResult] = asyncio.get_running_loop().create_future()
+    worker.submit(Work(items, done.set_result))
+    return await asyncio.wait_for(done, 10)
+
+
+@pytest.mark.parametrize("kind", ["thread", "inline"])
+def test_a_batch_comes_back_with_its_results(kind):
+    async def scenario() -> None:
+        instance = Doubler()
+        loop = asyncio.get_running_loop()
+        worker = (
+            ThreadWorker("w", instance, SIGNATURE, SystemClock(), loop)
+            if kind == "thread"
+            else InlineWorker(instance, SIGNATURE, SystemClock())
+        )
+        result = await _result(worker, item(1), item(2))
+        assert [outcome["OUT"].tolist() for outcome in result.outcomes] == [[[2, 2]], [[4, 4]]]
+        assert (threading.get_ident() in instance.threads) == (kind == "inline")
+        assert worker.free_slots == 1
+        await worker.close()
+        assert instance.is_closed
+
+    asyncio.run(scenario())
+
+
+def test_with_two_slots_batches_overlap_and_are_answered_in_order():
+    async def scenario() -> None:
+        instance = Doubler(depth=2)
+        instance.hold[1] = threading.Event()
+        worker = ThreadWorker("w", instance, SIGNATURE, SystemClock(), asyncio.get_running_loop())
+        order: list[int] = []
+        assert worker.free_slots == 2
+        both: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(number: int) -> None:
+            order.append(number)
+            if len(order) == 2:
+                both.set_result(None)
+
+        worker.submit(Work([item(1)], lambda _: done(1)))
+        worker.submit(Work([item(2)], lambda _: done(2)))
+        assert worker.free_slots == 0
+        assert await asyncio.to_thread(instance.second_ran.wait, 10)
+        instance.hold[1].set()
+        await asyncio.wait_for(both, 10)
+        assert order == [1, 2]
+        await worker.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("raised", [ValueError("bad"), SystemExit(3), KeyboardInterrupt(), MemoryError()])
+@pytest.mark.parametrize("kind", ["thread", "inline"])
+def test_whatever_a_backend_raises_becomes_an_answer_and_the_worker_lives(kind, raised, caplog):
+    async def scenario() -> None:
+        instance = Doubler()
+        loop = asyncio.get_running_loop()
+        worker = (
+            ThreadWorker("w", instance, SIGNATURE, SystemClock(), loop)
+            if kind == "thread"
+            else InlineWorker(instance, SIGNATURE, SystemClock())
+        )
+        instance.raises = raised
+        failed = await _result(worker, item(1), item(2))
+        assert len(failed.outcomes) == 2
+        assert all(isinstance(outcome, BackendFailed) and type(raised).__name__ in outcome.message for outcome in failed.outcomes)
+        instance.raises = None
+        again = await _result(worker, item(3))
+        assert again.outcomes[0]["OUT"].tolist() == [[6, 6]]
+        await worker.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,396 @@
+"""The scheduler with puppet workers and hand-turned time: one answer for every accepted request, whatever happens."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.api.errors import BackendFailed, DeadlineExceeded, Overloaded, QueueTimeout, Unavailable
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
+from server.core.request import InferRequest, InferResponse
+from server.scheduling.scheduler import Scheduler, queue_timeout_us
+from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
+
+VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
+
+
+class Rig:
+    """A scheduler under the test's hands."""
+
+    def __init__(self, workers: int = 1, max_queue_size: int = 100, slots: int = 1, **batching: Any) -> None:
+        self.time = HandTimers()
+        self.workers = [PuppetWorker(slots) for _ in range(workers)]
+        self.log = RecorderLog()
+        self.config = ModelConfig(
+            name="m",
+            backend="fake",
+            platform="fake",
+            signature=VARIABLE_SIGNATURE,
+            model_filename="x",
+            instance_groups=(InstanceGroup(name="m", count=workers),),
+            dynamic_batching=DynamicBatching(**batching),
+        )
+        self.scheduler = Scheduler(
+            self.config,
+            1,
+            self.workers,
+            clock=self.time,
+            timers=self.time,
+            loop=asyncio.get_running_loop(),
+            recorder=self.log,
+            max_queue_size=max_queue_size,
+        )
+
+    @property
+    def worker(self) -> PuppetWorker:
+        return self.workers[0]
+
+    async def ask(self, rows: int = 1, size: int = 2, value: float = 0.0, **fields: Any) -> "asyncio.Task[InferResponse]":
+        request = InferRequest(
+            model_name="m",
+            inputs={"IN": rows_array(rows, size, value=value)},
+            rows=rows,
+            output_names=("OUT",),
+            signature=VARIABLE_SIGNATURE,
+            **fields,
+        )
+        task = asyncio.ensure_future(self.scheduler.infer(request))
+        await asyncio.sleep(0)  # the task runs up to its first wait
+        return task
+
+    async def settle(self) -> None:
+        self.time.run()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_requests_of_one_loop_turn_share_a_batch_without_any_delay():
+    async def scenario() -> None:
+        rig = Rig()
+        tasks = [await rig.ask(value=float(i)) for i in range(3)]
+        await rig.settle()
+        assert rig.worker.rows == [1, 1, 1]
+        rig.worker.finish()
+        answers = await asyncio.gather(*tasks)
+        assert [float(answer.outputs["OUT"][0, 0]) for answer in answers] == [0.0, 1.0, 2.0]
+        assert rig.log.succeeded_rows == [1, 1, 1]
+        assert rig.log.executions == [3]
+
+    run(scenario())
+
+
+def test_what_queues_while_the_worker_is_busy_becomes_the_next_batch():
+    async def scenario() -> None:
+        rig = Rig()
+        first = await rig.ask()
+        await rig.settle()
+        later = [await rig.ask() for _ in range(4)]
+        await rig.settle()
+        assert (rig.worker.history, rig.log.depth) == ([[1]], 4)
+        rig.worker.finish()
+        await rig.settle()
+        assert rig.worker.history == [[1], [1, 1, 1, 1]]
+        rig.worker.finish()
+        await asyncio.gather(first, *later)
+
+    run(scenario())
+
+
+def test_instances_work_side_by_side():
+    async def scenario() -> None:
+        rig = Rig(workers=2)
+        a = await rig.ask()
+        await rig.settle()
+        b = await rig.ask()
+        await rig.settle()
+        assert [len(w.works) for w in rig.workers] == [1, 1]
+        for worker in rig.workers:
+            worker.finish()
+        await asyncio.gather(a, b)
+
+    run(scenario())
+
+
+def test_different_shapes_never_share_a_batch():
+    async def scenario() -> None:
+        rig = Rig()
+        tasks = [await rig.ask(size=size) for size in (2, 3, 2)]
+        await rig.settle()
+        assert rig.worker.rows == [1, 1]
+        rig.worker.finish()
+        await rig.settle()
+        rig.worker.finish()
+        await asyncio.gather(*tasks)
+        assert rig.worker.history == [[1, 1], [1]]
+
+    run(scenario())
+
+
+def test_the_delay_timer_sends_an_unfilled_batch():
+    async def scenario() -> None:
+        rig = Rig(max_queue_delay_us=500)
+        task = await rig.ask()
+        await rig.settle()
+        assert rig.worker.works == []
+        rig.time.advance(499)
+        assert rig.worker.works == []
+        rig.time.advance(1)
+        assert rig.worker.rows == [1]
+        rig.worker.finish()
+        await task
+        assert rig.log.queue_ns == [500_000]
+
+    run(scenario())
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_again():
+    async def scenario() -> None:
+        rig = Rig(max_queue_size=1)
+        running = await rig.ask()
+        await rig.settle()
+        waiting = await rig.ask()
+        refused = await rig.ask()
+        with pytest.raises(Overloaded) as caught:
+            await refused
+        assert caught.value.retry_after_s
+        assert rig.log.failures == ["REJECTED"]
+        rig.worker.finish()
+        await rig.settle()
+        rig.worker.finish()
+        await asyncio.gather(running, waiting)
+
+    run(scenario())
+
+
+def test_a_cancelled_waiter_leaves_the_queue_and_is_never_run():
+    async def scenario() -> None:
+        rig = Rig(max_queue_size=2)
+        running = await rig.ask()
+        await rig.settle()
+        doomed, mate = await rig.ask(value=1.0), await rig.ask(value=2.0)
+        doomed.cancel()
+        await asyncio.gather(doomed, return_exceptions=True)
+        assert (rig.log.depth, rig.log.failures) == (1, ["CANCELED"])
+        rig.worker.finish()
+        await rig.settle()
+        assert rig.worker.rows == [1]
+        rig.worker.finish()
+        assert float((await mate).outputs["OUT"][0, 0]) == 2.0
+        await running
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("victim", range(4))
+def test_cancelling_one_of_a_running_batch_leaves_its_mates_their_answers(victim):
+    async def scenario() -> None:
+        rig = Rig()
+        tasks = [await rig.ask(value=float(i)) for i in range(4)]
+        await rig.settle()
+        tasks[victim].cancel()
+        await asyncio.gather(tasks[victim], return_exceptions=True)
+        rig.worker.finish()
+        mates = [task for task in tasks if task is not tasks[victim]]
+        answers = await asyncio.gather(*mates)
+        assert [float(a.outputs["OUT"][0, 0]) for a in answers] == [float(i) for i in range(4) if i != victim]
+        assert rig.log.failures == ["CANCELED"]
+        assert rig.log.succeeded_rows == [1, 1, 1]
+
+    run(scenario())
+
+
+def test_a_failing_item_fails_alone():
+    async def scenario() -> None:
+        rig = Rig()
+        good, bad = await rig.ask(value=5.0), await rig.ask()
+        await rig.settle()
+        rig.worker.finish([{"OUT": rows_array(1, value=5.0)}, BackendFailed("broken")])
+        assert float((await good).outputs["OUT"][0, 0]) == 5.0
+        with pytest.raises(BackendFailed, match="broken"):
+            await bad
+        assert rig.log.failures == ["BACKEND"]
+
+    run(scenario())
+
+
+def test_a_queue_timeout_rejects_before_compute():
+    async def scenario() -> None:
+        rig = Rig(default_queue_policy=QueuePolicy(default_timeout_us=100))
+        running = await rig.ask()
+        await rig.settle()
+        late = await rig.ask()
+        await rig.settle()
+        rig.time.advance(100)
+        with pytest.raises(QueueTimeout, match="Request timeout expired"):
+            await late
+        rig.worker.finish()
+        await running
+        assert rig.worker.history == [[1]]
+        assert (rig.log.failures, rig.log.depth) == (["REJECTED"], 0)
+
+    run(scenario())
+
+
+def test_a_delayed_request_is_run_after_the_others():
+    async def scenario() -> None:
+        rig = Rig(default_queue_policy=QueuePolicy(default_timeout_us=100, timeout_action=TimeoutAction.DELAY))
+        running = await rig.ask(rows=8)
+        await rig.settle()
+        old = await rig.ask(rows=8, value=1.0)
+        await rig.settle()
+        rig.time.advance(60)
+        young = await rig.ask(rows=7)
+        await rig.settle()
+        rig.time.advance(50)
+        for _ in range(3):
+            rig.worker.finish()
+            await rig.settle()
+        assert rig.worker.history == [[8], [7], [8]]
+        await asyncio.gather(running, old, young)
+
+    run(scenario())
+
+
+def test_a_deadline_that_passes_in_the_queue_is_answered_then_and_never_computed():
+    async def scenario() -> None:
+        rig = Rig()
+        running = await rig.ask()
+        await rig.settle()
+        doomed = await rig.ask(deadline_ns=rig.time.now + 50_000)
+        await rig.settle()
+        rig.time.advance(50)
+        with pytest.raises(DeadlineExceeded):
+            await doomed
+        past = await rig.ask(deadline_ns=rig.time.now)
+        with pytest.raises(DeadlineExceeded, match="had passed when it arrived"):
+            await past
+        rig.worker.finish()
+        await running
+        assert rig.worker.history == [[1]]
+
+    run(scenario())
+
+
+def test_priority_decides_who_is_next():
+    async def scenario() -> None:
+        rig = Rig(priority_levels=2, default_priority_level=2)
+        running = await rig.ask(rows=8)
+        await rig.settle()
+        usual, urgent = await rig.ask(rows=5), await rig.ask(rows=6, priority=1)
+        rig.worker.finish()
+        await rig.settle()
+        assert rig.worker.rows == [6]
+        rig.worker.finish()
+        await rig.settle()
+        rig.worker.finish()
+        await asyncio.gather(running, usual, urgent)
+
+    run(scenario())
+
+
+def test_preserve_ordering_holds_a_later_answer_until_the_earlier_one():
+    async def scenario() -> None:
+        rig = Rig(workers=2, preserve_ordering=True)
+        first = await rig.ask()
+        await rig.settle()
+        second = await rig.ask()
+        await rig.settle()
+        quick = next(w for w in rig.workers if w.history and w is not rig.workers[0])
+        quick.finish()
+        await rig.settle()
+        assert not second.done()
+        rig.workers[0].finish()
+        await asyncio.gather(first, second)
+
+    run(scenario())
+
+
+def test_under_preserve_ordering_a_cancelled_request_holds_up_nobody():
+    async def scenario() -> None:
+        rig = Rig(workers=2, preserve_ordering=True)
+        first = await rig.ask()
+        await rig.settle()
+        second = await rig.ask()
+        await rig.settle()
+        rig.workers[1].finish()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await second
+
+    run(scenario())
+
+
+def test_closing_answers_what_still_waits_and_refuses_what_comes():
+    async def scenario() -> None:
+        rig = Rig()
+        running = await rig.ask()
+        await rig.settle()
+        waiting = await rig.ask()
+        await rig.scheduler.close()
+        with pytest.raises(Unavailable, match="was unloaded"):
+            await waiting
+        with pytest.raises(Unavailable, match="being unloaded"):
+            await (await rig.ask())
+        rig.worker.finish()
+        await running
+        assert rig.worker.is_closed
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "expected"),
+    [
+        (QueuePolicy(), 0, 0),
+        (QueuePolicy(), 70, 70),
+        (QueuePolicy(default_timeout_us=100), 70, 100),
+        (QueuePolicy(default_timeout_us=100, allow_timeout_override=True), 70, 70),
+        (QueuePolicy(default_timeout_us=100, allow_timeout_override=True), 200, 100),
+        (QueuePolicy(default_timeout_us=100, allow_timeout_override=True), 0, 100),
+    ],
+)
+def test_a_request_timeout_counts_only_as_the_policy_allows(policy, asked, expected):
+    assert queue_timeout_us(policy, asked) == expected
+
+
+def test_a_random_mixture_answers_every_accepted_request_exactly_once():
+    async def scenario() -> None:
+        generator = np.random.default_rng(7)
+        rig = Rig(workers=2, max_queue_size=12, max_queue_delay_us=200)
+        tasks: list[asyncio.Task[InferResponse]] = []
+        for _ in range(400):
+            match generator.integers(0, 5):
+                case 0 | 1:
+                    tasks.append(await rig.ask(rows=int(generator.integers(1, 9)), size=int(generator.integers(1, 3)), timeout_us=900))
+                case 2:
+                    rig.time.advance(int(generator.integers(0, 300)))
+                case 3:
+                    worker = rig.workers[int(generator.integers(0, 2))]
+                    if worker.works:
+                        worker.finish()
+                case 4 if tasks:
+                    tasks[int(generator.integers(0, len(tasks)))].cancel()
+            await rig.settle()
+        while any(not task.done() for task in tasks):
+            for worker in rig.workers:
+                if worker.works:
+                    worker.finish()
+            rig.time.advance(100)
+            await rig.settle()
+        answered = sum(1 for task in tasks if not task.cancelled() and task.exception() is None)
+        failed = [task for task in tasks if task.cancelled() or task.exception() is not None]
+        assert len(rig.log.succeeded_rows) >= answered  # one cancelled after its answer was set counts as answered
+        assert len(rig.log.succeeded_rows) + len(rig.log.failures) == len(tasks)
+        assert rig.log.depth == 0
+        assert failed
+        assert answered > 50
+
+    run(scenario())
