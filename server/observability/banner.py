@@ -1,0 +1,100 @@
+"""What the server says once it is up: a table of the models, then one line with the real addresses.
+
+On a terminal the table is drawn by rich, imported only then; elsewhere it is aligned text, or one JSON object for a log collector.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+from backends.api.clock import Clock, SystemClock
+from server.core.state import IndexEntry, VersionState
+from server.observability.log_text import escaped
+
+_HEADINGS = ("model", "version", "backend", "state", "reason")
+_STYLES = {VersionState.READY: "green", VersionState.FAILED: "red"}
+
+
+def print_startup(
+    index: Sequence[IndexEntry],
+    addresses: Mapping[str, str],
+    *,
+    stream: TextIO,
+    is_terminal: bool,
+    as_json: bool = False,
+    clock: Clock | None = None,
+) -> None:
+    """Prints the models and, as the last line, where the server listens.
+
+    Args:
+        index: One row for each entry, in this order.
+        addresses: Protocol to address with the real port, such as `{"grpc": "127.0.0.1:8500"}`, in the order to print.
+        stream: Where to.
+        is_terminal: Draw the table with rich.
+        as_json: Instead of all that, one line in the form of the JSON log with `"event": "models"`, for a stream that carries the log too.
+        clock: Gives the JSON line its time; None: the machine's.
+    """
+    if as_json:
+        _print_json(index, addresses, stream, (clock or SystemClock()).wall_ms())
+        return
+    if not index:
+        print("no models in the repository", file=stream)
+    elif is_terminal:
+        _draw(index, stream)
+    else:
+        _print_aligned(index, stream)
+    print(address_line(addresses), file=stream, flush=True)
+
+
+def address_line(addresses: Mapping[str, str]) -> str:
+    """`serving grpc on 127.0.0.1:8500, http on 127.0.0.1:8501`."""
+    return "serving " + ", ".join(f"{protocol} on {address}" for protocol, address in addresses.items())
+
+
+def _cells(entry: IndexEntry) -> tuple[str, str, str, str, str]:
+    return (
+        escaped(entry.name),
+        "-" if entry.version is None else str(entry.version),
+        escaped(entry.backend) or "-",
+        "-" if entry.state is None else entry.state.value,
+        escaped(entry.reason),
+    )
+
+
+def _print_aligned(index: Sequence[IndexEntry], stream: TextIO) -> None:
+    rows = [_HEADINGS, *(_cells(entry) for entry in index)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)
+
+
+def _draw(index: Sequence[IndexEntry], stream: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading == "version" else "left", no_wrap=heading != "reason", overflow="fold")
+    for entry in index:
+        name, version, backend, state, reason = _cells(entry)
+        # Text, not str: a name or a reason with brackets is not markup.
+        style = _STYLES.get(entry.state, "yellow") if entry.state else "dim"
+        table.add_row(Text(name), version, Text(backend), Text(state, style=style), Text(reason))
+    Console(file=stream, force_terminal=True, highlight=False).print(table)
+
+
+def _print_json(index: Sequence[IndexEntry], addresses: Mapping[str, str], stream: TextIO, wall_ms: int) -> None:
+    models = [dict(zip(_HEADINGS, _cells(entry), strict=True)) for entry in index]
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    line = {
+        "ts": moment,
+        "level": "INFO",
+        "logger": "stoker.startup",
+        "event": "models",
+        "message": address_line(addresses),
+        "addresses": dict(addresses),
+        "models": models,
+    }
+    print(json.dumps(line), file=stream, flush=True)
