@@ -1,0 +1,111 @@
+"""ModelStatistics as Triton counts it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.core.statistics import BatchSizeStatistics, Duration
+from server.observability.recorder import FailureReason, VersionRecorder
+from server.observability.statistics import VersionStatistics
+from tests.fakes.fake_clock import FakeClock
+
+
+def answered(recorder: VersionRecorder, rows: int = 1, **durations: int) -> None:
+    times = {"request_ns": 0, "queue_ns": 0, "input_ns": 0, "infer_ns": 0, "output_ns": 0} | durations
+    recorder.succeeded(rows=rows, **times)
+
+
+def test_nothing_done_yet_is_all_zero() -> None:
+    snapshot = VersionStatistics(FakeClock()).snapshot("digits", 3)
+    assert (snapshot.name, snapshot.version, snapshot.last_inference_ms, snapshot.inference_count) == ("digits", 3, 0, 0)
+    assert snapshot.success == snapshot.fail == snapshot.queue == Duration(0, 0)
+    assert snapshot.batches == ()
+
+
+def test_a_request_counts_once_and_its_rows_count_as_inferences() -> None:
+    statistics = VersionStatistics(FakeClock())
+    answered(statistics, rows=5, request_ns=1000, queue_ns=100, input_ns=10, infer_ns=500, output_ns=20)
+    answered(statistics, rows=2, request_ns=2000, queue_ns=200, input_ns=10, infer_ns=500, output_ns=20)
+    snapshot = statistics.snapshot("digits", 1)
+    assert snapshot.inference_count == 7
+    assert snapshot.success == Duration(2, 3000)
+    assert snapshot.compute_input == Duration(2, 20)
+    assert snapshot.compute_infer == Duration(2, 1000)
+    assert snapshot.compute_output == Duration(2, 40)
+
+
+def test_queue_count_rises_for_a_request_that_never_waited() -> None:
+    statistics = VersionStatistics(FakeClock())
+    answered(statistics, queue_ns=0)
+    assert statistics.snapshot("simple", 1).queue == Duration(1, 0)
+
+
+def test_failures_are_counted_by_reason_and_touch_nothing_else() -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.failed(FailureReason.REJECTED, request_ns=30)
+    statistics.failed(FailureReason.BACKEND, request_ns=50)
+    statistics.failed(FailureReason.BACKEND, request_ns=70)
+    snapshot = statistics.snapshot("simple", 1)
+    assert snapshot.fail == Duration(3, 150)
+    assert (snapshot.success, snapshot.queue, snapshot.inference_count) == (Duration(), Duration(), 0)
+    assert statistics.failure_counts == {
+        FailureReason.REJECTED: 1,
+        FailureReason.CANCELED: 0,
+        FailureReason.BACKEND: 2,
+        FailureReason.OTHER: 0,
+    }
+
+
+def test_an_execution_counts_by_its_batch_size_and_stamps_the_wall_time() -> None:
+    clock = FakeClock(wall_ms=1_700_000_000_000)
+    statistics = VersionStatistics(clock)
+    statistics.executed([4], input_ns=1, infer_ns=20, output_ns=3)
+    clock.advance(2.5)
+    statistics.executed([1], input_ns=1, infer_ns=8, output_ns=1)
+    statistics.executed([4], input_ns=2, infer_ns=22, output_ns=4)
+    snapshot = statistics.snapshot("simple", 1)
+    assert snapshot.execution_count == 3
+    assert snapshot.last_inference_ms == 1_700_000_002_500
+    assert snapshot.batches == (
+        BatchSizeStatistics(1, Duration(1, 1), Duration(1, 8), Duration(1, 1)),
+        BatchSizeStatistics(4, Duration(2, 3), Duration(2, 42), Duration(2, 7)),
+    )
+
+
+def test_a_batch_that_never_finished_counts_no_execution() -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.executed([], input_ns=1, infer_ns=20, output_ns=0)
+    assert statistics.snapshot("simple", 1).execution_count == 0
+
+
+@given(
+    rows=st.lists(st.integers(1, 64), min_size=1, max_size=12),
+    input_ns=st.integers(0, 10**10),
+    infer_ns=st.integers(0, 10**10),
+    output_ns=st.integers(0, 10**10),
+)
+def test_retried_executions_share_the_time_and_lose_none_of_it(rows: list[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.executed(rows, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+    batches = statistics.snapshot("simple", 1).batches
+    assert sum(batch.compute_input.ns for batch in batches) == input_ns
+    assert sum(batch.compute_infer.ns for batch in batches) == infer_ns
+    assert sum(batch.compute_output.ns for batch in batches) == output_ns
+    assert {batch.batch_size: batch.compute_infer.count for batch in batches} == {size: rows.count(size) for size in rows}
+
+
+def test_queue_depth_is_what_entered_and_did_not_leave() -> None:
+    statistics = VersionStatistics(FakeClock())
+    statistics.queued()
+    statistics.queued()
+    statistics.dequeued()
+    assert statistics.queue_depth == 1
+
+
+def test_histograms_see_each_answered_request_and_each_execution() -> None:
+    statistics = VersionStatistics(FakeClock())
+    answered(statistics, request_ns=7_000_000, queue_ns=200_000, input_ns=1_000_000, infer_ns=4_000_000, output_ns=1_000_000)
+    statistics.executed([3], input_ns=0, infer_ns=0, output_ns=0)
+    assert (statistics.request_histogram.count, statistics.request_histogram.total) == (1, 7_000_000)
+    assert (statistics.queue_histogram.count, statistics.queue_histogram.total) == (1, 200_000)
+    assert (statistics.compute_histogram.count, statistics.compute_histogram.total) == (1, 6_000_000)
+    assert (statistics.rows_histogram.count, statistics.rows_histogram.total) == (1, 3)
