@@ -1,0 +1,40 @@
+"""The file that tells scripts where the server listens, written once it is ready (docs/adr/0005)."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from server.engine.interface import Engine
+
+#: How often a server that is not ready yet is looked at again.
+CHECK_S = 0.02
+
+
+class ReadyFile:
+    """The file at `path`; None: no file is wanted."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Removes what an earlier run left.
+
+        Raises:
+            OSError: the path cannot be used.
+        """
+        self._path = path
+        self.remove()
+
+    async def write_once_ready(self, engine: Engine, facts: Mapping[str, object]) -> None:
+        """Waits until the engine is ready, then writes `facts` as one JSON object, atomically."""
+        if self._path is None:
+            return
+        while not engine.is_ready():
+            await asyncio.sleep(CHECK_S)
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        draft.write_text(json.dumps({**facts, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        draft.replace(self._path)
+
+    def remove(self) -> None:
+        """The server is not, or no longer, ready."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
