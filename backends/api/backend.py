@@ -84,6 +84,8 @@ class Backend(abc.ABC):
     default_model_filename: str
     #: `parameters` keys this backend reads; other keys only warn.
     parameter_keys: frozenset[str] = frozenset()
+    #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.
+    instance_kinds: tuple[str, ...] = ("KIND_CPU",)
 
     @abc.abstractmethod
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
