@@ -1,0 +1,195 @@
+"""ModelInferRequest to `InferRequest`, `InferResponse` to ModelInferResponse.
+
+The infer path runs for every request of every size, so it sets fields directly and makes no object it does not need.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from backends.api.errors import InvalidRequest
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import Array, InferRequest, InferResponse, ParameterValue
+from server.engine.interface import Engine
+from server.frontends.kserve.checks import SignatureChecks
+from server.frontends.kserve.classification import classify
+from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.parameters import (
+    NO_PARAMETERS,
+    classification_count,
+    parse_version,
+    read_parameters,
+    refuse_shared_memory,
+)
+from server.frontends.kserve.tensor_bytes import array_from_bytes, array_to_bytes, object_array
+from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+
+_CONTENTS = {
+    DataType.BOOL: "bool_contents",
+    DataType.INT8: "int_contents",
+    DataType.INT16: "int_contents",
+    DataType.INT32: "int_contents",
+    DataType.INT64: "int64_contents",
+    DataType.UINT8: "uint_contents",
+    DataType.UINT16: "uint_contents",
+    DataType.UINT32: "uint_contents",
+    DataType.UINT64: "uint64_contents",
+    DataType.FP32: "fp32_contents",
+    DataType.FP64: "fp64_contents",
+    DataType.BYTES: "bytes_contents",
+}
+#: Types that travel in a wider field, and so may come out of range.
+_NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
+_NO_CLASSIFICATIONS: Mapping[str, int] = {}
+
+
+class GrpcCodec:
+    """Translates the infer messages. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._checks = SignatureChecks(engine, limits)
+
+    def decode(self, message: pb.ModelInferRequest, size_bytes: int, deadline_ns: int | None) -> DecodedRequest:
+        """The request that `message` (`size_bytes` on the wire) makes.
+
+        Raises:
+            ServingError: it contradicts the protocol, the limits or the model's signature, or reaches no READY model.
+        """
+        received_ns = self._engine.now_ns()
+        name, version_text, request_id = message.model_name, message.model_version, message.id
+        version = parse_version(version_text, name) if version_text else None
+        if len(request_id) > self._limits.id_length:
+            raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {self._limits.id_length} allowed")
+        check = self._checks.find(name, version)
+        given = message.parameters
+        parameters = read_parameters(self._scalars(given)) if given else NO_PARAMETERS
+        try:
+            inputs = self._inputs(check, message)
+            rows = check.complete(inputs)
+            outputs = message.outputs
+            if outputs:
+                output_names, classifications = self._outputs(check, outputs)
+            else:
+                output_names, classifications = check.default_outputs, _NO_CLASSIFICATIONS
+        except SignatureMismatch as error:
+            raise InvalidRequest(with_request_id(error.message, request_id)) from None
+        return DecodedRequest(
+            InferRequest(
+                model_name=name,
+                model_version=version,
+                request_id=request_id,
+                inputs=inputs,
+                rows=rows,
+                output_names=output_names,
+                signature=check.signature,
+                priority=parameters.priority,
+                timeout_us=parameters.timeout_us,
+                deadline_ns=deadline_ns,
+                parameters=parameters.custom,
+                received_ns=received_ns,
+                size_bytes=size_bytes,
+            ),
+            classifications,
+            parameters.wants_empty_final,
+        )
+
+    def encode(self, response: InferResponse, classifications: Mapping[str, int]) -> pb.ModelInferResponse:
+        """The message that answers with `response`; outputs are always raw."""
+        message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+        signature = response.signature
+        for name, array in response.outputs.items():
+            spec = signature.output(name)
+            if spec is None:
+                raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+            datatype = spec.datatype
+            if name in classifications:
+                labels = self._engine.labels(response.model_name, response.model_version, name)
+                array = classify(array, datatype, classifications[name], labels, is_batched=signature.is_batched, output=name)
+                datatype = DataType.BYTES
+            message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
+            message.raw_output_contents.append(array_to_bytes(array, datatype))
+        return message
+
+    def _inputs(self, check: SignatureCheck, message: pb.ModelInferRequest) -> dict[str, Array]:
+        tensors, raw = message.inputs, message.raw_input_contents
+        check.input_count(len(tensors))
+        arrays: dict[str, Array] = {}
+        if raw:
+            if len(raw) != len(tensors):
+                raise SignatureMismatch(
+                    f"expected {len(tensors)} raw_input_contents, one for each input of model '{message.model_name}', got {len(raw)}"
+                )
+            for tensor, content in zip(tensors, raw, strict=True):
+                name = tensor.name
+                spec = check.input(name, arrays)
+                if tensor.parameters:
+                    refuse_shared_memory(tensor.parameters, name)
+                if tensor.HasField("contents"):
+                    raise InvalidRequest(
+                        f"contents field must not be specified when using raw_input_contents for '{name}' for model '{message.model_name}'"
+                    )
+                shape = tuple(tensor.shape)
+                arrays[name] = array_from_bytes(check, spec, shape, check.count_elements(spec, tensor.datatype, shape), content)
+            return arrays
+        for tensor in tensors:
+            spec = check.input(tensor.name, arrays)
+            if tensor.parameters:
+                refuse_shared_memory(tensor.parameters, tensor.name)
+            shape = tuple(tensor.shape)
+            arrays[spec.name] = _typed(check, spec, shape, check.count_elements(spec, tensor.datatype, shape), tensor.contents)
+        return arrays
+
+    def _outputs(self, check: SignatureCheck, outputs: Any) -> tuple[tuple[str, ...], Mapping[str, int]]:
+        check.output_count(len(outputs))
+        names: dict[str, None] = {}
+        classifications: dict[str, int] = {}
+        for output in outputs:
+            name = output.name
+            check.output(name, names)
+            names[name] = None
+            if output.parameters:
+                parameters = self._scalars(output.parameters)
+                refuse_shared_memory(parameters, name)
+                if "classification" in parameters:
+                    classifications[name] = classification_count(parameters["classification"], name)
+        return tuple(names), classifications
+
+    def _scalars(self, given: Any) -> dict[str, ParameterValue]:
+        if len(given) > self._limits.parameter_count:
+            raise InvalidRequest(f"request has {len(given)} parameters, more than the {self._limits.parameter_count} allowed")
+        values: dict[str, ParameterValue] = {}
+        for key, parameter in given.items():
+            choice = parameter.WhichOneof("parameter_choice")
+            if choice is None:
+                raise InvalidRequest(f"parameter '{key[:128]}' has no value")
+            values[key] = getattr(parameter, choice)
+        return values
+
+
+def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, contents: pb.InferTensorContents) -> Array:
+    """The array of `contents`, taken from the field that belongs to the datatype."""
+    datatype = spec.datatype
+    field = _CONTENTS.get(datatype)
+    if field is None:
+        raise SignatureMismatch(f"input '{spec.name}' of data-type {datatype.value} can only be sent as raw_input_contents")
+    values = getattr(contents, field)
+    if len(values) != count:
+        raise check.element_count(spec, count, len(values))
+    if datatype is DataType.BYTES:
+        return object_array(list(values), shape)
+    if datatype in _NARROW:
+        wide = np.array(values, dtype=np.int64)
+        bounds = np.iinfo(datatype.numpy)
+        if bool((wide < bounds.min).any()) or bool((wide > bounds.max).any()):
+            raise SignatureMismatch(f"input '{spec.name}' holds values outside the range of {datatype.value}, {bounds.min} to {bounds.max}")
+        narrow: Array = wide.astype(datatype.numpy)
+        return narrow.reshape(shape)
+    # protobuf hands the whole field over as an array where it can, with no Python number for each element.
+    array: Array = np.array(values, dtype=datatype.numpy)
+    return array.reshape(shape)

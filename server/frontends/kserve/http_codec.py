@@ -1,0 +1,289 @@
+"""The body of an infer request to `InferRequest`, `InferResponse` to the body of its answer: JSON and binary tensors in every mix.
+
+Decoding is pure once the `SignatureCheck` is known, so that a front may run it in a thread.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from backends.api.errors import InvalidRequest
+from backends.api.model import VARIABLE
+from backends.api.tensor import DataType
+from server.core.request import Array, InferRequest, InferResponse, ParameterValue
+from server.engine.interface import Engine
+from server.frontends.kserve.classification import classify
+from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, json_from_array, unsendable
+from server.frontends.kserve.parameters import (
+    NO_PARAMETERS,
+    RequestParameters,
+    classification_count,
+    read_parameters,
+    refuse_shared_memory,
+)
+from server.frontends.kserve.tensor_bytes import array_from_bytes, array_to_bytes, object_array
+from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
+from server.frontends.limits import Limits
+from server.frontends.strict_json import parse_json
+
+_HEADER_DIGITS = 20
+
+
+class Target(NamedTuple):
+    """What the route and the clock say of a request."""
+
+    model_name: str
+    model_version: int | None
+    received_ns: int
+
+
+class Encoded(NamedTuple):
+    """An answer's body; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
+
+    body: bytes
+    header_length: int | None
+
+
+def parse_header_length(text: str | None, body_length: int) -> int | None:
+    """The value of `Inference-Header-Content-Length`; None where the header is absent.
+
+    Raises:
+        InvalidRequest: not a decimal number, or more than the body holds.
+    """
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _HEADER_DIGITS):
+        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length '{text[:64]}': it must be decimal digits")
+    length = int(text)
+    if length > body_length:
+        raise InvalidRequest(f"Inference-Header-Content-Length is {length}, but the body has only {body_length} bytes")
+    return length
+
+
+def decode(check: SignatureCheck, target: Target, body: bytes, header_length: int | None, limits: Limits) -> DecodedRequest:
+    """The request that `body` makes; `header_length` as `parse_header_length` read it.
+
+    Raises:
+        ServingError: it contradicts the protocol, the limits or the model's signature.
+    """
+    request_id = ""
+    try:
+        if header_length == 0:
+            return _whole_body(check, target, body)
+        head = parse_json(body if header_length is None else body[:header_length], limits)
+        if not isinstance(head, dict):
+            raise InvalidRequest("the request must be a JSON object")
+        request_id = _text(head.get("id", ""), "id")
+        if len(request_id) > limits.id_length:
+            raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {limits.id_length} allowed")
+        parameters, all_binary = _parameters(head.get("parameters"), limits)
+        blobs = memoryview(body)[len(body) if header_length is None else header_length :]
+        inputs = _inputs(check, head.get("inputs"), blobs, limits)
+        rows = check.complete(inputs)
+        names, classifications, binary = _outputs(check, head.get("outputs"), all_binary, limits)
+    except SignatureMismatch as error:
+        raise InvalidRequest(with_request_id(error.message, request_id)) from None
+    for name in names:
+        spec = check.signature.output(name)
+        if spec is not None and spec.datatype in BINARY_ONLY and name not in binary and name not in classifications:
+            raise unsendable(spec.datatype, name)
+    return DecodedRequest(
+        _request(check, target, inputs, rows, names, request_id, parameters, len(body)), classifications, binary_outputs=binary
+    )
+
+
+def encode(engine: Engine, response: InferResponse, decoded: DecodedRequest) -> Encoded:
+    """The body that answers with `response`.
+
+    Raises:
+        InvalidRequest: JSON was asked for, and cannot carry an output's values.
+    """
+    signature = response.signature
+    outputs: list[dict[str, Any]] = []
+    blobs: list[bytes] = []
+    for name, array in response.outputs.items():
+        spec = signature.output(name)
+        if spec is None:
+            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        datatype = spec.datatype
+        if name in decoded.classifications:
+            labels = engine.labels(response.model_name, response.model_version, name)
+            array = classify(array, datatype, decoded.classifications[name], labels, is_batched=signature.is_batched, output=name)
+            datatype = DataType.BYTES
+        output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
+        if name in decoded.binary_outputs:
+            blob = array_to_bytes(array, datatype)
+            output["parameters"] = {"binary_data_size": len(blob)}
+            blobs.append(blob)
+        else:
+            output["data"] = json_from_array(array, datatype, name)
+        outputs.append(output)
+    head: dict[str, Any] = {"id": response.request_id} if response.request_id else {}
+    head["model_name"] = response.model_name
+    head["model_version"] = str(response.model_version)
+    head["outputs"] = outputs
+    text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text, None)
+
+
+def _request(
+    check: SignatureCheck,
+    target: Target,
+    inputs: Mapping[str, Array],
+    rows: int,
+    output_names: tuple[str, ...],
+    request_id: str,
+    parameters: RequestParameters,
+    size_bytes: int,
+) -> InferRequest:
+    return InferRequest(
+        model_name=target.model_name,
+        model_version=target.model_version,
+        request_id=request_id,
+        inputs=inputs,
+        rows=rows,
+        output_names=output_names,
+        signature=check.signature,
+        priority=parameters.priority,
+        timeout_us=parameters.timeout_us,
+        parameters=parameters.custom,
+        received_ns=target.received_ns,
+        size_bytes=size_bytes,
+    )
+
+
+def _whole_body(check: SignatureCheck, target: Target, body: bytes) -> DecodedRequest:
+    """The body is the one input's data and nothing else; one row; every output comes back binary."""
+    model = target.model_name
+    if len(check.inputs) != 1:
+        raise InvalidRequest(f"a raw binary request needs a model with exactly one input; '{model}' has {len(check.inputs)}")
+    spec = check.signature.inputs[0]
+    dims = list(spec.dims)
+    if dims.count(VARIABLE) > 1:
+        raise InvalidRequest(f"a raw binary request allows one variable dimension at most; input '{spec.name}' of '{model}' has {dims}")
+    array: Array
+    lead = (1,) if check.signature.is_batched else ()
+    if spec.datatype is DataType.BYTES:
+        if dims != [1]:
+            raise InvalidRequest(f"a raw binary request for data-type BYTES needs input dims [1]; '{spec.name}' of '{model}' has {dims}")
+        array = object_array([body], (*lead, 1))
+    else:
+        if VARIABLE in dims:
+            at = dims.index(VARIABLE)
+            dims[at] = 1
+            row_bytes = check.count_elements(spec, spec.datatype.value, (*lead, *dims)) * spec.datatype.item_bytes
+            if len(body) % row_bytes or not body:
+                raise InvalidRequest(f"a raw binary request for '{model}' must hold a multiple of {row_bytes} bytes, got {len(body)}")
+            dims[at] = len(body) // row_bytes
+        shape = (*lead, *dims)
+        array = array_from_bytes(check, spec, shape, check.count_elements(spec, spec.datatype.value, shape), body)
+    inputs = {spec.name: array}
+    names = check.default_outputs
+    request = _request(check, target, inputs, check.complete(inputs), names, "", NO_PARAMETERS, len(body))
+    return DecodedRequest(request, binary_outputs=frozenset(names))
+
+
+def _parameters(given: object, limits: Limits) -> tuple[RequestParameters, bool]:
+    """The request's parameters and `binary_data_output`, the default for all outputs."""
+    if not given:
+        return NO_PARAMETERS, False
+    values = _scalars(given, "request", limits)
+    all_binary = values.pop("binary_data_output", False)
+    if not isinstance(all_binary, bool):
+        raise InvalidRequest("parameter 'binary_data_output' must be a boolean")
+    return read_parameters(values), all_binary
+
+
+def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Limits) -> dict[str, Array]:
+    tensors = _list(given, "inputs")
+    check.input_count(len(tensors))
+    arrays: dict[str, Array] = {}
+    at = 0
+    for tensor in tensors:
+        if not isinstance(tensor, dict):
+            raise InvalidRequest("every element of 'inputs' must be an object")
+        spec = check.input(_text(tensor.get("name"), "name of an input"), arrays)
+        shape = _shape(tensor.get("shape"), spec.name)
+        count = check.count_elements(spec, _text(tensor.get("datatype"), f"datatype of input '{spec.name}'"), shape)
+        parameters = _scalars(tensor["parameters"], f"input '{spec.name}'", limits) if tensor.get("parameters") else {}
+        refuse_shared_memory(parameters, spec.name)
+        size = parameters.get("binary_data_size")
+        if size is None:
+            if "data" not in tensor:
+                raise InvalidRequest(f"input '{spec.name}' has neither 'data' nor parameter 'binary_data_size'")
+            arrays[spec.name] = array_from_json(check, spec, shape, count, tensor["data"])
+            continue
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InvalidRequest(f"parameter 'binary_data_size' of input '{spec.name}' must be an unsigned integer")
+        if "data" in tensor:
+            raise InvalidRequest(f"input '{spec.name}' has both 'data' and parameter 'binary_data_size'")
+        if size > len(blobs) - at:
+            raise InvalidRequest(
+                f"unexpected size for input '{spec.name}': 'binary_data_size' is {size}, but only {len(blobs) - at} bytes are left "
+                "in the body"
+            )
+        arrays[spec.name] = array_from_bytes(check, spec, shape, count, blobs[at : at + size])
+        at += size
+    if at != len(blobs):
+        raise InvalidRequest(f"unexpected additional input data: {len(blobs) - at} bytes are left after the last binary input")
+    return arrays
+
+
+def _outputs(
+    check: SignatureCheck, given: object, all_binary: bool, limits: Limits
+) -> tuple[tuple[str, ...], Mapping[str, int], frozenset[str]]:
+    """Names in the order wanted, classifications, and which outputs go binary."""
+    if not given and (given is None or given == []):
+        return check.default_outputs, {}, frozenset(check.default_outputs if all_binary else ())
+    outputs = _list(given, "outputs")
+    check.output_count(len(outputs))
+    names: dict[str, None] = {}
+    classifications: dict[str, int] = {}
+    binary: list[str] = []
+    for output in outputs:
+        if not isinstance(output, dict):
+            raise InvalidRequest("every element of 'outputs' must be an object")
+        name = _text(output.get("name"), "name of an output")
+        check.output(name, names)
+        names[name] = None
+        parameters = _scalars(output["parameters"], f"output '{name}'", limits) if output.get("parameters") else {}
+        refuse_shared_memory(parameters, name)
+        if "classification" in parameters:
+            classifications[name] = classification_count(parameters["classification"], name)
+        wants_binary = parameters.get("binary_data", all_binary)
+        if not isinstance(wants_binary, bool):
+            raise InvalidRequest(f"parameter 'binary_data' of output '{name}' must be a boolean")
+        if wants_binary:
+            binary.append(name)
+    return tuple(names), classifications, frozenset(binary)
+
+
+def _scalars(given: object, where: str, limits: Limits) -> dict[str, ParameterValue]:
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"'parameters' of {where} must be an object")
+    if len(given) > limits.parameter_count:
+        raise InvalidRequest(f"{where} has {len(given)} parameters, more than the {limits.parameter_count} allowed")
+    for key, value in given.items():
+        if not isinstance(value, bool | int | float | str):
+            raise InvalidRequest(f"parameter '{key[:128]}' of {where} must be a string, a number or a boolean")
+    return given
+
+
+def _shape(given: object, name: str) -> tuple[int, ...]:
+    if not isinstance(given, list) or not set(map(type, given)) <= {int}:
+        raise InvalidRequest(f"'shape' of input '{name}' must be an array of integers")
+    return tuple(given)
+
+
+def _text(given: object, what: str) -> str:
+    if not isinstance(given, str):
+        raise InvalidRequest(f"'{what}' must be a string")
+    return given
+
+
+def _list(given: object, what: str) -> list[Any]:
+    if not isinstance(given, list):
+        raise InvalidRequest(f"Unable to parse '{what}': it must be an array")
+    return given

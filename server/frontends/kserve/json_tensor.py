@@ -1,0 +1,100 @@
+"""Tensor data as JSON: nested or flat lists to arrays, arrays to flat lists.
+
+Lists become arrays without a Python loop over elements: nesting is removed level by level, and the set of element types, which the
+interpreter builds at C speed, tells whether every element is what the datatype wants.
+"""
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from backends.api.errors import InvalidRequest
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import Array
+from server.frontends.kserve.tensor_bytes import object_array
+from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
+
+#: Types whose values JSON cannot carry: raw bits, or no common text form. As in Triton, both ways.
+BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
+_FLOATS = frozenset({DataType.FP32, DataType.FP64})
+_WANTED: dict[DataType, tuple[frozenset[type], str]] = {
+    **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
+    DataType.BOOL: (frozenset({bool}), "true or false"),
+    DataType.BYTES: (frozenset({str}), "strings"),
+    **{kind: (frozenset({int, float}), "numbers") for kind in _FLOATS},
+}
+
+
+def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, data: Any) -> Array:
+    """The array of `shape` (`count` elements) that the list `data`, flat or nested, holds in row-major order.
+
+    Raises:
+        SignatureMismatch: another number of elements, elements of another type, or out of the datatype's range.
+    """
+    datatype = spec.datatype
+    if datatype in BINARY_ONLY:
+        raise SignatureMismatch(f"receiving {datatype.value} data via JSON is not supported, send input '{spec.name}' as binary data")
+    if not isinstance(data, list):
+        raise SignatureMismatch(f"'data' of input '{spec.name}' must be an array")
+    kinds = set(map(type, data))
+    while kinds == {list}:
+        data = list(chain.from_iterable(data))
+        kinds = set(map(type, data))
+    wanted, words = _WANTED[datatype]
+    if not kinds <= wanted:
+        raise SignatureMismatch(f"'data' of input '{spec.name}' must hold only {words} for data-type {datatype.value}")
+    if len(data) != count:
+        raise check.element_count(spec, count, len(data))
+    if datatype is DataType.BYTES:
+        return object_array([value.encode() for value in data], shape)
+    try:
+        with np.errstate(over="ignore"):
+            array: Array = np.array(data, dtype=datatype.numpy)
+    except OverflowError:
+        raise _out_of_range(spec) from None
+    if datatype is DataType.FP32 and float in kinds and not bool(np.isfinite(array).all()):
+        raise _out_of_range(spec)
+    return array.reshape(shape)
+
+
+def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fragment | Array | list[str]:
+    """What orjson (with OPT_SERIALIZE_NUMPY) prints as the flat list of `array`'s elements.
+
+    Raises:
+        InvalidRequest: JSON cannot carry these values.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if datatype is DataType.BYTES:
+        try:
+            return [element if isinstance(element, str) else element.decode() for element in flat.tolist()]
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"output '{output}' holds bytes that are not UTF-8 text: ask for it as binary data") from None
+    if datatype in BINARY_ONLY:
+        raise unsendable(datatype, output)
+    if datatype in _FLOATS and not bool(np.isfinite(flat).all()):
+        return orjson.Fragment(_with_tokens(flat))
+    return flat
+
+
+def unsendable(datatype: DataType, output: str) -> InvalidRequest:
+    """The error for an output that JSON cannot carry."""
+    return InvalidRequest(f"sending {datatype.value} data via JSON is not supported, ask for output '{output}' as binary data")
+
+
+def _with_tokens(flat: Array) -> bytes:
+    """The list with NaN, Infinity and -Infinity as bare tokens, as Triton prints them; orjson prints null for each."""
+    parts = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
+    special = flat[~np.isfinite(flat)]
+    tokens = ["NaN" if value != value else "Infinity" if value > 0 else "-Infinity" for value in special.tolist()]
+    text = [parts[0]]
+    for token, part in zip(tokens, parts[1:], strict=True):
+        text.append(token.encode())
+        text.append(part)
+    return b"".join(text)
+
+
+def _out_of_range(spec: TensorSpec) -> SignatureMismatch:
+    return SignatureMismatch(f"'data' of input '{spec.name}' holds a value outside the range of {spec.datatype.value}")

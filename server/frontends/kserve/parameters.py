@@ -1,0 +1,122 @@
+"""Request parameters: which the server reads itself, which are reserved, which travel on."""
+
+import re
+from collections.abc import Mapping
+
+from backends.api.errors import InvalidRequest, Unsupported
+from server.core.request import ParameterValue
+
+#: A stream client asks with it for a final marker of its own after the last response.
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+_SHARED_MEMORY = frozenset({"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"})
+_SEQUENCE = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+_MODEL_NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.\-]{1,128}\Z")
+_VERSION = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
+_UINT64_MAX = (1 << 64) - 1
+_UINT64_DIGITS = 20
+
+
+class RequestParameters:
+    """What a request's parameters say, sorted out.
+
+    Attributes:
+        priority: 0 = the model's default.
+        timeout_us: 0 = none.
+        wants_empty_final: Whether a stream must end with a final marker.
+        custom: The client's own.
+    """
+
+    __slots__ = ("custom", "priority", "timeout_us", "wants_empty_final")
+
+    def __init__(self) -> None:
+        self.priority = 0
+        self.timeout_us = 0
+        self.wants_empty_final = False
+        self.custom: dict[str, ParameterValue] = {}
+
+
+#: For the many requests without parameters. REQUIRES: nobody writes to it.
+NO_PARAMETERS = RequestParameters()
+
+
+def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
+    """Sorts out a request's parameters.
+
+    Raises:
+        InvalidRequest: a reserved key, a value of a wrong type or range, or a sequence parameter.
+    """
+    read = RequestParameters()
+    for key, value in given.items():
+        if key == "priority":
+            read.priority = _unsigned(key, value)
+        elif key == "timeout":
+            read.timeout_us = _unsigned(key, value)
+        elif key == EMPTY_FINAL_RESPONSE:
+            if not isinstance(value, bool):
+                raise InvalidRequest(f"parameter '{key}' must be a boolean")
+            read.wants_empty_final = value
+        elif key in _SEQUENCE:
+            # 0, empty and false are what a client without a sequence may send.
+            if value:
+                raise InvalidRequest(f"parameter '{key}': sequence batching is not supported by this server")
+        elif key == "headers" or key.startswith("triton_"):
+            raise InvalidRequest(f"parameter '{key[:128]}' is reserved for Triton usage and should not be specified")
+        else:
+            read.custom[key] = value
+    return read
+
+
+def refuse_shared_memory(keys: Mapping[str, object], tensor: str) -> None:
+    """Refuses a tensor that would live in shared memory.
+
+    Raises:
+        Unsupported: one of `keys` says so.
+    """
+    if not _SHARED_MEMORY.isdisjoint(keys):
+        raise Unsupported(f"tensor '{tensor[:128]}' refers to shared memory: Client shared memory is disabled on this server")
+
+
+def classification_count(value: object, output: str) -> int:
+    """The value of an output's `classification` parameter: how many classes to name, at least 1.
+
+    Raises:
+        InvalidRequest: anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < (1 << 31):
+        raise InvalidRequest(f"parameter 'classification' of output '{output[:128]}' must be an integer of at least 1")
+    return value
+
+
+def parse_version(text: str, model: str) -> int | None:
+    """The version that `text` names; None for an empty text.
+
+    Raises:
+        InvalidRequest: not a decimal number.
+    """
+    if not text:
+        return None
+    if _VERSION.match(text) is None:
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text[:64]}' for model '{model[:128]}': it must be decimal digits"
+        )
+    return int(text)
+
+
+def check_model_name(name: str) -> str:
+    """`name`, if it may be a model's: letters, digits, `_`, `.`, `-`, at most 128, not only dots.
+
+    Raises:
+        InvalidRequest: it may not.
+    """
+    if _MODEL_NAME.match(name) is None:
+        shown = name[:128].encode("ascii", "backslashreplace").decode()
+        raise InvalidRequest(f"invalid model name '{shown}': expected 1 to 128 letters, digits, '_', '.' or '-', and not only dots")
+    return name
+
+
+def _unsigned(key: str, value: ParameterValue) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _UINT64_DIGITS:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _UINT64_MAX:
+        raise InvalidRequest(f"parameter '{key}' must be an unsigned 64-bit integer")
+    return value

@@ -1,0 +1,82 @@
+"""Tensors as raw bytes: little endian, row major; BYTES elements each behind a 4-byte length. Both protocols carry these bytes."""
+
+import struct
+
+import numpy as np
+
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import Array
+from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
+
+_LENGTH = struct.Struct("<I")
+Raw = bytes | memoryview
+
+
+def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, raw: Raw) -> Array:
+    """The array of `shape` (`count` elements) that `raw` holds: a read-only view on it where its layout permits.
+
+    Raises:
+        SignatureMismatch: `raw` is not exactly what `shape` needs.
+    """
+    datatype = spec.datatype
+    size = len(raw)
+    if datatype is DataType.BYTES:
+        return _strings(check, spec, shape, count, raw)
+    if size != count * datatype.item_bytes:
+        raise check.byte_size(spec, count * datatype.item_bytes, size)
+    if datatype is DataType.BOOL:
+        # Any nonzero byte is true; numpy would carry other values than 0 and 1 on unseen.
+        truth: Array = np.ndarray(shape, np.uint8, raw) != 0
+        return truth
+    array: Array = np.ndarray(shape, datatype.numpy, raw)
+    # A slice of an HTTP body may start anywhere; native kernels expect elements at their natural alignment.
+    return array if array.flags.aligned else array.copy()
+
+
+def array_to_bytes(array: Array, datatype: DataType) -> bytes:
+    """The array's bytes on the wire."""
+    if datatype is not DataType.BYTES:
+        return array.tobytes()
+    parts: list[bytes] = []
+    for element in array.reshape(-1).tolist():
+        value = element.encode() if isinstance(element, str) else element
+        parts.append(_LENGTH.pack(len(value)))
+        parts.append(value)
+    return b"".join(parts)
+
+
+def object_array(values: list[bytes], shape: tuple[int, ...]) -> Array:
+    """A BYTES array of `shape`."""
+    array = np.empty(len(values), dtype=np.object_)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def _strings(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, raw: Raw) -> Array:
+    size = len(raw)
+    if size < 4 * count:
+        # Each element takes 4 bytes at least: a declared count cannot make us look further than the data goes.
+        raise check.element_count(spec, count, f"{size} bytes, too few for as many length prefixes")
+    values: list[bytes] = []
+    at = 0
+    for _ in range(count):
+        if size - at < _LENGTH.size:
+            if at == size:
+                raise check.element_count(spec, count, len(values))
+            raise SignatureMismatch(
+                f"incomplete string length indicator for inference input '{spec.name}', expecting 4 bytes but only "
+                f"{size - at} bytes available"
+            )
+        (length,) = _LENGTH.unpack_from(raw, at)
+        at += 4
+        if length > size - at:
+            raise SignatureMismatch(
+                f"incomplete string data for inference input '{spec.name}', expecting string of length {length} but only "
+                f"{size - at} bytes available"
+            )
+        values.append(bytes(raw[at : at + length]))
+        at += length
+    if at != size:
+        raise check.element_count(spec, count, f"{size - at} bytes more")
+    return object_array(values, shape)

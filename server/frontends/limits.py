@@ -1,0 +1,85 @@
+"""Every bound that a front enforces on what clients send, in one place.
+
+A front refuses what exceeds a bound before it allocates for it. Bytes in flight are not here but in the engine (`Engine.reserve`), because
+that budget is one for all fronts.
+"""
+
+from dataclasses import dataclass, fields
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on sizes, depths, counts and times.
+
+    Attributes:
+        grpc_message_bytes: Largest gRPC message, received or sent.
+        grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
+        grpc_metadata_bytes: Metadata of one gRPC call.
+        grpc_handshake_timeout_s: Time a new gRPC connection has for its HTTP/2 preface.
+        stream_requests: Requests of one ModelStreamInfer stream that may be in work; reading pauses above it.
+        stream_responses: Responses of one streamed request that may wait to be sent.
+        http_body_bytes: Largest HTTP body, as sent and after decompression.
+        json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
+        json_depth: Nesting of JSON arrays and objects.
+        json_objects: `{` in a JSON text.
+        json_arrays: `[` in a JSON text.
+        json_values: `,` in a JSON text, which bounds the number of its values.
+        decode_inline_bytes: JSON text or compressed body up to which decoding stays on the event loop; a larger one goes to a thread.
+        header_bytes: All header fields of an HTTP request together.
+        header_count: Header fields of an HTTP request.
+        url_bytes: Request target of an HTTP request.
+        chunk_count: Chunks of a chunked HTTP body.
+        header_timeout_s: From the first byte of an HTTP request (or the connection's start) to the end of its header.
+        body_idle_timeout_s: Silence inside an HTTP body.
+        body_bytes_per_s: Average rate an HTTP body must keep once `body_idle_timeout_s` has passed.
+        write_idle_timeout_s: How long a client may leave an HTTP response unread.
+        keep_alive_timeout_s: Idle time between HTTP requests of one connection.
+        tensor_count: Inputs of one request.
+        output_count: Requested outputs of one request.
+        dims_count: Dimensions of one tensor.
+        parameter_count: Parameters of one request or tensor.
+        name_length: Model and tensor names, in characters.
+        id_length: Request id, in characters.
+        compress_min_bytes: HTTP responses below it are sent as they are whatever the client accepts.
+        health_watch_period_s: How often a gRPC health watcher is told of changes.
+    """
+
+    grpc_message_bytes: int = (1 << 31) - 1
+    grpc_concurrent_streams: int = 1000
+    grpc_metadata_bytes: int = 16 * 1024
+    grpc_handshake_timeout_s: float = 3.0
+    stream_requests: int = 64
+    stream_responses: int = 16
+    http_body_bytes: int = 128 * MIB
+    json_bytes: int = 64 * MIB
+    json_depth: int = 100
+    json_objects: int = 65_536
+    json_arrays: int = 2_000_000
+    json_values: int = 16_000_000
+    decode_inline_bytes: int = 256 * 1024
+    header_bytes: int = 64 * 1024
+    header_count: int = 100
+    url_bytes: int = 8 * 1024
+    chunk_count: int = 65_536
+    header_timeout_s: float = 5.0
+    body_idle_timeout_s: float = 10.0
+    body_bytes_per_s: int = 1024
+    write_idle_timeout_s: float = 10.0
+    keep_alive_timeout_s: float = 75.0
+    tensor_count: int = 1024
+    output_count: int = 1024
+    dims_count: int = 32
+    parameter_count: int = 256
+    name_length: int = 256
+    id_length: int = 1024
+    compress_min_bytes: int = 1024
+    health_watch_period_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if getattr(self, item.name) <= 0:
+                raise ValueError(f"limit {item.name} must be positive, got {getattr(self, item.name)}")
+        if self.grpc_message_bytes > (1 << 31) - 1:
+            raise ValueError(f"limit grpc_message_bytes must be at most 2147483647 (gRPC's own bound), got {self.grpc_message_bytes}")

@@ -1,0 +1,70 @@
+"""The taxonomy's numbers: each error code once, for HTTP and for gRPC, and what Triton's protocol promises otherwise.
+
+gRPC codes are held as plain numbers, so that the HTTP front needs no grpc.
+"""
+
+import math
+from typing import Final, NamedTuple
+
+from backends.api.errors import ErrorCode, Overloaded, QueueTimeout, ServingError, UnknownModel
+
+
+class Status(NamedTuple):
+    """HTTP status and gRPC status code of one kind of failure."""
+
+    http: int
+    grpc: int
+
+
+_CANCELLED: Final = 1
+_INVALID_ARGUMENT: Final = 3
+_DEADLINE_EXCEEDED: Final = 4
+_NOT_FOUND: Final = 5
+_PERMISSION_DENIED: Final = 7
+_RESOURCE_EXHAUSTED: Final = 8
+_FAILED_PRECONDITION: Final = 9
+_UNIMPLEMENTED: Final = 12
+_INTERNAL: Final = 13
+_UNAVAILABLE: Final = 14
+_UNAUTHENTICATED: Final = 16
+
+STATUS: Final[dict[ErrorCode, Status]] = {
+    ErrorCode.INVALID_REQUEST: Status(400, _INVALID_ARGUMENT),
+    ErrorCode.TOO_LARGE: Status(413, _RESOURCE_EXHAUSTED),
+    ErrorCode.UNAUTHENTICATED: Status(401, _UNAUTHENTICATED),
+    ErrorCode.FORBIDDEN: Status(403, _PERMISSION_DENIED),
+    ErrorCode.NOT_FOUND: Status(404, _NOT_FOUND),
+    ErrorCode.CONFLICT: Status(409, _FAILED_PRECONDITION),
+    ErrorCode.OVERLOADED: Status(429, _UNAVAILABLE),
+    ErrorCode.UNAVAILABLE: Status(503, _UNAVAILABLE),
+    ErrorCode.DEADLINE: Status(504, _DEADLINE_EXCEEDED),
+    ErrorCode.CANCELLED: Status(499, _CANCELLED),
+    ErrorCode.UNSUPPORTED: Status(501, _UNIMPLEMENTED),
+    ErrorCode.BACKEND_FAILED: Status(500, _INTERNAL),
+    ErrorCode.INTERNAL: Status(500, _INTERNAL),
+}
+
+#: What Triton's clients were promised instead, by the error's class.
+KSERVE_OVERRIDES: Final[dict[type, Status]] = {
+    UnknownModel: Status(400, _NOT_FOUND),
+    Overloaded: Status(503, _UNAVAILABLE),
+    QueueTimeout: Status(503, _UNAVAILABLE),
+}
+
+
+def kserve_status(error: ServingError) -> Status:
+    """The status of `error` on the KServe v2 protocol."""
+    for kind in type(error).__mro__:
+        if kind in KSERVE_OVERRIDES:
+            return KSERVE_OVERRIDES[kind]
+    return STATUS[error.code]
+
+
+def retry_after_seconds(error: ServingError) -> str | None:
+    """The text of a `Retry-After` header or `retry-after` metadata: whole seconds, at least 1; None where trying again makes no sense.
+
+    An overload always names one, so that refused clients do not come back at once.
+    """
+    if error.retry_after_s is not None:
+        return str(max(1, math.ceil(error.retry_after_s)))
+    return "1" if error.code is ErrorCode.OVERLOADED else None

@@ -1,0 +1,82 @@
+"""JSON from strangers: bounded before it is parsed, strict where orjson is lenient.
+
+A JSON text is an amplifier: a few bytes become an object of a hundred. So its structure bytes are counted first, at memory speed, and
+the counts are both bounded and priced (`memory_cost`). Depth is measured by peeling brackets, without walking the text in Python. orjson
+itself refuses NaN, Infinity, 1e999, lone surrogates and text that is not UTF-8.
+"""
+
+import re
+from typing import Any
+
+import orjson
+
+from backends.api.errors import InvalidRequest, TooLarge
+from server.frontends.limits import Limits
+
+# An unterminated string matches to its end too: a pattern that failed there would be tried again at every quote inside.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ROUND = bytes.maketrans(b"[{]}", b"(())")
+#: What CPython takes for one parsed value, list and dictionary, roundly.
+_VALUE_BYTES, _ARRAY_BYTES, _OBJECT_BYTES = 40, 88, 300
+
+Json = Any
+
+
+def memory_cost(text: bytes, limits: Limits) -> int:
+    """Bytes of memory that parsing `text` takes, the text itself not counted.
+
+    Raises:
+        TooLarge: the text, or the number of its values, arrays or objects, exceeds the limits.
+    """
+    if len(text) > limits.json_bytes:
+        raise TooLarge(f"JSON of {len(text)} bytes exceeds the limit of {limits.json_bytes} bytes; send large tensors as binary data")
+    values, arrays, objects = text.count(b","), text.count(b"["), text.count(b"{")
+    for count, most, kind in (
+        (values, limits.json_values, "values"),
+        (arrays, limits.json_arrays, "arrays"),
+        (objects, limits.json_objects, "objects"),
+    ):
+        if count > most:
+            raise TooLarge(f"JSON holds {count} {kind}, more than the {most} allowed; send large tensors as binary data")
+    return values * _VALUE_BYTES + arrays * _ARRAY_BYTES + objects * _OBJECT_BYTES
+
+
+def parse_json(text: bytes, limits: Limits) -> Json:
+    """The value of `text`, which `memory_cost` has passed.
+
+    Raises:
+        InvalidRequest: it is not JSON, or nested too deeply.
+    """
+    if text.count(b"[") + text.count(b"{") > limits.json_depth:
+        _check_depth(text, limits.json_depth)
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from None
+
+
+def parse_bounded(text: bytes, limits: Limits) -> Json:
+    """`memory_cost` and `parse_json` in one, for small control requests.
+
+    Raises:
+        TooLarge, InvalidRequest: as those.
+    """
+    memory_cost(text, limits)
+    return parse_json(text, limits)
+
+
+def _check_depth(text: bytes, most: int) -> None:
+    if b'"' in text:
+        text = _STRING.sub(b"", text)
+    brackets = text.translate(_ROUND, _NOT_BRACKETS)
+    for _ in range(most):
+        # All brackets look alike here, so that each round takes away exactly the innermost level.
+        peeled = brackets.replace(b"()", b"")
+        if not peeled:
+            return
+        if len(peeled) == len(brackets):
+            # Unbalanced: the parser says where. It bounds its own recursion.
+            return
+        brackets = peeled
+    raise InvalidRequest(f"JSON is nested more than {most} levels deep")
