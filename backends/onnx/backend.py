@@ -1,0 +1,102 @@
+"""ONNX models on ONNX Runtime's CPU provider."""
+
+import onnxruntime as ort
+
+from backends.api.agreement import check_agreement
+from backends.api.backend import Backend, Instance, LoadRequest
+from backends.api.errors import ModelLoadError
+from backends.api.files import ModelFiles
+from backends.api.model import FileTensor, ModelFacts
+from backends.onnx.element_types import BY_SESSION_NAME, SERVED, element_name
+from backends.onnx.external_data import check_external_data
+from backends.onnx.knobs import PARAMETER_KEYS, read_knobs
+from backends.onnx.messages import public_text
+from backends.onnx.model_file import OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
+from backends.onnx.runtime_limits import limits_of
+from backends.onnx.session import OnnxInstance, session_options
+
+
+class OnnxRuntimeBackend(Backend):
+    """Serves `.onnx` files. The file's interface is read without loading it, so `inspect` is cheap for models of any size."""
+
+    name = "onnxruntime"
+    platforms = ("onnxruntime_onnx", "onnx")
+    aliases = ("onnx",)
+    default_model_filename = "model.onnx"
+    parameter_keys = PARAMETER_KEYS
+
+    def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
+        return _facts(_read(files, model_filename), model_filename)
+
+    def load(self, request: LoadRequest) -> Instance:
+        file = _read(request.files, request.model_filename)
+        facts = _facts(file, request.model_filename)
+        static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
+        knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads)
+        try:
+            session = ort.InferenceSession(
+                str(request.files.path(request.model_filename)), session_options(knobs), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise ModelLoadError(
+                f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({_versions(file)}): "
+                f"{public_text(error, request.files.root)}"
+            ) from error
+        _check_session(session, facts)
+        return OnnxInstance(session, request.signature, static_batch_size=static_batch_size, shrink_arena=knobs.shrink_arena)
+
+
+def _read(files: ModelFiles, model_filename: str) -> OnnxFile:
+    """The file's declarations, once it is sure that this runtime reads such files and all its weights are at hand."""
+    try:
+        file = read_onnx_file(files.path(model_filename))
+    except UnreadableOnnx as error:
+        raise ModelLoadError(f"'{model_filename}' is not a readable ONNX file: {error}") from error
+    limits = limits_of(ort.__version__)
+    complaint = limits.complaint(file.ir_version, file.opsets) if limits else None
+    if complaint:
+        raise ModelLoadError(f"'{model_filename}': {complaint}")
+    check_external_data(file.external, files, model_filename)
+    return file
+
+
+def _facts(file: OnnxFile, model_filename: str) -> ModelFacts:
+    notes = [_versions(file)]
+    if file.producer:
+        notes.append(f"written by {file.producer}")
+    if file.external:
+        locations = sorted({tensor.location for tensor in file.external})
+        notes.append(f"{len(file.external)} tensor(s) stored in {', '.join(locations)}")
+    return ModelFacts(
+        inputs=tuple(_tensor("input", value, model_filename) for value in file.inputs),
+        outputs=tuple(_tensor("output", value, model_filename) for value in file.outputs),
+        notes=tuple(notes),
+    )
+
+
+def _versions(file: OnnxFile) -> str:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in sorted(file.opsets.items())) or "none"
+    return f"IR version {file.ir_version}; opsets: {opsets}"
+
+
+def _tensor(side: str, value: OnnxValue, model_filename: str) -> FileTensor:
+    place = f"'{model_filename}': {side} '{value.name}'"
+    if value.kind != "tensor":
+        raise ModelLoadError(f"{place} is {value.kind}; only dense tensors can be served")
+    datatype = SERVED.get(value.element_type)
+    if datatype is None:
+        served = ", ".join(sorted(served.value for served in SERVED.values()))
+        raise ModelLoadError(f"{place} has element type {element_name(value.element_type)}, which cannot be served; served types: {served}")
+    return FileTensor(value.name, datatype, value.shape)
+
+
+def _check_session(session: ort.InferenceSession, facts: ModelFacts) -> None:
+    """Our reading of the file against the runtime's: where they differ, a request could be laid out wrongly."""
+    for side, ours, theirs in (("inputs", facts.inputs, session.get_inputs()), ("outputs", facts.outputs, session.get_outputs())):
+        read = {tensor.name: tensor.datatype for tensor in ours or ()}
+        loaded = {tensor.name: BY_SESSION_NAME.get(tensor.type) for tensor in theirs}
+        if read != loaded:
+            raise ModelLoadError(
+                f"the file declares {side} {', '.join(read)}, onnxruntime {ort.__version__} sees "
+                f"{', '.join(f'{tensor.name} {tensor.type}' for tensor in theirs)}: names or types differ"
+            )

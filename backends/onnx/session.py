@@ -1,0 +1,127 @@
+"""One ONNX Runtime session as an `Instance`."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnxruntime as ort
+
+from backends.api.backend import Arrays, Instance
+from backends.api.batch import Array
+from backends.api.errors import BackendFailed, InvalidRequest
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from backends.onnx.element_types import BFLOAT16
+from backends.onnx.knobs import GraphOptimization, SessionKnobs
+from backends.onnx.messages import public_text
+
+_GRAPH_LEVELS = {
+    GraphOptimization.NONE: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    GraphOptimization.BASIC: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    GraphOptimization.EXTENDED: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    GraphOptimization.ALL: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def session_options(knobs: SessionKnobs) -> ort.SessionOptions:
+    """ONNX Runtime's form of `knobs`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = knobs.intra_op_threads
+    options.inter_op_num_threads = knobs.inter_op_threads
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if knobs.parallel else ort.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_cpu_mem_arena = knobs.mem_arena
+    options.enable_mem_pattern = knobs.mem_pattern
+    options.graph_optimization_level = _GRAPH_LEVELS[knobs.graph]
+    # Whatever goes wrong comes back as an exception with the same text; on stderr it would break up the server's own log. 4 = fatal only.
+    options.log_severity_level = 4
+    for key, value in knobs.entries.items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+class OnnxInstance(Instance):
+    """A session on CPU. Confined to: the one worker that owns it."""
+
+    def __init__(
+        self, session: ort.InferenceSession, signature: ModelSignature, *, static_batch_size: int | None, shrink_arena: bool
+    ) -> None:
+        """Takes over `session`, whose inputs and outputs agree with `signature`."""
+        self.static_batch_size = static_batch_size
+        self._session: ort.InferenceSession | None = session
+        self._run_options: ort.RunOptions | None = None
+        if shrink_arena:
+            self._run_options = ort.RunOptions()
+            self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        tensors = (*signature.inputs, *signature.outputs)
+        self._strings_in = tuple(spec.name for spec in signature.inputs if spec.datatype.is_bytes)
+        self._strings_out = frozenset(spec.name for spec in signature.outputs if spec.datatype.is_bytes)
+        self._specs = {spec.name: spec for spec in signature.inputs}
+        # numpy has no bfloat16, so such tensors have to travel as OrtValues; for everything else `run` is 6 times faster on small tensors.
+        has_bfloat16 = any(spec.datatype is DataType.BF16 for spec in tensors)
+        self._run: Callable[[Arrays, Sequence[str]], Arrays] = self._run_values if has_bfloat16 else self._run_arrays
+
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        if self._strings_in:
+            inputs = {name: _decoded(name, array) if name in self._strings_in else array for name, array in inputs.items()}
+        try:
+            outputs = self._run(inputs, output_names)
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise BackendFailed(public_text(error)) from error
+        if self._strings_out:
+            outputs = {name: _encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
+        return outputs
+
+    def close(self) -> None:
+        self._session = None
+
+    def _run_arrays(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        # The session's inner `run` would save 2 us of 6, and is not public.
+        return dict(zip(output_names, self._open().run(output_names, inputs, self._run_options), strict=True))
+
+    def _run_values(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        feeds = {name: _to_value(self._specs[name], array) for name, array in inputs.items()}
+        values = self._open().run_with_ort_values(output_names, feeds, self._run_options)
+        return {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
+
+    def _open(self) -> ort.InferenceSession:
+        if self._session is None:
+            raise BackendFailed("the session is closed")
+        return self._session
+
+
+def _to_value(spec: TensorSpec, array: Array) -> ort.OrtValue:
+    if spec.datatype is DataType.BF16:
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _from_value(value: ort.OrtValue) -> Array:
+    if value.element_type() != BFLOAT16:
+        array: Array = value.numpy()
+        return array
+    size = value.tensor_size_in_bytes()
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    # bytearray: the copy is writable, as every other output is.
+    return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(value.shape())
+
+
+def _decoded(name: str, array: Array) -> Array:
+    """Elements as `str`: ONNX Runtime would take `bytes` and silently make "b'...'" of them."""
+    text = np.empty(array.shape, dtype=np.object_)
+    flat = text.reshape(-1)
+    for place, element in enumerate(array.reshape(-1)):
+        try:
+            flat[place] = element.decode() if isinstance(element, bytes) else str(element)
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(
+                f"input '{name}' element {place} is not UTF-8 ({error.reason} at byte {error.start}); ONNX strings are UTF-8 text"
+            ) from None
+    return text
+
+
+def _encoded(array: Array) -> Array:
+    raw = np.empty(array.shape, dtype=np.object_)
+    flat = raw.reshape(-1)
+    for place, element in enumerate(array.reshape(-1)):
+        flat[place] = element.encode() if isinstance(element, str) else element
+    return raw
