@@ -38,7 +38,12 @@ def relative_file(path: str) -> PurePosixPath:
         or len(parts) > MAX_DEPTH + 1
     ):
         raise InvalidRequest(
-            f"file path {path[:200]!a} is not allowed: expected a relative path with '/' between its parts, at most {MAX_DEPTH} folders deep, "
-            "without '..'"
+            f"file path {path[:200]!a} is not allowed: expected a relative path, its parts divided by '/', "
+            f"without '..', at most {MAX_DEPTH} folders deep"
         )
     return PurePosixPath(path)
+
+
+def shown(name: str) -> str:
+    """`name` in quotes, fit for a message: whatever does not print is escaped."""
+    return f"'{name}'" if name.isprintable() and len(name) <= 255 else ascii(name[:255])
