@@ -1,0 +1,66 @@
+"""What is printed once the server is up."""
+
+import io
+import json
+import subprocess
+import sys
+
+from server.core.state import IndexEntry, VersionState
+from server.observability.banner import print_startup
+from tests.fakes.fake_clock import FakeClock
+
+INDEX = [
+    IndexEntry("digits", 1, VersionState.READY, backend="onnxruntime"),
+    IndexEntry("broken", None, None, reason="config.pbtxt:3: unknown field 'nmae'\n[red]forged[/red]"),
+    IndexEntry("old", 12, VersionState.FAILED, reason="no file", backend="identity"),
+]
+ADDRESSES = {"grpc": "127.0.0.1:40001", "http": "127.0.0.1:40002"}
+
+
+def test_off_a_terminal_the_table_is_aligned_text_and_the_last_line_names_the_ports() -> None:
+    stream = io.StringIO()
+    print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=False)
+    assert stream.getvalue().splitlines() == [
+        "model   version  backend      state   reason",
+        "digits  1        onnxruntime  READY",
+        r"broken  -        -            -       config.pbtxt:3: unknown field 'nmae'\n[red]forged[/red]",
+        "old     12       identity     FAILED  no file",
+        "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
+    ]
+
+
+def test_on_a_terminal_the_table_is_drawn_and_markup_in_a_reason_is_not_obeyed() -> None:
+    stream = io.StringIO()
+    print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=True)
+    text = stream.getvalue()
+    assert "\x1b[32mREADY" in text
+    assert "\x1b[31mFAILED" in text
+    assert "[red]" in text
+    assert text.splitlines()[-1] == "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002"
+
+
+def test_as_json_it_is_one_log_line() -> None:
+    stream = io.StringIO()
+    clock = FakeClock(wall_ms=1_700_000_000_500)
+    print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, as_json=True, clock=clock)
+    assert json.loads(stream.getvalue()) == {
+        "ts": "2023-11-14T22:13:20.500Z",
+        "level": "INFO",
+        "logger": "stoker.startup",
+        "event": "models",
+        "message": "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
+        "addresses": ADDRESSES,
+        "models": [{"model": "digits", "version": "1", "backend": "onnxruntime", "state": "READY", "reason": ""}],
+    }
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_an_empty_repository_is_said_so() -> None:
+    stream = io.StringIO()
+    print_startup([], ADDRESSES, stream=stream, is_terminal=True)
+    assert stream.getvalue().splitlines()[0] == "no models in the repository"
+
+
+def test_rich_is_not_imported_until_a_table_is_drawn() -> None:
+    code = "import sys, server.observability.banner; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

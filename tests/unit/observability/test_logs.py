@@ -1,0 +1,292 @@
+"""Logs: one line an event, nothing forged, nothing thrown, nobody kept waiting."""
+
+import io
+import json
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.observability.log_text import FIELD_LIMIT, MESSAGE_LIMIT, JsonFormatter, TextFormatter, escaped
+from server.observability.logs import LogSettings, LogSink, configure
+
+log = logging.getLogger("stoker.test")
+
+
+def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
+    return log.makeRecord(log.name, logging.INFO, "file.py", 1, message, args, None, extra=extra)
+
+
+@contextmanager
+def captured(settings: LogSettings) -> Iterator[io.StringIO]:
+    """Logging configured onto a string, which is complete once the block has ended."""
+    stream = io.StringIO()
+    with configure(settings, stream=stream):
+        yield stream
+
+
+def test_a_json_line_holds_time_level_logger_message_and_extras() -> None:
+    line = record("loaded %s", "digits", model="digits", version=3, seconds=0.25, event="loaded")
+    line.created = 1_700_000_000.5
+    assert json.loads(JsonFormatter().format(line)) == {
+        "ts": "2023-11-14T22:13:20.500Z",
+        "level": "INFO",
+        "logger": "stoker.test",
+        "message": "loaded digits",
+        "model": "digits",
+        "version": 3,
+        "seconds": 0.25,
+        "event": "loaded",
+    }
+
+
+def test_a_text_line_reads_from_left_to_right() -> None:
+    line = record("loaded", model="digits", version=3, reason="took long", empty="")
+    line.created = 1_700_000_000.5
+    assert TextFormatter().format(line) == (
+        'I 2023-11-14T22:13:20.500Z stoker.test: loaded  model=digits version=3 reason="took long" empty=""'
+    )
+
+
+def test_extras_cannot_replace_the_fields_of_the_line() -> None:
+    entry = json.loads(JsonFormatter().format(record("true", level="CRITICAL", ts="never", logger="nobody")))
+    assert (entry["level"], entry["level_"], entry["ts_"], entry["logger_"]) == ("INFO", "CRITICAL", "never", "nobody")
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()], ids=["json", "text"])
+@given(hostile=st.text(st.characters(codec=None), max_size=400))
+def test_nothing_a_client_sends_ends_the_line_or_reaches_the_terminal(formatter: logging.Formatter, hostile: str) -> None:
+    line = formatter.format(record("unknown model %s", hostile, model=hostile))
+    assert line.splitlines() == [line]
+    assert all(character.isprintable() or character.isspace() for character in line if ord(character) < 0xA0)
+    line.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("a\r\nE forged", r"a\r\nE forged"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("a\u2028b", r"a\u2028b"),
+        ("\u202egpj.exe", r"\u202egpj.exe"),
+        ("\x7f\x9b", r"\x7f\x9b"),
+        ("\ud800", r"\ud800"),
+        ("日本 é", "日本 é"),
+    ],
+)
+def test_controls_are_shown_and_letters_stay(hostile: str, shown: str) -> None:
+    assert escaped(hostile) == shown
+    assert json.loads(JsonFormatter().format(record("x", model=hostile)))["model"] == shown
+
+
+@given(st.text(max_size=600))
+def test_a_field_is_never_longer_than_its_limit(text: str) -> None:
+    assert len(escaped(text)) <= FIELD_LIMIT
+
+
+def test_long_fields_are_cut_and_say_so() -> None:
+    entry = json.loads(JsonFormatter().format(record("%s", "m" * 1_000_000, model="x" * 1_000_000, at_limit="y" * FIELD_LIMIT)))
+    assert entry["model"] == "x" * (FIELD_LIMIT - 3) + "..."
+    assert entry["at_limit"] == "y" * FIELD_LIMIT
+    assert len(entry["message"]) == MESSAGE_LIMIT
+
+
+@pytest.mark.parametrize("is_json", [True, False], ids=["json", "text"])
+def test_an_exception_is_one_field_and_forges_no_line(is_json: bool) -> None:
+    with captured(LogSettings(format="json" if is_json else "text")) as stream:
+        try:
+            raise ValueError("bad\nE 2023-11-14T22:13:20.500Z stoker: forged\x1b[2J")
+        except ValueError:
+            log.exception("failed", extra={"model": "digits"})
+    lines = stream.getvalue().splitlines()
+    if is_json:
+        (line,) = lines
+        exception = json.loads(line)["exception"].splitlines()
+    else:
+        assert lines[0].startswith("E ")
+        assert all(line.startswith("    | ") for line in lines[1:])
+        exception = [line.removeprefix("    | ") for line in lines[1:]]
+    assert exception[0] == "Traceback (most recent call last):"
+    assert "ValueError: bad" in exception
+    assert exception[-1].endswith(r"forged\x1b[2J")
+
+
+def test_auto_is_text_on_a_terminal_and_json_otherwise(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, file, is_json in ((Terminal(), None, False), (io.StringIO(), None, True), (Terminal(), tmp_path / "log", True)):
+        with configure(LogSettings(file=file), stream=stream) as logs:
+            assert logs.is_json is is_json
+
+
+def test_a_file_is_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "stoker.log"
+    for message in ("first", "second"):
+        with configure(LogSettings(format="json", file=file)):
+            log.info(message)
+    assert [json.loads(line)["message"] for line in file.read_text().splitlines()] == ["first", "second"]
+
+
+def test_a_real_descriptor_is_written_to_and_left_open(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as stream:
+        with configure(LogSettings(format="text"), stream=stream):
+            log.info("hello")
+        stream.write("still open\n")
+    first, last = (tmp_path / "out").read_text().splitlines()
+    assert first.endswith("stoker.test: hello")
+    assert last == "still open"
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        configure(LogSettings(file=tmp_path / "missing" / "log"))
+
+
+def test_each_level_is_switched_by_itself() -> None:
+    with captured(LogSettings(format="json", info=False, warning=True, error=False)) as stream:
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+            log.log(level, "x")
+    assert [json.loads(line)["level"] for line in stream.getvalue().splitlines()] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("verbose", "expected"), [(0, ["server info"]), (1, ["server debug", "server info"]), (2, ["server debug", "server info", "library"])]
+)
+def test_verbosity_opens_the_server_first_and_the_libraries_after(verbose: int, expected: list[str]) -> None:
+    with captured(LogSettings(format="json", verbose=verbose)) as stream:
+        log.debug("server debug")
+        log.info("server info")
+        logging.getLogger("uvicorn.error").info("library")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == expected
+
+
+def test_foreign_loggers_and_python_warnings_come_through_the_same_sink() -> None:
+    uvicorn = logging.getLogger("uvicorn.error")
+    own = logging.StreamHandler(io.StringIO())
+    uvicorn.addHandler(own)
+    uvicorn.propagate = False
+    try:
+        with captured(LogSettings(format="json")) as stream, warnings.catch_warnings():
+            warnings.simplefilter("always")
+            uvicorn.warning("from uvicorn")
+            logging.getLogger("grpc._cython.cygrpc").error("from grpc")
+            warnings.warn("old thing", DeprecationWarning, stacklevel=1)
+        assert [json.loads(line)["logger"] for line in stream.getvalue().splitlines()] == [
+            "uvicorn.error",
+            "grpc._cython.cygrpc",
+            "py.warnings",
+        ]
+        assert uvicorn.handlers == [own], "closing puts everything back"
+        assert uvicorn.propagate is False
+        assert own.stream.getvalue() == ""
+    finally:
+        uvicorn.removeHandler(own)
+        uvicorn.propagate = True
+
+
+def test_a_record_that_cannot_be_formatted_is_dropped_and_counted() -> None:
+    class Raising:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    stream = io.StringIO()
+    with configure(LogSettings(format="json"), stream=stream) as logs:
+        log.info("%d", "not a number")
+        log.info("x", extra={"value": Raising()})
+        log.info("good")
+        assert logs.dropped() == 2
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["good"]
+
+
+class StuckWriter:
+    """Takes nothing until it is let go; then fails every write."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go = threading.Event()
+
+    def write(self, data: memoryview, /) -> int:
+        self.reached.set()
+        assert self.go.wait(30)
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_a_stuck_reader_keeps_nobody_waiting_and_a_full_disk_is_counted() -> None:
+    writer = StuckWriter()
+    sink = LogSink(writer, TextFormatter(), queue_lines=2)
+    sink.handle(record("taken by the writer"))
+    assert writer.reached.wait(30)
+    for _ in range(5):
+        sink.handle(record("two of these fit"))
+    assert sink.dropped == 3
+    writer.go.set()
+    sink.close()
+    assert sink.dropped == 6
+
+
+def test_a_writer_that_takes_a_part_is_given_the_rest() -> None:
+    class Trickling:
+        def __init__(self) -> None:
+            self.got = b""
+
+        def write(self, data: memoryview, /) -> int:
+            self.got += bytes(data[:7])
+            return min(7, len(data))
+
+        def close(self) -> None:
+            """Holds nothing."""
+
+    writer = Trickling()
+    sink = LogSink(writer, JsonFormatter())
+    sink.handle(record("a rather long message"))
+    sink.close()
+    assert json.loads(writer.got)["message"] == "a rather long message"
+    assert sink.dropped == 0
+
+
+def test_a_pipe_nobody_reads_drops_lines_and_raises_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        logs = configure(LogSettings(), stream=stream)
+        log.info("into the void")
+        logs.close()
+    assert logs.dropped() == 1
+
+
+def test_lines_logged_from_many_threads_stay_whole() -> None:
+    with captured(LogSettings(format="json")) as stream:
+        threads = [threading.Thread(target=lambda: [log.info("x" * 100) for _ in range(50)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["x" * 100] * 200
+
+
+def test_logging_is_restored_and_closing_twice_is_harmless() -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers), logging.raiseExceptions, log.getEffectiveLevel())
+    logs = configure(LogSettings(verbose=2), stream=io.StringIO())
+    assert log.isEnabledFor(logging.DEBUG)
+    logs.close()
+    logs.close()
+    assert (root.level, list(root.handlers), logging.raiseExceptions, log.getEffectiveLevel()) == before
+
+
+def test_standard_error_is_the_default(capfd: pytest.CaptureFixture[str]) -> None:
+    with configure(LogSettings(format="json")):
+        log.info("there")
+    assert json.loads(capfd.readouterr().err)["message"] == "there"
