@@ -16,7 +16,8 @@ CHECKS = {
     ),
     "http_aio": "health metadata config index infer-binary infer-json concurrent statistics load-unload",
     "grpc_sync": (
-        "health metadata config index infer-raw compression infer-typed async_infer stream digits classification statistics errors load-unload"
+        "health metadata config index infer-raw compression infer-typed async_infer stream "
+        "digits classification statistics errors load-unload"
     ),
     "grpc_aio": "health metadata config index infer concurrent stream statistics load-unload",
 }

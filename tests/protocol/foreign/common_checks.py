@@ -82,7 +82,8 @@ def expect_error(call, exception, *fragments):
     try:
         call()
     except exception as error:
-        for fragment in fragments:
-            assert fragment in str(error), f"'{fragment}' is not in '{error}'"
-        return
-    raise AssertionError(f"expected {exception.__name__} with {fragments}")
+        text = str(error)
+    else:
+        raise AssertionError(f"expected {exception.__name__} with {fragments}")
+    for fragment in fragments:
+        assert fragment in text, f"'{fragment}' is not in '{text}'"

@@ -1,0 +1,202 @@
+"""The command as an operator meets it: spellings, environment, refusals, signals, the ready file, the log."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.server_process import (
+    PATIENCE_S,
+    REPOSITORY_ROOT,
+    SAMPLE_MODELS,
+    copy_models,
+    running_server,
+    start_server,
+    wait_until,
+)
+
+
+def serve(*flags: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """A start that must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "server.main", *flags],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=REPOSITORY_ROOT,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+
+
+def test_help_names_every_flag_and_exits_0():
+    done = serve("--help", env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.returncode == 0
+    for flag in (
+        "--model-base-path",
+        "--model-repository",
+        "--grpc-port",
+        "--model-control-mode",
+        "--fs-poll-wait-seconds",
+        "--ready-file",
+    ):
+        assert flag in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "fragment"),
+    [
+        (["--model_base_path=x", "--no_such_flag=1"], "no-such-flag"),
+        (["--model_base_path=x", "--grpc_port=seventy"], "grpc-port"),
+        (["--model_base_path=x", "--grpc_port=70000"], "70000"),
+        (["--model_base_path=x", "--strict_readiness=perhaps"], "perhaps"),
+        (["--model_base_path=x", "--model-control-mode=sometimes"], "sometimes"),
+        (["--model_base_path=x", "--limit=json_depth=deep"], "json_depth"),
+        (["--model_base_path=x", "--limit=no_such=1"], "no_such"),
+        (["--model_base_path=x", "--load-model=digits"], "explicit"),
+        ([], "model-base-path"),
+        (["--model_base_path=/no/such/folder", "--grpc_port=0", "--http_port=0"], "/no/such/folder"),
+    ],
+)
+def test_a_start_that_cannot_be_exits_2_with_one_line(flags, fragment):
+    done = serve(*flags)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("serve: error: ")
+    assert fragment in done.stderr
+
+
+@pytest.mark.parametrize("front", ["grpc", "http", "metrics"])
+def test_an_occupied_port_exits_2_and_names_it(front):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = {"grpc": 0, "http": 0, front: port}
+        done = serve(f"--model_base_path={SAMPLE_MODELS}", *[f"--{name}_port={number}" for name, number in ports.items()])
+    assert done.returncode == 2
+    [line] = done.stderr.strip().splitlines()
+    assert str(port) in line
+    assert "in use" in line
+
+
+def test_triton_and_adlik_spellings_and_the_environment_mean_the_same(tmp_path):
+    with running_server(
+        "--model-repository",
+        str(SAMPLE_MODELS),
+        "--fs_poll_wait_seconds=0.5",
+        "--strict-readiness",
+        "true",
+        "--exit-on-error=0",
+        "--log-info",
+        "--metrics-port=0",
+        at=tmp_path,
+        env={"STOKER_ID": "furnace", "STOKER_LOADING_METHOD": "manual"},
+    ) as server:
+        assert server.json("/v2")["name"] == "furnace"
+        status, body = server.get("/v2/repository/models/simple/unload", b"{}")
+        assert (status, body) == (200, b"")
+
+
+def test_the_ready_file_names_the_real_ports_and_goes_at_shutdown(tmp_path):
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", "--metrics_port=0", at=tmp_path) as server:
+        ready = tmp_path / "ready.json"
+        facts = json.loads(ready.read_text())
+        assert facts["pid"] == server.process.pid
+        for name in ("grpc_port", "http_port", "metrics_port"):
+            with socket.create_connection(("127.0.0.1", facts[name]), timeout=PATIENCE_S):
+                pass
+        assert server.stop() == 0
+        assert not ready.exists()
+
+
+def test_off_a_terminal_every_line_is_one_json_object(tmp_path):
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
+        server.get("/v2/models/absent")
+        server.stop()
+        lines = [json.loads(line) for line in server.log().splitlines()]
+    assert {"ts", "level"} <= lines[0].keys()
+    [table] = [line for line in lines if line.get("event") == "models"]
+    assert {row["model"] for row in table["models"]} >= {"digits", "simple"}
+    assert str(server.http_port) in json.dumps(table)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
+    models = slow_model(tmp_path / "models", delay_ms=700)
+    with running_server(f"--model_base_path={models}", at=tmp_path) as server:
+        answers: list[tuple[int, bytes]] = []
+        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
+        asking = threading.Thread(target=lambda: answers.append(server.get("/v2/models/slow/infer", body)))
+        asking.start()
+        wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+        assert server.stop(number) == 0
+        asking.join(PATIENCE_S)
+    [(status, answer)] = answers
+    assert status == 200, answer
+    assert json.loads(answer)["outputs"][0]["data"] == [7]
+
+
+def test_a_second_signal_exits_1_at_once(tmp_path):
+    models = slow_model(tmp_path / "models", delay_ms=30_000)
+    with running_server(f"--model_base_path={models}", at=tmp_path) as server:
+        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
+
+        def ask() -> None:
+            with contextlib.suppress(OSError):  # the connection ends with the server
+                server.get("/v2/models/slow/infer", body)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+        os.kill(server.process.pid, signal.SIGTERM)
+        wait_until(lambda: "shutting down" in server.log(), what="the first signal to be logged")
+        assert server.stop() == 1
+        asking.join(PATIENCE_S)
+
+
+def test_a_broken_model_neither_blocks_the_others_nor_the_ports(tmp_path):
+    models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
+    broken = models / "broken" / "1"
+    broken.mkdir(parents=True)
+    (broken / "model.onnx").write_bytes(b"not a model")
+    with running_server(f"--model_base_path={models}", "--strict-readiness=false", at=tmp_path) as server:
+        assert server.get("/v2/models/simple/ready")[0] == 200
+        index = {entry["name"]: entry for entry in server.json("/v2/repository/index", {})}
+        assert index["broken"]["state"] == "UNAVAILABLE"
+        assert index["broken"]["reason"]
+        assert server.stop() == 0
+
+
+def test_with_strict_readiness_a_broken_model_keeps_ready_false_and_exit_on_error_ends(tmp_path):
+    models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
+    (models / "broken" / "1").mkdir(parents=True)
+    (models / "broken" / "1" / "model.onnx").write_bytes(b"not a model")
+    server = start_server(f"--model_base_path={models}", "--exit-on-error", at=tmp_path, wait_ready=False)
+    assert server.process.wait(PATIENCE_S) == 1
+    assert "broken" in server.log()
+    assert not (tmp_path / "ready.json").exists()
+
+
+def slow_model(root: Path, delay_ms: int) -> Path:
+    """A repository with an identity model that takes its time."""
+    version = root / "slow" / "1"
+    version.mkdir(parents=True)
+    (version / "model.identity").touch()
+    (root / "slow" / "config.pbtxt").write_text(
+        f"""
+        backend: "identity"
+        max_batch_size: 8
+        input [ {{ name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+        output [ {{ name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+        parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay_ms}" }} }}
+        """
+    )
+    return root
