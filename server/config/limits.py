@@ -1,0 +1,26 @@
+"""Bounds of a configuration, all in one place: what is beyond them is a mistake or an attack, never a model."""
+
+#: Bytes of a config.pbtxt or of a JSON override.
+MAX_TEXT_BYTES = 1 << 20
+#: Blocks within blocks; the deepest field of ModelConfig lies at 7.
+MAX_DEPTH = 32
+#: Problems collected before reading stops.
+MAX_PROBLEMS = 50
+
+MAX_BATCH_SIZE = 65_536
+#: Inputs, or outputs, of one model.
+MAX_TENSORS = 1024
+#: Dimensions of one tensor, batch dimension left out (numpy allows 64 with it).
+MAX_RANK = 32
+#: Elements of one row of a tensor: no gRPC message carries more.
+MAX_ROW_ELEMENTS = (1 << 31) - 1
+#: Instances of one model version, over all its groups.
+MAX_INSTANCES = 64
+#: Priority levels of one queue: each has a queue of its own.
+MAX_PRIORITY_LEVELS = 1000
+MAX_WARMUPS = 100
+#: Runs of one warm-up sample.
+MAX_WARMUP_COUNT = 1000
+
+#: Batching inferred from a model file that allows it uses this max_batch_size (as Triton's ONNX backend does).
+DEFAULT_MAX_BATCH_SIZE = 4

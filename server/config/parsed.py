@@ -1,0 +1,42 @@
+"""`ParsedConfig`: one configuration as written, in Triton's form, before a model file completes it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from server.core.model_config import VersionPolicy
+from server.pb import model_config_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedConfig:
+    """A configuration whose own contradictions are ruled out; what it leaves open, `complete` fills in.
+
+    Attributes:
+        name: The model's name.
+        version_policy: Which versions to serve.
+        backend: As written; empty if not.
+        platform: As written; empty if not.
+        warnings: What is accepted without the effect expected, each with its place.
+        is_adlik: Whether Adlik's meaning holds: the model is batched without a `dynamic_batching` block.
+        max_enqueued_batches: Adlik's bound of the queue; 0: not written.
+        message: The configuration as a message, Adlik's spellings translated. Treat as immutable.
+        source: Short name of where it was written, such as `digits/config.pbtxt`.
+        lines: Line of every field that was written, by path such as `input[1].dims`; None in a source without lines.
+        first_line: The line for what has none of its own; None in a source without lines.
+    """
+
+    name: str
+    version_policy: VersionPolicy
+    backend: str
+    platform: str
+    warnings: tuple[str, ...] = ()
+    is_adlik: bool = False
+    max_enqueued_batches: int = 0
+    message: pb.ModelConfig
+    source: str
+    lines: Mapping[str, int | None] = field(default_factory=dict)
+    first_line: int | None = None
+
+    def is_written(self, path: str) -> bool:
+        """Whether the field was written at all, be it with its default value."""
+        return path in self.lines
