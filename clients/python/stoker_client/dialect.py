@@ -1,0 +1,117 @@
+"""What a client can ask, before any bytes move: a `Dialect` turns each question into a `Call` and knows how to read its answer.
+
+    InferRequest, names, flags  --Dialect-->  Call(request, parse)  --Transport-->  reply  --parse-->  dicts, InferResult
+
+Dialects do no I/O, so that each protocol is written once and carried by a synchronous and an asynchronous transport. `Call.request` and
+the reply are of types that only a dialect and its own transports share.
+"""
+
+import abc
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from stoker_client.errors import InvalidRequest
+from stoker_client.inference import InferRequest, InferResult
+
+T = TypeVar("T")
+
+Facts = dict[str, Any]
+"""A message as a plain dict: the field names of the protocol, whole numbers as int."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request and the way to read its reply.
+
+    Attributes:
+        request: What the transport sends.
+        parse: Reply to answer; raises a `StokerError` where the reply says so, or is malformed.
+        is_read: Whether asking twice changes nothing at the server and costs it little.
+    """
+
+    request: Any
+    parse: Callable[[Any], T]
+    is_read: bool
+
+
+class Transport(Protocol):
+    """Carries requests of one dialect. Thread-safe."""
+
+    def send(self, request: Any, timeout_s: float | None) -> Any:
+        """Sends once and returns the reply; raises a `StokerError` where there is none."""
+
+    def close(self) -> None:
+        """Closes every connection."""
+
+
+class AsyncTransport(Protocol):
+    """Carries requests of one dialect. Confined to: one event loop."""
+
+    async def send(self, request: Any, timeout_s: float | None) -> Any:
+        """Sends once and returns the reply; raises a `StokerError` where there is none."""
+
+    async def close(self) -> None:
+        """Closes every connection."""
+
+
+class Dialect(abc.ABC):
+    """Every question in the words of one protocol. Stateless, and so thread-safe."""
+
+    @abc.abstractmethod
+    def infer(self, request: InferRequest) -> Call[InferResult]: ...
+
+    @abc.abstractmethod
+    def is_live(self) -> Call[bool]: ...
+
+    @abc.abstractmethod
+    def is_ready(self) -> Call[bool]: ...
+
+    @abc.abstractmethod
+    def is_model_ready(self, model: str, version: str) -> Call[bool]: ...
+
+    @abc.abstractmethod
+    def server_metadata(self) -> Call[Facts]: ...
+
+    @abc.abstractmethod
+    def model_metadata(self, model: str, version: str) -> Call[Facts]: ...
+
+    @abc.abstractmethod
+    def model_config(self, model: str, version: str) -> Call[Facts]: ...
+
+    @abc.abstractmethod
+    def index(self, *, ready_only: bool) -> Call[list[Facts]]: ...
+
+    @abc.abstractmethod
+    def statistics(self, model: str, version: str) -> Call[list[Facts]]: ...
+
+    @abc.abstractmethod
+    def load(self, model: str, config_json: str | None, files: Mapping[str, bytes]) -> Call[None]: ...
+
+    @abc.abstractmethod
+    def unload(self, model: str, *, unload_dependents: bool) -> Call[None]: ...
+
+
+def config_text(config: Mapping[str, Any] | str | None, files: Mapping[str, bytes]) -> str | None:
+    """A configuration override as the JSON text the protocols carry.
+
+    Raises:
+        InvalidRequest: not a JSON object, or files come without it (the server could not know how to read them).
+    """
+    if config is None:
+        if files:
+            raise InvalidRequest("files are given without a config; a load that brings files must bring the model's config as well")
+        return None
+    if not isinstance(config, str):
+        try:
+            return json.dumps(config)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"config cannot be written as JSON: {error}") from error
+    try:
+        parsed = json.loads(config)
+    except ValueError as error:
+        raise InvalidRequest(f"config is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidRequest(f"config is a JSON {type(parsed).__name__}; expected an object")
+    return config

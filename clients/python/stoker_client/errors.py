@@ -1,0 +1,100 @@
+"""What can go wrong, as one tree: catch a leaf to react, or `StokerError` to report.
+
+    StokerError
+     +- ConnectionFailed          no answer came; `request_may_have_run` says whether the server could have seen the request
+     +- InvalidRequest            the request contradicts the protocol or the model's signature (also raised before sending)
+     |   +- TooLarge              a message is over a size limit
+     +- Unauthenticated           no valid credentials
+     +- Forbidden                 the credentials do not allow this
+     +- NotFound                  no such model, version or route
+     +- Conflict                  contradicts the server's present state
+     +- Unavailable               the model or the server does not serve now
+     |   +- Overloaded            refused because a queue or a budget is full: nothing was computed
+     +- DeadlineExceeded          the call's `timeout_s`, or the server's own limit, ran out
+     +- Cancelled                 the call was cancelled
+     +- Unsupported               well-formed, but not offered by this server or over this protocol
+     +- ServerError               the server or its backend failed
+         +- InvalidResponse       the answer does not keep to the protocol
+
+Every error carries `message`, and `status`: the HTTP status or the gRPC status name it came from, None where it arose in this process.
+"""
+
+
+class StokerError(Exception):
+    """Any failure of a call.
+
+    Attributes:
+        message: What went wrong, in the server's words where it answered.
+        status: `404`, `NOT_FOUND`, ...: what the protocol said; None if the error arose in this process.
+        retry_after_s: When the server suggests to try again, in seconds; None if it does not.
+    """
+
+    def __init__(self, message: str, *, status: int | str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class ConnectionFailed(StokerError):
+    """No answer came: the server could not be reached, or the connection broke.
+
+    Attributes:
+        request_may_have_run: False where the request certainly never left this process.
+    """
+
+    def __init__(self, message: str, *, request_may_have_run: bool, status: int | str | None = None) -> None:
+        super().__init__(message, status=status)
+        self.request_may_have_run = request_may_have_run
+
+
+class InvalidRequest(StokerError):
+    """The request contradicts the protocol or the model's signature."""
+
+
+class TooLarge(InvalidRequest):
+    """A request or a response is over a size limit."""
+
+
+class Unauthenticated(StokerError):
+    """No valid credentials came with the request."""
+
+
+class Forbidden(StokerError):
+    """The credentials do not allow this."""
+
+
+class NotFound(StokerError):
+    """No such model, version or route."""
+
+
+class Conflict(StokerError):
+    """The request contradicts the server's present state."""
+
+
+class Unavailable(StokerError):
+    """The model or the server does not serve now."""
+
+
+class Overloaded(Unavailable):
+    """A queue or a budget of the server is full: refused at once, nothing was computed. See `retry_after_s`."""
+
+
+class DeadlineExceeded(StokerError):
+    """The time of the call ran out, here or at the server."""
+
+
+class Cancelled(StokerError):
+    """The call was cancelled."""
+
+
+class Unsupported(StokerError):
+    """Well-formed, but not offered by this server or over this protocol."""
+
+
+class ServerError(StokerError):
+    """The server or its backend failed."""
+
+
+class InvalidResponse(ServerError):
+    """The server's answer does not keep to the protocol."""

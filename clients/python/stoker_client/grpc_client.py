@@ -1,0 +1,258 @@
+"""`GrpcClient` and `AsyncGrpcClient`: the bytes of the gRPC dialect, carried by grpcio. No stubs: methods are called by their path."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from stoker_client._pb import messages as pb
+from stoker_client.async_client import AsyncClient
+from stoker_client.client import Client
+from stoker_client.errors import StokerError
+from stoker_client.grpc_dialect import STREAM_METHOD, GrpcDialect, GrpcRequest, read_message, stream_result
+from stoker_client.grpc_errors import error_from_status
+from stoker_client.inference import InferRequest, InferResult
+from stoker_client.retry import AsyncTiming, RetryPolicy, Timing
+from stoker_client.settings import MAX_MESSAGE_BYTES, Connection, TlsConfig, make_connection
+
+# Asks the server to end a stream with a real status, where it would otherwise put the failure's text alone in a message.
+_STREAM_ERRORS_AS_STATUS = ("triton_grpc_error", "true")
+
+_RECONNECT_FIRST_MS = 100
+_RECONNECT_MAX_MS = 5000
+
+
+def _options(connection: Connection) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_send_message_length", connection.max_message_bytes),
+        ("grpc.max_receive_message_length", connection.max_message_bytes),
+        # gRPC's own first pause of 1 s would make quick retries of a refused connection fail without trying.
+        ("grpc.initial_reconnect_backoff_ms", _RECONNECT_FIRST_MS),
+        ("grpc.min_reconnect_backoff_ms", _RECONNECT_FIRST_MS),
+        ("grpc.max_reconnect_backoff_ms", _RECONNECT_MAX_MS),
+    ]
+
+
+def _credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
+    tls = tls or TlsConfig()
+    return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
+
+
+def _read(path: str | Path | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _error_of(error: grpc.RpcError) -> StokerError:
+    return error_from_status(error.code(), error.details(), error.trailing_metadata())
+
+
+class _Feed(Iterator[Message]):
+    """Messages of a stream. gRPC would only log what the caller's iterator raises: here it ends the stream, and is kept to be raised."""
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._messages = messages
+        self.error: Exception | None = None
+
+    def __next__(self) -> Message:
+        try:
+            return next(self._messages)
+        except StopIteration:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, in the thread that reads the answers
+            self.error = error
+            raise StopIteration from None
+
+    def raise_error(self) -> None:
+        """Raises what the caller's iterator raised, if it did."""
+        if self.error is not None:
+            raise self.error
+
+
+class _AsyncFeed:
+    """`_Feed` for asyncio."""
+
+    def __init__(self, messages: AsyncIterator[Message]) -> None:
+        self._messages = messages
+        self.error: Exception | None = None
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await anext(self._messages)
+        except StopAsyncIteration:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, in the task that reads the answers
+            self.error = error
+            raise StopAsyncIteration from None
+
+    def raise_error(self) -> None:
+        """Raises what the caller's iterator raised, if it did."""
+        if self.error is not None:
+            raise self.error
+
+
+class GrpcTransport:
+    """One gRPC channel. Thread-safe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._metadata = tuple(connection.headers.items())
+        target, options = connection.endpoint.authority, _options(connection)
+        if connection.endpoint.secure:
+            self._channel = grpc.secure_channel(target, _credentials(connection.tls), options)
+        else:
+            self._channel = grpc.insecure_channel(target, options)
+        self._methods: dict[str, Callable[..., bytes]] = {}
+
+    def send(self, request: GrpcRequest, timeout_s: float | None) -> Message:
+        """Makes one unary call; raises a `StokerError` for any status but OK."""
+        method = self._methods.get(request.path)
+        if method is None:
+            method = self._methods[request.path] = self._channel.unary_unary(request.path, request_serializer=_serialize)
+        try:
+            data = method(request.message, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _error_of(error) from error
+        return read_message(request.reply, data)
+
+    def stream(self, messages: Iterator[Message], timeout_s: float | None) -> Iterator[bytes]:
+        """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
+        feed = _Feed(messages)
+        method = self._channel.stream_stream(STREAM_METHOD, request_serializer=_serialize)
+        call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            feed.raise_error()
+            raise _error_of(error) from error
+        finally:
+            call.cancel()
+        feed.raise_error()
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+
+class AsyncGrpcTransport:
+    """One gRPC channel, opened in the loop of the first call. Confined to: that loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._metadata = tuple(connection.headers.items())
+        self._credentials = _credentials(connection.tls) if connection.endpoint.secure else None
+        self._channel: Any = None
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    def _open(self) -> Any:
+        if self._channel is None:
+            target, options = self._connection.endpoint.authority, _options(self._connection)
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(target, options)
+            else:
+                self._channel = grpc.aio.secure_channel(target, self._credentials, options)
+        return self._channel
+
+    async def send(self, request: GrpcRequest, timeout_s: float | None) -> Message:
+        """Makes one unary call; raises a `StokerError` for any status but OK."""
+        method = self._methods.get(request.path)
+        if method is None:
+            method = self._methods[request.path] = self._open().unary_unary(request.path, request_serializer=_serialize)
+        try:
+            data = await method(request.message, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _error_of(error) from error
+        return read_message(request.reply, data)
+
+    async def stream(self, messages: AsyncIterator[Message], timeout_s: float | None) -> AsyncIterator[bytes]:
+        """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
+        feed = _AsyncFeed(messages)
+        method = self._open().stream_stream(STREAM_METHOD, request_serializer=_serialize)
+        call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
+        try:
+            async for data in call:
+                yield data
+        except grpc.RpcError as error:
+            feed.raise_error()
+            raise _error_of(error) from error
+        finally:
+            call.cancel()
+        feed.raise_error()
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        if self._channel is not None:
+            await self._channel.close()
+
+
+class GrpcClient(Client):
+    """A client that speaks gRPC. See `Client`.
+
+    Args:
+        url: `grpc://host:port`, `grpcs://host:port` (TLS) or `host:port`.
+        timeout_s: Default limit of a call, in seconds, retries included; None: no limit.
+        retry: When and how often failed calls are sent again.
+        tls: Certificates; None with `grpcs://`: the system's.
+        api_key: Sent as `authorization: Bearer <key>`.
+        headers: Metadata to send with every call.
+        max_message_bytes: Bound on one message, either way.
+        timing: Where time comes from; for tests.
+    """
+
+    _dialect: GrpcDialect
+    _transport: GrpcTransport
+
+    def __init__(
+        self,
+        url: str = "grpc://127.0.0.1:8500",
+        *,
+        timeout_s: float | None = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        tls: TlsConfig | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+    ) -> None:
+        connection = make_connection(url, "grpc", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
+        super().__init__(GrpcDialect(max_message_bytes), GrpcTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)
+
+    def _stream(self, requests: Iterator[InferRequest], limit_s: float | None) -> Iterator[InferResult]:
+        messages = map(self._dialect.infer_message, requests)
+        for data in self._transport.stream(messages, limit_s):
+            yield stream_result(read_message(pb.ModelStreamInferResponse, data))
+
+
+class AsyncGrpcClient(AsyncClient):
+    """An asyncio client that speaks gRPC. See `AsyncClient`; the arguments are those of `GrpcClient`."""
+
+    _dialect: GrpcDialect
+    _transport: AsyncGrpcTransport
+
+    def __init__(
+        self,
+        url: str = "grpc://127.0.0.1:8500",
+        *,
+        timeout_s: float | None = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        tls: TlsConfig | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        timing: AsyncTiming = AsyncTiming(),  # noqa: B008 - frozen
+    ) -> None:
+        connection = make_connection(url, "grpc", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
+        super().__init__(GrpcDialect(max_message_bytes), AsyncGrpcTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)
+
+    async def _stream(self, requests: AsyncIterator[InferRequest], limit_s: float | None) -> AsyncIterator[InferResult]:
+        messages = (self._dialect.infer_message(request) async for request in requests)
+        async for data in self._transport.stream(messages, limit_s):
+            yield stream_result(read_message(pb.ModelStreamInferResponse, data))

@@ -1,0 +1,206 @@
+"""`HttpClient` and `AsyncHttpClient`: the bytes of the HTTP dialect, carried by httpx."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from stoker_client.async_client import AsyncClient
+from stoker_client.client import Client
+from stoker_client.errors import ConnectionFailed, DeadlineExceeded, InvalidRequest, InvalidResponse, StokerError, TooLarge
+from stoker_client.http_dialect import HttpDialect, HttpReply, HttpRequest
+from stoker_client.inference import InferRequest, InferResult
+from stoker_client.retry import AsyncTiming, RetryPolicy, Timing
+from stoker_client.settings import MAX_MESSAGE_BYTES, Connection, TlsConfig, make_connection
+
+# Tensors rarely compress, and compressing costs the server more than the network gains; a header given by the caller overrides it.
+_HEADERS = {"accept-encoding": "identity", "user-agent": "stoker-client"}
+
+_IDLE_CONNECTIONS = 64
+# Shorter than what servers commonly keep, so that a connection is not reused in the moment the server closes it.
+_IDLE_S = 4.0
+
+
+def _arguments(connection: Connection) -> dict[str, Any]:
+    verify: ssl.SSLContext | bool = True
+    if connection.endpoint.secure:
+        tls = connection.tls or TlsConfig()
+        verify = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            verify.load_cert_chain(tls.cert, tls.key)
+    return {
+        "headers": {**_HEADERS, **connection.headers},
+        "verify": verify,
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_S),
+    }
+
+
+def _error_of(error: httpx.TransportError | httpx.DecodingError | httpx.InvalidURL) -> StokerError:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, httpx.TimeoutException):
+        return DeadlineExceeded(f"the time of the call ran out ({type(error).__name__})")
+    if isinstance(error, httpx.ConnectError):
+        return ConnectionFailed(text, request_may_have_run=False)
+    if isinstance(error, httpx.DecodingError):
+        return InvalidResponse(text)
+    if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+        return ConnectionFailed(text, request_may_have_run=True)
+    return InvalidRequest(text)
+
+
+class _Body:
+    """Takes in a response body, up to a bound."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Keeps a chunk; raises `TooLarge` once the bound is passed."""
+        self._size += len(chunk)
+        if self._size > self._max_bytes:
+            raise TooLarge(f"the response is longer than the {self._max_bytes} bytes this client takes")
+        self._chunks.append(chunk)
+
+    def reply(self, response: httpx.Response) -> HttpReply:
+        """The complete reply."""
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return HttpReply(response.status_code, response.headers, body)
+
+
+class HttpTransport:
+    """A pool of HTTP/1.1 connections. Thread-safe."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._origin = connection.endpoint.url
+        self._max_bytes = connection.max_message_bytes
+        self._client = httpx.Client(**_arguments(connection))
+
+    def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
+        """Makes one request; raises a `StokerError` where no reply came.
+
+        `timeout_s` bounds each wait for the network, and is checked at every chunk of the body.
+        """
+        ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+        body = _Body(self._max_bytes)
+        url = self._origin + request.path
+        try:
+            with self._client.stream(
+                request.method, url, content=request.body, headers=dict(request.headers), timeout=timeout_s, follow_redirects=False
+            ) as response:
+                for chunk in response.iter_bytes():
+                    body.add(chunk)
+                    if ends_at_s is not None and time.monotonic() > ends_at_s:
+                        raise DeadlineExceeded(f"the response did not end within {timeout_s:g} s")
+        except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
+            raise _error_of(error) from error
+        return body.reply(response)
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._client.close()
+
+
+class AsyncHttpTransport:
+    """A pool of HTTP/1.1 connections. Confined to: the event loop of the first call."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._origin = connection.endpoint.url
+        self._max_bytes = connection.max_message_bytes
+        self._client = httpx.AsyncClient(**_arguments(connection))
+
+    async def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
+        """Makes one request within `timeout_s`; raises a `StokerError` where no reply came."""
+        body = _Body(self._max_bytes)
+        url = self._origin + request.path
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client.stream(
+                    request.method, url, content=request.body, headers=dict(request.headers), timeout=None, follow_redirects=False
+                ) as response,
+            ):
+                async for chunk in response.aiter_bytes():
+                    body.add(chunk)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"the call did not end within {timeout_s:g} s") from error
+        except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
+            raise _error_of(error) from error
+        return body.reply(response)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._client.aclose()
+
+
+class HttpClient(Client):
+    """A client that speaks HTTP, tensors in binary. See `Client`.
+
+    Args:
+        url: `http://host:port`, `https://host:port`, `host:port`, with a path prefix where a proxy wants one.
+        timeout_s: Default limit of a call, in seconds, retries included; None: no limit.
+        retry: When and how often failed calls are sent again.
+        tls: Certificates; None with `https://`: the system's.
+        api_key: Sent as `authorization: Bearer <key>`.
+        headers: To send with every call.
+        max_message_bytes: Bound on one message, either way.
+        timing: Where time comes from; for tests.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8501",
+        *,
+        timeout_s: float | None = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        tls: TlsConfig | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+    ) -> None:
+        connection = make_connection(url, "http", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
+        super().__init__(HttpDialect(max_message_bytes), HttpTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)
+
+    def _stream(self, requests: Iterator[InferRequest], limit_s: float | None) -> Iterator[InferResult]:
+        ends_at_s = None if limit_s is None else self._timing.now_s() + limit_s
+        for request in requests:
+            call = self._dialect.infer(request)
+            yield call.parse(self._transport.send(call.request, _left_s(ends_at_s, self._timing.now_s())))
+
+
+class AsyncHttpClient(AsyncClient):
+    """An asyncio client that speaks HTTP, tensors in binary. See `AsyncClient`; the arguments are those of `HttpClient`."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8501",
+        *,
+        timeout_s: float | None = 60.0,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        tls: TlsConfig | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        timing: AsyncTiming = AsyncTiming(),  # noqa: B008 - frozen
+    ) -> None:
+        connection = make_connection(url, "http", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
+        super().__init__(HttpDialect(max_message_bytes), AsyncHttpTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)
+
+    async def _stream(self, requests: AsyncIterator[InferRequest], limit_s: float | None) -> AsyncIterator[InferResult]:
+        ends_at_s = None if limit_s is None else self._timing.now_s() + limit_s
+        async for request in requests:
+            call = self._dialect.infer(request)
+            yield call.parse(await self._transport.send(call.request, _left_s(ends_at_s, self._timing.now_s())))
+
+
+def _left_s(ends_at_s: float | None, now_s: float) -> float | None:
+    if ends_at_s is None:
+        return None
+    if now_s >= ends_at_s:
+        raise DeadlineExceeded("the time of the stream ran out")
+    return ends_at_s - now_s

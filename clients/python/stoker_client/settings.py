@@ -1,0 +1,134 @@
+"""How a client is set up: where the server is, TLS, credentials, limits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+#: The largest message gRPC carries, and Triton's limit.
+MAX_MESSAGE_BYTES = 2**31 - 1
+
+_SECURE = {"grpc": False, "grpcs": True, "http": False, "https": True}
+_DEFAULT_PORTS = {"grpc": 8500, "grpcs": 8500, "http": 8501, "https": 8501}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """TLS material, as paths of PEM files.
+
+    Attributes:
+        ca: Certificates to trust instead of the system's.
+        cert: This client's certificate chain (mutual TLS); needs `key`.
+        key: This client's private key.
+    """
+
+    ca: str | Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("TlsConfig takes cert and key together, or neither")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server's address, taken apart.
+
+    Attributes:
+        protocol: `grpc` or `http`.
+        secure: Whether TLS is spoken.
+        host: Name or address; IPv6 without brackets.
+        port: TCP port.
+        path: Prefix of every HTTP route, such as `/models` behind a proxy; empty for gRPC.
+    """
+
+    protocol: str
+    secure: bool
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """`host:port`, IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address in the form `parse_url` takes."""
+        return f"{self.protocol}{'s' if self.secure else ''}://{self.authority}{self.path}"
+
+
+def parse_url(url: str, protocol: str | None = None) -> Endpoint:
+    """Takes `grpc://host:port`, `grpcs://`, `http://` or `https://` apart.
+
+    Args:
+        url: The address. A missing port is 8500 for gRPC, 8501 for HTTP.
+        protocol: `grpc` or `http`: accept no other, and take a bare `host:port` as this one.
+
+    Raises:
+        ValueError: not an address, or of another protocol.
+    """
+    bare = "://" not in url
+    if bare and protocol is None:
+        raise ValueError(f"'{url}' does not say the protocol; expected grpc://host:port, grpcs://, http:// or https://")
+    parts = urlsplit(f"{protocol}://{url}" if bare else url)
+    if parts.scheme not in _SECURE:
+        raise ValueError(f"'{url}' has the unknown scheme '{parts.scheme}'; expected grpc, grpcs, http or https")
+    found = parts.scheme.removesuffix("s")
+    if protocol is not None and found != protocol:
+        raise ValueError(f"'{url}' is a {found} address; expected a {protocol} one")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"'{url}' has no usable port: {error}") from error
+    path = parts.path.rstrip("/")
+    if not parts.hostname or parts.query or parts.fragment or parts.username or (path and found == "grpc"):
+        raise ValueError(f"'{url}' is not an address; expected {found}://host:port")
+    return Endpoint(found, _SECURE[parts.scheme], parts.hostname, port or _DEFAULT_PORTS[parts.scheme], path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """All that a transport needs to know to open a connection.
+
+    Attributes:
+        endpoint: Where the server is.
+        tls: None: plain, or the system's certificates where the endpoint is secure.
+        headers: Sent with every call (gRPC: as metadata), names in lower case. Never printed: they may hold credentials.
+        max_message_bytes: Bound on one message, either way.
+    """
+
+    endpoint: Endpoint
+    tls: TlsConfig | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+
+    def __post_init__(self) -> None:
+        if self.tls is not None and not self.endpoint.secure:
+            raise ValueError(f"TLS settings are given, but {self.endpoint.url} is a plain address; use grpcs:// or https://")
+        if not 0 < self.max_message_bytes <= MAX_MESSAGE_BYTES:
+            raise ValueError(f"max_message_bytes is {self.max_message_bytes}; expected 1 to {MAX_MESSAGE_BYTES}")
+
+
+def make_connection(
+    url: str,
+    protocol: str,
+    *,
+    tls: TlsConfig | None,
+    api_key: str | None,
+    headers: Mapping[str, str] | None,
+    max_message_bytes: int,
+) -> Connection:
+    """Puts a client's arguments together. The API key travels as `authorization: Bearer <key>`.
+
+    Raises:
+        ValueError: an argument is unusable or contradicts another.
+    """
+    sent = {name.lower(): value for name, value in (headers or {}).items()}
+    if api_key is not None:
+        if "authorization" in sent:
+            raise ValueError("api_key and an authorization header are both given; expected one of them")
+        sent["authorization"] = f"Bearer {api_key}"
+    return Connection(endpoint=parse_url(url, protocol), tls=tls, headers=sent, max_message_bytes=max_message_bytes)
