@@ -1,0 +1,23 @@
+"""Every accepted spelling of a flag means the same."""
+
+import pytest
+
+from server.flags import spell
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--model_base_path=a_b"], ["--model-base-path=a_b"]),
+        (["--model_base_path", "a_b"], ["--model-base-path", "a_b"]),
+        (["--exit_on_error"], ["--exit-on-error=true"]),
+        (["--exit-on-error", "false"], ["--exit-on-error=false"]),
+        (["--exit-on-error", "0", "--http-port", "1"], ["--exit-on-error=0", "--http-port", "1"]),
+        (["--exit_on_error", "--http_port=1"], ["--exit-on-error=true", "--http-port=1"]),
+        (["--log_info=1"], ["--log-info=1"]),
+        (["--", "--a_b"], ["--", "--a_b"]),
+        ([], []),
+    ],
+)
+def test_spellings(given, meant):
+    assert spell(given) == meant
