@@ -251,6 +251,23 @@ def test_a_full_disk_is_named_and_leaves_nothing(version: Path, area: Path, monk
     assert_refused(version, area, r"no space for the private copy of 'model.onnx': No space left on device \(ENOSPC\)")
 
 
+class FailNth:
+    """Stands before a system call and fails its nth use."""
+
+    def __init__(self, real: Callable[..., object], nth: int) -> None:
+        self._real = real
+        self._nth = nth
+        self.calls = 0
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        self.calls += 1
+        if self.calls != self._nth:
+            return self._real(*args, **kwargs)
+        if getattr(self._real, "__name__", "") == "close":
+            self._real(*args)
+        raise OSError(errno.EIO, "Input/output error")
+
+
 @pytest.mark.parametrize("call", ["open", "fstat", "copy_file_range", "scandir", "close"])
 def test_the_nth_failing_system_call_leaves_nothing_behind_for_every_n(
     version: Path, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -258,34 +275,24 @@ def test_the_nth_failing_system_call_leaves_nothing_behind_for_every_n(
     (version / "data").mkdir()
     (version / "data" / "weights.bin").write_bytes(b"w" * 100)
     real = getattr(os, call)
-    failures = 0
-    for n in range(1, 100):
-        calls = 0
-
-        def failing(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls == n:
-                if call == "close":
-                    real(*args)
-                raise OSError(errno.EIO, "Input/output error")
-            return real(*args, **kwargs)
-
+    messages: list[str] = []
+    for nth in range(1, 100):
+        fault = FailNth(real, nth)
         with monkeypatch.context() as patched:
-            patched.setattr(os, call, failing)
+            patched.setattr(os, call, fault)
             try:
                 files = take_snapshot(version, area)
             except ModelLoadError as error:
-                assert str(area) not in error.message
-                failures += 1
-            else:
-                if calls < n:
-                    patched.undo()
-                    discard(files)
-                    break
-                pytest.fail(f"failure {n} of os.{call} went unnoticed")
+                messages.append(error.message)
+                files = None
+        if files is not None:
+            assert fault.calls < nth, f"failure {nth} of os.{call} went unnoticed"
+            discard(files)
         assert list(area.iterdir()) == []
-    assert failures > 0
+        if files is not None:
+            break
+    assert messages
+    assert not any(str(area) in message for message in messages)
 
 
 def test_overrides_alone_make_the_copy(version: Path, area: Path) -> None:
