@@ -1,13 +1,12 @@
 """A request after decoding: what the engine needs, and what the encoder of its answer must remember."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from server.core.request import InferRequest
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedRequest:
+class DecodedRequest(NamedTuple):
     """One decoded inference request.
 
     Attributes:
@@ -18,6 +17,6 @@ class DecodedRequest:
     """
 
     request: InferRequest
-    classifications: Mapping[str, int] = field(default_factory=dict)
+    classifications: Mapping[str, int]
     wants_empty_final: bool = False
     binary_outputs: frozenset[str] = frozenset()

@@ -182,7 +182,7 @@ def _whole_body(check: SignatureCheck, target: Target, body: bytes) -> DecodedRe
     inputs = {spec.name: array}
     names = check.default_outputs
     request = _request(check, target, inputs, check.complete(inputs), names, "", NO_PARAMETERS, len(body))
-    return DecodedRequest(request, binary_outputs=frozenset(names))
+    return DecodedRequest(request, {}, binary_outputs=frozenset(names))
 
 
 def _parameters(given: object, limits: Limits) -> tuple[RequestParameters, bool]:

@@ -1,0 +1,143 @@
+"""The gRPC front on grpc.aio: routes taken from the service descriptor, limits, start and drain.
+
+Requests arrive as bytes (no deserialiser), so that a call can be refused before it is parsed. ModelInfer has a handler of its own without
+the `Call` that the others get: it decides what a small request costs.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from backends.api.errors import InvalidRequest, ServingError
+from server.engine.interface import Engine
+from server.frontends.grpc_call import GrpcCall, GrpcStreamCall, deadline_of
+from server.frontends.grpc_errors import abort, abort_unexpected
+from server.frontends.grpc_health import SERVICE as HEALTH_SERVICE
+from server.frontends.grpc_health import Health
+from server.frontends.kserve.service import KServeService
+from server.frontends.limits import Limits
+from server.frontends.listen import bind
+from server.pb import grpc_service_pb2 as pb
+
+_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_Method = Callable[[Any, Any], Awaitable[Message]]
+
+
+class GrpcFront:
+    """Serves `inference.GRPCInferenceService` and `grpc.health.v1.Health`. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, address: str, port: int, *, reflection: bool = False) -> None:
+        """Listens on `address:port` once started (port 0: any free one); `reflection` also serves the descriptors."""
+        self._engine = engine
+        self._limits = limits
+        self._address = address
+        self._port = port
+        self._reflection = reflection
+        self._service = KServeService(engine, limits)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Begins to serve; returns the real port.
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+        server = grpc.aio.server(options=_options(self._limits))
+        health = Health(self._engine, frozenset({_DESCRIPTOR.full_name}), self._limits.health_watch_period_s)
+        server.add_generic_rpc_handlers((self._handlers(), health.handler()))
+        if self._reflection:
+            from grpc_reflection.v1alpha import reflection
+
+            reflection.enable_server_reflection((_DESCRIPTOR.full_name, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        port = self._bind(server)
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        try:
+            return int(server.add_insecure_port(f"{host}:{self._port}"))
+        except RuntimeError as error:
+            # gRPC does not say why; an ordinary bind does.
+            bind(self._address, self._port).close()
+            raise OSError(f"gRPC cannot listen on {self._address} port {self._port}") from error
+
+    def _handlers(self) -> grpc.GenericRpcHandler:
+        methods: dict[str, grpc.RpcMethodHandler] = {}
+        for method in _DESCRIPTOR.methods:
+            if method.name == "ModelInfer":
+                handler = grpc.unary_unary_rpc_method_handler(self._model_infer, None, pb.ModelInferResponse.SerializeToString)
+            elif method.name == "ModelStreamInfer":
+                handler = grpc.stream_stream_rpc_method_handler(
+                    self._model_stream_infer, None, pb.ModelStreamInferResponse.SerializeToString
+                )
+            else:
+                run = getattr(self._service, _snake(method.name))
+                request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+                handler = grpc.unary_unary_rpc_method_handler(self._unary(method.name, run, request), None, response.SerializeToString)
+            methods[method.name] = handler
+        return grpc.method_handlers_generic_handler(_DESCRIPTOR.full_name, methods)
+
+    async def _model_infer(self, data: bytes, context: grpc.aio.ServicerContext) -> pb.ModelInferResponse:
+        try:
+            return await self._service.inference.model_infer(data, deadline_of(context, self._engine))
+        except ServingError as error:
+            await abort(context, error)
+        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+            await abort_unexpected(context, "ModelInfer")
+
+    async def _model_stream_infer(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
+        try:
+            await self._service.stream_inference.model_stream_infer(GrpcStreamCall(context, self._engine))
+        except ServingError as error:
+            await abort(context, error)
+        except Exception:  # noqa: BLE001 - as above
+            await abort_unexpected(context, "ModelStreamInfer")
+
+    def _unary(self, name: str, run: _Method, request: type[Message]) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[Message]]:
+        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message:
+            try:
+                try:
+                    message = request.FromString(data)
+                except DecodeError:
+                    raise InvalidRequest(f"the request is not a valid {request.DESCRIPTOR.name} message") from None
+                return await run(message, GrpcCall(context, self._engine))
+            except ServingError as error:
+                await abort(context, error)
+            except Exception:  # noqa: BLE001 - as above
+                await abort_unexpected(context, name)
+
+        return handle
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", limits.grpc_message_bytes),
+        ("grpc.max_send_message_length", limits.grpc_message_bytes),
+        ("grpc.max_concurrent_streams", limits.grpc_concurrent_streams),
+        ("grpc.max_metadata_size", limits.grpc_metadata_bytes),
+        ("grpc.server_handshake_timeout_ms", int(limits.grpc_handshake_timeout_s * 1000)),
+        # A second server on the same port must fail, not silently take half of the connections.
+        ("grpc.so_reuseport", 0),
+        # Clients may ping while idle, as Triton's own clients are told to, but not faster than once in 10 s.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_time_ms", 7_200_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+    ]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,177 @@
+"""The RPCs of `inference.GRPCInferenceService`, without a transport: messages in, messages out, `ServingError` raised.
+
+ModelInfer and ModelStreamInfer are in `inference.py` and `stream.py`. Every method here takes the request message and the `Call`.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from backends.api.errors import InvalidRequest, NotFound, Unsupported
+from server.core.overrides import LoadOverrides
+from server.engine.interface import Engine
+from server.frontends.kserve.call import Call
+from server.frontends.kserve.descriptions import index_to_message, metadata_to_message, statistics_to_message
+from server.frontends.kserve.inference import Inference
+from server.frontends.kserve.parameters import check_model_name, parse_version
+from server.frontends.kserve.stream import StreamInference
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+from server.pb import model_config_pb2 as config_pb
+
+SHARED_MEMORY_DISABLED = "Client shared memory is disabled on this server"
+_NO_TRACE = "trace settings are not offered by this server"
+_NO_LOG_SETTINGS = "log settings cannot be read or changed through the protocol on this server"
+
+
+class KServeService:
+    """All RPCs but the infer ones, which it only holds. Confined to: the event loop.
+
+    Attributes:
+        inference: ModelInfer.
+        stream_inference: ModelStreamInfer.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self.inference = Inference(engine, limits)
+        self.stream_inference = StreamInference(engine, self.inference, limits)
+        self._engine = engine
+        self._limits = limits
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=self._engine.is_live())
+
+    async def server_ready(self, request: pb.ServerReadyRequest, call: Call) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=self._engine.is_ready())
+
+    async def model_ready(self, request: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
+        version = parse_version(request.version, request.name)
+        return pb.ModelReadyResponse(ready=self._engine.is_model_ready(request.name, version))
+
+    async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:
+        server = self._engine.server()
+        return pb.ServerMetadataResponse(name=server.name, version=server.version, extensions=server.extensions)
+
+    async def model_metadata(self, request: pb.ModelMetadataRequest, call: Call) -> pb.ModelMetadataResponse:
+        return metadata_to_message(self._engine.describe(*self._target(request)))
+
+    async def model_config(self, request: pb.ModelConfigRequest, call: Call) -> pb.ModelConfigResponse:
+        wire = self._engine.describe(*self._target(request)).config.wire
+        return pb.ModelConfigResponse(config=config_pb.ModelConfig.FromString(wire))
+
+    async def model_statistics(self, request: pb.ModelStatisticsRequest, call: Call) -> pb.ModelStatisticsResponse:
+        name, version = self._target(request)
+        return statistics_to_message(self._engine.statistics(name or None, version))
+
+    async def repository_index(self, request: pb.RepositoryIndexRequest, call: Call) -> pb.RepositoryIndexResponse:
+        _refuse_repository_name(request.repository_name)
+        return index_to_message(self._engine.index(ready_only=request.ready))
+
+    async def repository_model_load(self, request: pb.RepositoryModelLoadRequest, call: Call) -> pb.RepositoryModelLoadResponse:
+        _refuse_repository_name(request.repository_name)
+        name = check_model_name(request.model_name)
+        overrides = read_overrides(_values(request.parameters, self._limits))
+        await self._to_the_end(self._engine.load(name, overrides))
+        return pb.RepositoryModelLoadResponse()
+
+    async def repository_model_unload(self, request: pb.RepositoryModelUnloadRequest, call: Call) -> pb.RepositoryModelUnloadResponse:
+        _refuse_repository_name(request.repository_name)
+        name = check_model_name(request.model_name)
+        with_dependents = _values(request.parameters, self._limits).get("unload_dependents", False)
+        if not isinstance(with_dependents, bool):
+            raise InvalidRequest("unload parameter 'unload_dependents' must be a boolean")
+        await self._to_the_end(self._engine.unload(name, unload_dependents=with_dependents))
+        return pb.RepositoryModelUnloadResponse()
+
+    async def system_shared_memory_status(
+        self, request: pb.SystemSharedMemoryStatusRequest, call: Call
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        _refuse_region(request.name)
+        return pb.SystemSharedMemoryStatusResponse()
+
+    async def system_shared_memory_register(
+        self, request: pb.SystemSharedMemoryRegisterRequest, call: Call
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        raise Unsupported(SHARED_MEMORY_DISABLED)
+
+    async def system_shared_memory_unregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest, call: Call
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def cuda_shared_memory_status(self, request: pb.CudaSharedMemoryStatusRequest, call: Call) -> pb.CudaSharedMemoryStatusResponse:
+        _refuse_region(request.name)
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def cuda_shared_memory_register(
+        self, request: pb.CudaSharedMemoryRegisterRequest, call: Call
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        raise InvalidRequest(f"failed to register CUDA shared memory region '{request.name[:128]}': this server has no GPU")
+
+    async def cuda_shared_memory_unregister(
+        self, request: pb.CudaSharedMemoryUnregisterRequest, call: Call
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    async def trace_setting(self, request: pb.TraceSettingRequest, call: Call) -> pb.TraceSettingResponse:
+        raise Unsupported(_NO_TRACE)
+
+    async def log_settings(self, request: pb.LogSettingsRequest, call: Call) -> pb.LogSettingsResponse:
+        raise Unsupported(_NO_LOG_SETTINGS)
+
+    def _target(self, request: pb.ModelMetadataRequest | pb.ModelConfigRequest | pb.ModelStatisticsRequest) -> tuple[str, int | None]:
+        if len(request.name) > self._limits.name_length:
+            raise InvalidRequest(f"model name has {len(request.name)} characters, more than the {self._limits.name_length} allowed")
+        return request.name, parse_version(request.version, request.name)
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Awaits `work`, which goes on when the caller goes away: a model half loaded because a client hung up helps nobody."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await asyncio.shield(task)
+
+
+def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:
+    """What the parameters of a load request bring along.
+
+    Raises:
+        InvalidRequest: an unknown key, a value of a wrong type, or files without a config.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key == "config":
+            if not isinstance(value, str):
+                raise InvalidRequest("load parameter 'config' must be a string: the model configuration as JSON")
+            config = value
+        elif key.startswith("file:"):
+            if not isinstance(value, bytes):
+                raise InvalidRequest(f"load parameter '{key[:128]}' must hold the file's bytes")
+            files[key.removeprefix("file:")] = value
+        else:
+            raise InvalidRequest(f"unrecognized load parameter '{key[:128]}'; allowed are 'config' and 'file:<path>'")
+    if files and config is None:
+        raise InvalidRequest("load parameter 'config' must be given along with 'file:<path>' parameters")
+    return LoadOverrides(config, files)
+
+
+def _values(parameters: Mapping[str, pb.ModelRepositoryParameter], limits: Limits) -> dict[str, object]:
+    if len(parameters) > limits.parameter_count:
+        raise InvalidRequest(f"request has {len(parameters)} parameters, more than the {limits.parameter_count} allowed")
+    values: dict[str, object] = {}
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        values[key] = None if choice is None else getattr(parameter, choice)
+    return values
+
+
+def _refuse_repository_name(name: str) -> None:
+    if name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+def _refuse_region(name: str) -> None:
+    if name:
+        raise NotFound(f"unable to find shared memory region '{name[:128]}': {SHARED_MEMORY_DISABLED}")

@@ -1,0 +1,163 @@
+"""ModelStreamInfer without a transport.
+
+Requests of one stream run side by side, and answers keep the order of their requests: each request has a short queue that its runner fills
+and that the sender empties in turn. The number of requests in work and the length of each queue are bounded; above the bounds the stream is
+not read on, so that flow control reaches the client.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
+from server.core.request import InferResponse
+from server.engine.interface import Engine
+from server.frontends.kserve.call import Call
+from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.inference import Inference, in_core_words, no_room
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+
+#: Metadata by which a client asks for a real status at the first failure instead of `error_message`.
+GRPC_ERROR_METADATA = "triton_grpc_error"
+FINAL_RESPONSE = "triton_final_response"
+_log = logging.getLogger(__name__)
+
+_Answers = asyncio.Queue[pb.ModelStreamInferResponse | ServingError | None]
+"""What one request was answered with, in order; None ends it. An error in it ends the stream."""
+
+
+class StreamCall(Call, Protocol):
+    """A `Call` that brings requests and takes answers one by one."""
+
+    async def receive(self) -> bytes | None:
+        """The next serialised request; None once the client has sent its last."""
+
+    async def send(self, message: pb.ModelStreamInferResponse) -> None:
+        """Sends one answer; returns when there is room for the next."""
+
+
+class StreamInference:
+    """Answers streams. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits) -> None:
+        self._engine = engine
+        self._inference = inference
+        self._limits = limits
+
+    async def model_stream_infer(self, call: StreamCall) -> None:
+        """Answers the requests of one stream until the client ends it.
+
+        Raises:
+            ServingError: a request failed, and the client asked for a real status.
+        """
+        stream = _Stream(self._engine, self._inference, self._limits, call)
+        try:
+            await stream.run()
+        finally:
+            stream.close()
+
+
+class _Stream:
+    """One stream in progress."""
+
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall) -> None:
+        self._engine = engine
+        self._inference = inference
+        self._call = call
+        self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
+        self._queue_length = limits.stream_responses
+        self._room = asyncio.Semaphore(limits.stream_requests)
+        self._order: asyncio.Queue[_Answers | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        reader = self._start(self._read())
+        while (answers := await self._order.get()) is not None:
+            while (answer := await answers.get()) is not None:
+                if isinstance(answer, ServingError):
+                    raise answer
+                await self._call.send(answer)
+            self._room.release()
+        await reader
+
+    def close(self) -> None:
+        """Takes back whatever is still in work."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._call.receive()) is not None:
+                await self._room.acquire()
+                answers: _Answers = asyncio.Queue(self._queue_length)
+                self._order.put_nowait(answers)
+                self._start(self._answer(data, answers))
+        finally:
+            self._order.put_nowait(None)
+
+    async def _answer(self, data: bytes, answers: _Answers) -> None:
+        size_bytes = len(data)
+        if not self._engine.reserve(size_bytes):
+            await self._fail(no_room(size_bytes), "", answers)
+            return
+        request_id = ""
+        try:
+            decoded = self._inference.decode(data, self._call.deadline_ns)
+            request_id = decoded.request.request_id
+            await self._send_all(decoded, answers)
+        except (Overloaded, QueueTimeout) as error:
+            await self._fail(in_core_words(error, request_id), request_id, answers)
+        except ServingError as error:
+            await self._fail(error, request_id, answers)
+        except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
+            _log.exception("a streamed request failed unexpectedly")
+            await self._fail(Internal("internal error: see the server's log"), request_id, answers)
+        else:
+            await answers.put(None)
+        finally:
+            self._engine.release(size_bytes)
+
+    async def _send_all(self, decoded: DecodedRequest, answers: _Answers) -> None:
+        """Queues each response at once; marks it final if it is already known to be the last."""
+        responses = aiter(self._engine.stream(decoded.request))
+        held: InferResponse | None = await anext(responses, None)
+        is_final_sent = False
+        while held is not None:
+            following = asyncio.ensure_future(anext(responses, None))
+            try:
+                # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
+                await asyncio.wait({following}, timeout=0)
+                is_final_sent = following.done() and following.exception() is None and following.result() is None
+                await answers.put(self._message(decoded, held, is_final=is_final_sent))
+                held = await following
+            finally:
+                following.cancel()
+        if not is_final_sent and decoded.wants_empty_final:
+            request = decoded.request
+            empty = pb.ModelInferResponse(
+                model_name=request.model_name, model_version=str(request.model_version or ""), id=request.request_id
+            )
+            empty.parameters[FINAL_RESPONSE].bool_param = True
+            await answers.put(pb.ModelStreamInferResponse(infer_response=empty))
+
+    def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
+        message = self._inference.encode(response, decoded.classifications)
+        message.parameters[FINAL_RESPONSE].bool_param = is_final
+        return pb.ModelStreamInferResponse(infer_response=message)
+
+    async def _fail(self, error: ServingError, request_id: str, answers: _Answers) -> None:
+        if self._raises:
+            await answers.put(error)
+        else:
+            message = pb.ModelStreamInferResponse(error_message=error.message)
+            message.infer_response.id = request_id
+            await answers.put(message)
+        await answers.put(None)

@@ -1,0 +1,194 @@
+"""An `Engine` whose models are Python functions: for tests of the fronts."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.description import ModelDescription, ServerDescription
+from server.core.model_config import InstanceGroup, ModelConfig
+from server.core.overrides import LoadOverrides
+from server.core.request import Array, InferRequest, InferResponse
+from server.core.state import IndexEntry, VersionState
+from server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
+from server.pb import model_config_pb2
+
+Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@dataclass
+class FakeModel:
+    """A model: its description, what it computes, and hooks for tests."""
+
+    config: ModelConfig
+    function: Function
+    versions: tuple[int, ...] = (1,)
+    is_ready: bool = True
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    before: Callable[[InferRequest], Awaitable[None]] | None = None
+    answers: int = 1
+
+
+def signature(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch_size: int = 8) -> ModelSignature:
+    return ModelSignature(tuple(inputs), tuple(outputs), max_batch_size)
+
+
+def model(name: str, of: ModelSignature, function: Function, **options: object) -> FakeModel:
+    wire = model_config_pb2.ModelConfig(name=name, platform="fake", backend="fake", max_batch_size=of.max_batch_size)
+    for spec in of.inputs:
+        wire.input.add(name=spec.name, data_type=spec.datatype.config_name, dims=spec.dims)
+    for spec in of.outputs:
+        wire.output.add(name=spec.name, data_type=spec.datatype.config_name, dims=spec.dims)
+    wire.parameters["answer"].string_value = "42"
+    wire.dynamic_batching.max_queue_delay_microseconds = 100
+    config = ModelConfig(
+        name=name,
+        backend="fake",
+        platform="fake",
+        signature=of,
+        model_filename="model",
+        instance_groups=(InstanceGroup(name=name, count=1),),
+        wire=wire.SerializeToString(),
+    )
+    return FakeModel(config, function, **options)  # type: ignore[arg-type]
+
+
+def simple() -> FakeModel:
+    """INPUT0, INPUT1 INT32 [16] -> OUTPUT0 sum, OUTPUT1 difference; max_batch_size 8."""
+    tensors = [TensorSpec(f"{kind}{i}", DataType.INT32, (16,)) for kind in ("INPUT", "OUTPUT") for i in (0, 1)]
+
+    def run(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        a, b = inputs["INPUT0"], inputs["INPUT1"]
+        return {"OUTPUT0": a + b, "OUTPUT1": a - b}  # type: ignore[operator]
+
+    return model("simple", signature(tensors[:2], tensors[2:]), run)
+
+
+def echo(datatype: DataType, dims: tuple[int, ...] = (-1,), max_batch_size: int = 8, name: str = "") -> FakeModel:
+    """INPUT -> OUTPUT, the same."""
+    of = signature([TensorSpec("INPUT", datatype, dims)], [TensorSpec("OUTPUT", datatype, dims)], max_batch_size)
+    return model(name or f"echo_{datatype.value.lower()}", of, lambda inputs: {"OUTPUT": inputs["INPUT"]})
+
+
+class FakeEngine:
+    """Implements `server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
+
+    def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
+        self.models = {m.config.name: m for m in models}
+        self.live = True
+        self.ready = True
+        self.budget_bytes = budget_bytes
+        self.reserved_bytes = 0
+        self.peak_bytes = 0
+        self.requests: list[InferRequest] = []
+        self.cancelled: list[InferRequest] = []
+        self.cancellation = asyncio.Event()
+        self.arrival = asyncio.Event()
+        self.loads: list[tuple[str, LoadOverrides]] = []
+        self.unloads: list[tuple[str, bool]] = []
+        self.load_error: ServingError | None = None
+        self.time_ns = 1_000_000_000
+
+    def is_live(self) -> bool:
+        return self.live
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        found = self.models.get(name)
+        return found is not None and found.is_ready and (version is None or version in found.versions)
+
+    def server(self) -> ServerDescription:
+        return ServerDescription("fake", "1.2.3", ("statistics", "binary_tensor_data"))
+
+    def describe(self, name: str, version: int | None) -> ModelDescription:
+        found = self.models.get(name)
+        if found is None:
+            raise UnknownModel(f"Request for unknown model: '{name}' is not found")
+        if version is not None and version not in found.versions:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        if not found.is_ready:
+            raise Unavailable(f"Request for unavailable model: '{name}' is not ready")
+        return ModelDescription(found.config, version or max(found.versions), found.versions)
+
+    def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
+        self.describe(name, version)
+        return self.models[name].labels.get(output, [])
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        self.requests.append(request)
+        self.arrival.set()
+        found = self.models[request.model_name]
+        if found.before is not None:
+            try:
+                await found.before(request)
+            except asyncio.CancelledError:
+                self.cancelled.append(request)
+                self.cancellation.set()
+                raise
+        outputs = found.function(request.inputs)
+        version = request.model_version or max(found.versions)
+        wanted = {name: np.asarray(outputs[name]) for name in request.output_names}
+        return InferResponse(
+            model_name=request.model_name,
+            model_version=version,
+            request_id=request.request_id,
+            outputs=wanted,
+            signature=found.config.signature,
+        )
+
+    async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+        response = await self.infer(request)
+        for _ in range(self.models[request.model_name].answers):
+            yield response
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        served = [IndexEntry(name, v, VersionState.READY, "", "fake") for name, m in self.models.items() if m.is_ready for v in m.versions]
+        return served if ready_only else [*served, IndexEntry("never", None, None, "", "")]
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        self.loads.append((name, overrides))
+        if self.load_error is not None:
+            raise self.load_error
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        self.unloads.append((name, unload_dependents))
+
+    def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
+        names = list(self.models) if name is None else [self.describe(name, version).config.name]
+        each = Duration(3, 3000)
+        return [
+            ModelStatistics(
+                name=n,
+                version=v,
+                last_inference_ms=1_700_000_000_000,
+                inference_count=3,
+                execution_count=2,
+                success=each,
+                queue=each,
+                batches=(BatchSizeStatistics(1, each, each, each),),
+            )
+            for n in names
+            for v in self.models[n].versions
+        ]
+
+    def metrics_text(self) -> bytes:
+        return b"# HELP fake_total A count\n# TYPE fake_total counter\nfake_total 1\n"
+
+    def reserve(self, size_bytes: int) -> bool:
+        if self.reserved_bytes + size_bytes > self.budget_bytes:
+            return False
+        self.reserved_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        self.reserved_bytes -= size_bytes
+
+    def now_ns(self) -> int:
+        return self.time_ns
