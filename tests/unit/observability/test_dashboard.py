@@ -1,0 +1,103 @@
+"""The Grafana dashboard: valid, wired to its variables, and every metric it asks for is one that the server shows."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.busy_metrics import busy_metrics
+from tests.fakes.dashboard_queries import DASHBOARD, dashboard_queries, substituted
+
+METRIC = re.compile(r"\b(?:stoker|nv|process|python)_[a-z0-9_]+")
+MATCHER = re.compile(r"([a-zA-Z_]+)\s*(?:=~|!~|!=|=)\s*\"")
+
+
+def dashboard() -> dict[str, Any]:
+    loaded = json.loads(DASHBOARD.read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def shown_labels() -> dict[str, set[str]]:
+    """Label names by sample name, of a server with something in every family."""
+    # Read by hand: prometheus-client's parser would append `_total` to Triton's counters.
+    labels: dict[str, set[str]] = {}
+    for line in busy_metrics().render().decode().splitlines():
+        if not line.startswith("#"):
+            name = line.partition(" ")[0].partition("{")[0]
+            labels.setdefault(name, set()).update(MATCHER.findall(line))
+    return labels
+
+
+def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
+    """Each metric of the query, with the labels it is selected by."""
+    for found in re.finditer(METRIC.pattern + r"(?:\{([^}]*)\})?", query):
+        yield re.match(METRIC, found.group()).group(), set(MATCHER.findall(found.group(1) or ""))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("query", dashboard_queries())
+def test_every_metric_and_label_asked_for_is_shown_by_the_server(query: str) -> None:
+    shown = shown_labels()
+    found = list(selectors(query))
+    assert found, f"no metric in {query}"
+    for metric, labels in found:
+        assert metric in shown, f"{metric} is not exposed"
+        # Prometheus itself adds the address it scraped.
+        assert labels - {"instance"} <= shown[metric], f"{metric} has no label {labels - shown[metric]}"
+
+
+def test_variables_ask_for_what_is_shown() -> None:
+    shown = shown_labels()
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\(([a-z_]+)(?:\{.*\})?, ([a-z]+)\)", variable["definition"])
+            assert found, variable["definition"]
+            assert found[2] in shown[found[1]] | {"instance"}
+
+
+def test_every_panel_reads_the_chosen_data_source_and_has_a_place_of_its_own() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        own = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        assert not own & cells, f"'{panel['title']}' overlaps another panel"
+        cells |= own
+        for target in panel.get("targets", []):
+            assert panel["datasource"]["uid"] == target["datasource"]["uid"] == "${datasource}"
+            assert panel["description"]
+
+
+def test_what_operators_need_is_on_the_dashboard() -> None:
+    text = "\n".join(dashboard_queries())
+    for needed in (
+        "nv_inference_request_success",
+        "nv_inference_request_failure",
+        *(f"histogram_quantile({q}, sum by (le, model) (rate(stoker_request_duration_seconds_bucket" for q in (0.5, 0.95, 0.99)),
+        "stoker_queue_depth",
+        "stoker_batch_rows_bucket",
+        "stoker_requests_in_flight",
+        "stoker_compute_duration_seconds_bucket",
+        "stoker_model_state",
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
+    ):
+        assert needed in text
+
+
+def test_prometheus_parses_every_query(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+    rules = [{"record": f"panel:{number}", "expr": substituted(query)} for number, query in enumerate(dashboard_queries())]
+    file = tmp_path / "rules.json"  # JSON is YAML
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
