@@ -47,6 +47,13 @@ class BackendRegistry:
     def _load(self, name: str) -> None:
         point = self._pending.pop(name)
         try:
-            self._loaded[name] = point.load()()
-        except ImportError as error:
-            self._failed[name] = str(error)
+            backend = point.load()()
+        except Exception as error:  # noqa: BLE001 - somebody else's package: whatever it does at import must not stop the other backends
+            self._failed[name] = f"{type(error).__name__}: {error}"
+            return
+        if not isinstance(backend, Backend):
+            self._failed[name] = f"its entry point {point.value} is no Backend"
+        elif backend.name != name:
+            self._failed[name] = f"its entry point {point.value} calls itself '{backend.name}'"
+        else:
+            self._loaded[name] = backend

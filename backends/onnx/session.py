@@ -1,14 +1,14 @@
 """One ONNX Runtime session as an `Instance`."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnxruntime as ort
 
 from backends.api.backend import Arrays, Instance
 from backends.api.batch import Array
-from backends.api.errors import BackendFailed, InvalidRequest
+from backends.api.errors import BackendFailed, InvalidRequest, ModelLoadError
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from backends.onnx.element_types import BFLOAT16
@@ -45,20 +45,27 @@ class OnnxInstance(Instance):
     def __init__(
         self, session: ort.InferenceSession, signature: ModelSignature, *, static_batch_size: int | None, shrink_arena: bool
     ) -> None:
-        """Takes over `session`, whose inputs and outputs agree with `signature`."""
+        """Takes over `session`, whose inputs and outputs agree with `signature`.
+
+        Raises:
+            ModelLoadError: the signature mixes types that ONNX Runtime's Python interface cannot run together.
+        """
         self.static_batch_size = static_batch_size
         self._session: ort.InferenceSession | None = session
         self._run_options: ort.RunOptions | None = None
         if shrink_arena:
             self._run_options = ort.RunOptions()
             self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        tensors = (*signature.inputs, *signature.outputs)
-        self._strings_in = tuple(spec.name for spec in signature.inputs if spec.datatype.is_bytes)
-        self._strings_out = frozenset(spec.name for spec in signature.outputs if spec.datatype.is_bytes)
-        self._specs = {spec.name: spec for spec in signature.inputs}
-        # numpy has no bfloat16, so such tensors have to travel as OrtValues; for everything else `run` is 6 times faster on small tensors.
-        has_bfloat16 = any(spec.datatype is DataType.BF16 for spec in tensors)
-        self._run: Callable[[Arrays, Sequence[str]], Arrays] = self._run_values if has_bfloat16 else self._run_arrays
+        self._strings_in = _named(signature.inputs, DataType.BYTES)
+        self._strings_out = _named(signature.outputs, DataType.BYTES)
+        # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
+        self._bfloat16_in = _named(signature.inputs, DataType.BF16)
+        self._bfloat16_out = _named(signature.outputs, DataType.BF16)
+        if self._strings_in and self._bfloat16_out:
+            raise ModelLoadError(
+                f"string input(s) {', '.join(sorted(self._strings_in))} beside bfloat16 output(s) "
+                f"{', '.join(sorted(self._bfloat16_out))}: ONNX Runtime's Python interface cannot run both; cast the outputs in the graph"
+            )
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
@@ -74,13 +81,22 @@ class OnnxInstance(Instance):
     def close(self) -> None:
         self._session = None
 
-    def _run_arrays(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+    def _run(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        session = self._open()
+        if not self._bfloat16_out.isdisjoint(output_names):
+            return self._run_values(session, inputs, output_names)
+        feeds: Mapping[str, object] = inputs
+        if self._bfloat16_in:
+            feeds = {name: _bfloat16(array) if name in self._bfloat16_in else array for name, array in inputs.items()}
         # The session's inner `run` would save 2 us of 6, and is not public.
-        return dict(zip(output_names, self._open().run(output_names, inputs, self._run_options), strict=True))
+        return dict(zip(output_names, session.run(output_names, feeds, self._run_options), strict=True))
 
-    def _run_values(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
-        feeds = {name: _to_value(self._specs[name], array) for name, array in inputs.items()}
-        values = self._open().run_with_ort_values(output_names, feeds, self._run_options)
+    def _run_values(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        feeds = {
+            name: _bfloat16(array) if name in self._bfloat16_in else ort.OrtValue.ortvalue_from_numpy(array)
+            for name, array in inputs.items()
+        }
+        values = session.run_with_ort_values(output_names, feeds, self._run_options)
         return {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
 
     def _open(self) -> ort.InferenceSession:
@@ -89,10 +105,12 @@ class OnnxInstance(Instance):
         return self._session
 
 
-def _to_value(spec: TensorSpec, array: Array) -> ort.OrtValue:
-    if spec.datatype is DataType.BF16:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, BFLOAT16)
-    return ort.OrtValue.ortvalue_from_numpy(array)
+def _named(specs: Sequence[TensorSpec], datatype: DataType) -> frozenset[str]:
+    return frozenset(spec.name for spec in specs if spec.datatype is datatype)
+
+
+def _bfloat16(bits: Array) -> ort.OrtValue:
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, BFLOAT16)
 
 
 def _from_value(value: ort.OrtValue) -> Array:

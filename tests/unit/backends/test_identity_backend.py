@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.api.backend import LoadRequest
+from backends.api.errors import BackendFailed, ModelLoadError
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from backends.identity.backend import IdentityBackend, IdentityInstance
+from tests.fakes.onnx_models import signature, version_files
+
+FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
+PAIR = signature({"a": (FP32, (2,)), "b": (BYTES, (-1,))}, {"p": (FP32, (2,)), "q": (BYTES, (-1,))})
+
+
+def request(folder: Path, served: ModelSignature = PAIR, **parameters: str) -> LoadRequest:
+    files = version_files(folder, {"model.identity": b""})
+    return LoadRequest(model_name="unit", version=1, files=files, model_filename="model.identity", signature=served, parameters=parameters)
+
+
+def test_outputs_are_the_inputs_in_their_order(tmp_path: Path) -> None:
+    instance = IdentityBackend().load(request(tmp_path))
+    a, b = np.array([[1, 2]], np.float32), np.array([[b"x", b"y", b"z"]], dtype=object)
+    found = instance.execute({"b": b, "a": a}, ["q", "p"])
+    assert list(found) == ["q", "p"]
+    assert found["p"].tolist() == a.tolist()
+    assert found["q"].tolist() == b.tolist()
+    assert not np.shares_memory(found["p"], a)
+
+
+def test_the_file_tells_nothing_and_must_be_there(tmp_path: Path) -> None:
+    facts = IdentityBackend().inspect(version_files(tmp_path, {"model.identity": b"anything"}), "model.identity")
+    assert (facts.inputs, facts.outputs) == (None, None)
+    with pytest.raises(ModelLoadError, match=r"no file 'model\.identity'"):
+        IdentityBackend().inspect(version_files(tmp_path, {}), "model.identity")
+
+
+def test_each_batch_takes_the_delay() -> None:
+    slept: list[float] = []
+    instance = IdentityInstance(PAIR, delay_s=0.25, sleep=slept.append)
+    for _ in range(2):
+        instance.execute({"a": np.zeros((3, 2), np.float32), "b": np.empty((3, 0), object)}, ["p"])
+    assert slept == [0.25, 0.25]
+
+
+def test_the_delay_is_written_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float] = []
+    monkeypatch.setattr("backends.identity.backend.IdentityInstance", lambda served, *, delay_s, fail_on: made.append(delay_s))
+    IdentityBackend().load(request(tmp_path, execute_delay_ms="1.5"))
+    IdentityBackend().load(request(tmp_path))
+    assert made == [0.0015, 0.0]
+
+
+def test_a_value_to_fail_on_fails_the_batch_that_holds_it(tmp_path: Path) -> None:
+    instance = IdentityBackend().load(request(tmp_path, fail_on="13"))
+    text = np.array([[b"13"]], dtype=object)
+    with pytest.raises(BackendFailed, match="input 'a' holds 13"):
+        instance.execute({"a": np.array([[1, 13]], np.float32), "b": text}, ["p"])
+    assert instance.execute({"a": np.array([[1, 1]], np.float32), "b": text}, ["p"])["p"].tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("served", "text"),
+    [
+        (signature({"a": (FP32, (2,))}, {}), "1 inputs and 0 outputs"),
+        (
+            signature({"a": (FP32, (2,))}, {"p": (INT32, (2,))}),
+            "output 'p' is TYPE_INT32 [2], but the input of its place, 'a', is TYPE_FP32 [2]",
+        ),
+        (signature({"a": (FP32, (2,))}, {"p": (FP32, (3,))}), "output 'p' is TYPE_FP32 [3]"),
+        (ModelSignature((TensorSpec("a", FP32, (2,), optional=True),), (TensorSpec("p", FP32, (2,)),), 8), "input 'a' is optional"),
+    ],
+)
+def test_a_signature_that_cannot_be_an_identity_is_refused(tmp_path: Path, served: ModelSignature, text: str) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        IdentityBackend().load(request(tmp_path, served))
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"execute_delay_ms": "soon"}, "'execute_delay_ms' is 'soon', expected a number"),
+        ({"execute_delay_ms": "-1"}, "allowed: 0 to"),
+        ({"execute_delay_ms": "1e99"}, "allowed: 0 to"),
+        ({"fail_on": "nan"}, "'fail_on' is 'nan', expected a number"),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        IdentityBackend().load(request(tmp_path, **parameters))
+    assert text in caught.value.message

@@ -1,0 +1,66 @@
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from backends.api.errors import ModelLoadError
+from backends.api.registry import GROUP, BackendRegistry
+from tests.fakes.fake_backend import FakeBackend
+
+
+class NotABackend:
+    pass
+
+
+class RaisesAtStart(FakeBackend):
+    def __init__(self) -> None:
+        raise RuntimeError("no device driver")
+
+
+def registry(monkeypatch: pytest.MonkeyPatch, **points: str) -> BackendRegistry:
+    found = [EntryPoint(name, value, GROUP) for name, value in points.items()]
+    monkeypatch.setattr("backends.api.registry.entry_points", lambda *, group: found if group == GROUP else [])
+    return BackendRegistry()
+
+
+def test_the_installed_backends_are_found_by_name_alias_and_platform() -> None:
+    installed = BackendRegistry()
+    assert {"identity", "onnxruntime"} <= set(installed.names())
+    assert installed.get("onnxruntime") is installed.get("onnx") is installed.get("onnxruntime_onnx")
+    assert [backend.name for backend in installed.all()] == installed.names()
+
+
+def test_given_backends_are_all_there_is() -> None:
+    backend = FakeBackend()
+    given = BackendRegistry((backend,))
+    assert given.names() == ["fake"]
+    assert [given.get(name) for name in ("fake", "fake_alias", "fake_platform")] == [backend] * 3
+
+
+def test_an_unknown_backend_is_answered_with_those_installed() -> None:
+    with pytest.raises(ModelLoadError, match="no backend or platform 'tensorrt'; installed backends: fake"):
+        BackendRegistry((FakeBackend(),)).get("tensorrt")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("no_such_module_anywhere:Backend", "No module named 'no_such_module_anywhere'"),
+        ("tests.fakes.fake_backend:NoSuchClass", "NoSuchClass"),
+        (f"{__name__}:NotABackend", "is no Backend"),
+        (f"{__name__}:RaisesAtStart", "RuntimeError: no device driver"),
+        ("tests.fakes.fake_backend:FakeBackend", "calls itself 'fake'"),
+    ],
+)
+def test_a_backend_that_does_not_import_is_named_and_leaves_the_others_be(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
+    found = registry(monkeypatch, broken=value, fake="tests.fakes.fake_backend:FakeBackend")
+    assert [backend.name for backend in found.all()] == ["fake"]
+    assert found.names() == ["broken", "fake"]
+    with pytest.raises(ModelLoadError, match="backend 'broken' is not usable here") as caught:
+        found.get("broken")
+    assert text in caught.value.message
+
+
+def test_a_backend_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry(monkeypatch, broken="no_such_module_anywhere:Backend", fake="tests.fakes.fake_backend:FakeBackend")
+    assert isinstance(found.get("fake"), FakeBackend)
+    assert "broken" in found.names()
