@@ -1,6 +1,5 @@
 """A tree of named values into a protobuf message, noting every unknown, repeated or ill-typed field with its line and what is allowed."""
 
-import json
 import re
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -9,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from server.config.errors import allowed_names
-from server.config.report import Report
+from server.config.report import Report, map_path
 from server.config.syntax import Block, Entry, Scalar, ScalarKind, Value
 
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)\Z")
@@ -119,7 +118,9 @@ class Binder:
     def _fill_map(self, entry: Entry, kind: Descriptor, container: Any, at: str) -> None:
         self._lines.setdefault(at, entry.line)
         for value in entry.values:
-            if not isinstance(value, Block):
+            if self._is_json and entry.is_list:
+                self._report.error(at, "takes an object, not a list")
+            elif not isinstance(value, Block):
                 self._report.error(at, f"takes a block {{ ... }}, not '{value.text[:40]}'", line=value.line)
             elif self._is_json:
                 for member in value.entries:
@@ -152,7 +153,7 @@ class Binder:
         self._read(key, key_field, f"{at}.key", keys.append)
         if not keys:
             return
-        here = f"{at}[{keys[0]}]" if isinstance(keys[0], int) else f"{at}[{json.dumps(keys[0], ensure_ascii=False)}]"
+        here = map_path(at, keys[0])
         if here in self._lines:
             self._report.error(here, f"written twice{_first(self._lines[here])}", line=key.line)
             return
@@ -182,7 +183,7 @@ class Binder:
             self._report.error(at, str(error), line=value.line)
 
     def _enum(self, value: Scalar, kinds: EnumDescriptor, at: str) -> int:
-        names = [name for name, kind in kinds.values_by_name.items() if kind.number < self._enum_bound]
+        names = [name for name, kind in kinds.values_by_name.items() if kind.number < self._enum_bound and not name.endswith("_INVALID")]
         if value.kind is ScalarKind.NUMBER:
             number = _integer(value, *_RANGES[FieldDescriptor.CPPTYPE_INT32], is_json=self._is_json)
             if number not in kinds.values_by_number or number >= self._enum_bound:
@@ -193,8 +194,9 @@ class Binder:
             raise _Unreadable(f"takes a name without quotes, not {_quoted(value)}")
         if value.text not in kinds.values_by_name:
             # Two dialects may share an enum, told apart by prefix: suggest within the one that was meant.
-            meant = [name for name in kinds.values_by_name if name.partition("_")[0] == value.text.partition("_")[0]]
-            raise _Unreadable(f"unknown value {_quoted(value)}{allowed_names(value.text[:40], meant or names)}")
+            prefix = value.text.partition("_")[0]
+            others = [name for name in kinds.values_by_name if name not in names and name.partition("_")[0] == prefix]
+            raise _Unreadable(f"unknown value {_quoted(value)}{allowed_names(value.text[:40], others or names)}")
         return kinds.values_by_name[value.text].number
 
 
@@ -203,11 +205,13 @@ def _scalar(value: Scalar, field: FieldDescriptor, *, is_json: bool) -> int | fl
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         if not is_text:
             raise _Unreadable(f"takes a string in quotes, not {value.text[:40]}")
+        if not value.text.isprintable() and any("\ud800" <= character <= "\udfff" for character in value.text):
+            raise _Unreadable("takes valid Unicode text")
         return value.text
     if field.cpp_type in _RANGES:
         return _integer(value, *_RANGES[field.cpp_type], is_json=is_json)
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
-        if is_text or value.text not in _TRUE | _FALSE:
+        if is_text or value.text not in _TRUE | _FALSE or (is_json and value.kind is not ScalarKind.WORD):
             raise _Unreadable(f"takes true or false, not {_quoted(value)}")
         return value.text in _TRUE
     if (is_text and not is_json) or not _FLOAT.match(value.text) or len(value.text) > 400:

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from server.config.errors import allowed_names
 from server.config.limits import MAX_BATCH_SIZE, MAX_INSTANCES, MAX_WARMUP_COUNT, MAX_WARMUPS
 from server.config.queue_checks import check_batching
-from server.config.report import Report
+from server.config.report import Report, map_path
 from server.config.tensor_checks import check_row, check_tensors
 from server.core.model_config import Execution
 from server.pb import model_config_pb2 as pb
@@ -33,7 +33,9 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
     _check_execution(config, report)
     for key in config.metric_tags:
         if not _LABEL.match(key) or key.startswith("__") or key in _OWN_LABELS:
-            report.error(f'metric_tags["{key}"]', "not usable as a metric label: letters, digits and _ only, and none of the server's own")
+            report.error(
+                map_path("metric_tags", key), "not usable as a metric label: letters, digits and _ only, and none of the server's own"
+            )
 
 
 def _check_path(written: str, path: str, folder: str, report: Report) -> None:
@@ -83,7 +85,7 @@ def _check_warmups(config: pb.ModelConfig, report: Report) -> None:
         if sample.batch_size > MAX_BATCH_SIZE:
             report.error(f"{at}.batch_size", f"takes 0 to {MAX_BATCH_SIZE}, not {sample.batch_size}")
         for name, tensor in sample.inputs.items():
-            here = f'{at}.inputs["{name}"]'
+            here = map_path(f"{at}.inputs", name)
             if tensor.data_type == pb.TYPE_INVALID:
                 report.error(f"{here}.data_type", "must be written")
             check_row(tensor.dims, f"{here}.dims", report, allows_variable=False)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from server.config.errors import Problem
 from server.core.model_config import VersionPolicy
 from server.pb import model_config_pb2 as pb
 
@@ -16,7 +17,7 @@ class ParsedConfig:
         version_policy: Which versions to serve.
         backend: As written; empty if not.
         platform: As written; empty if not.
-        warnings: What is accepted without the effect expected, each with its place.
+        remarks: What is accepted without the effect expected, each with its place.
         is_adlik: Whether Adlik's meaning holds: the model is batched without a `dynamic_batching` block.
         max_enqueued_batches: Adlik's bound of the queue; 0: not written.
         message: The configuration as a message, Adlik's spellings translated. Treat as immutable.
@@ -29,13 +30,18 @@ class ParsedConfig:
     version_policy: VersionPolicy
     backend: str
     platform: str
-    warnings: tuple[str, ...] = ()
+    remarks: tuple[Problem, ...] = ()
     is_adlik: bool = False
     max_enqueued_batches: int = 0
     message: pb.ModelConfig
     source: str
     lines: Mapping[str, int | None] = field(default_factory=dict)
     first_line: int | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The remarks as text, each `file:line: field: message`."""
+        return tuple(str(remark) for remark in self.remarks)
 
     def is_written(self, path: str) -> bool:
         """Whether the field was written at all, be it with its default value."""

@@ -68,7 +68,7 @@ def _parsed(
         version_policy=NoVersions() if form.serves_nothing else _version_policy(message.version_policy),
         backend=message.backend,
         platform=message.platform,
-        warnings=tuple(report.warnings),
+        remarks=tuple(report.warnings),
         is_adlik=form.is_adlik,
         max_enqueued_batches=form.max_enqueued_batches,
         message=message,

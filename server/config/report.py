@@ -1,5 +1,6 @@
 """`Report`: collects what is wrong or remarkable while one configuration is read, and knows which line every field stands on."""
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -24,7 +25,7 @@ class Report:
         self._lines = lines
         self._first_line = first_line
         self._problems: dict[Problem, None] = {}
-        self.warnings: list[str] = []
+        self.warnings: list[Problem] = []
 
     def line_of(self, path: str) -> int | None:
         """The line of the field, or of the nearest one around it that was written."""
@@ -46,9 +47,9 @@ class Report:
 
     def warn(self, path: str, message: str) -> None:
         """Notes something that is accepted but has no effect, or not the one expected."""
-        text = str(Problem(self._source, self.line_of(path), path, message))
-        if text not in self.warnings:
-            self.warnings.append(text)
+        warning = Problem(self._source, self.line_of(path), path, message)
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     def raise_if_any(self) -> None:
         """Ends the reading if there were problems.
@@ -58,3 +59,8 @@ class Report:
         """
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda problem: problem.line or 0))
+
+
+def map_path(path: str, key: object) -> str:
+    """Path of a map's entry: `parameters["execution"]`, `priority_queue_policy[2]`."""
+    return f"{path}[{key}]" if isinstance(key, int) else f"{path}[{json.dumps(key, ensure_ascii=False)}]"

@@ -7,12 +7,15 @@ from server.config.limits import MAX_RANK, MAX_ROW_ELEMENTS, MAX_TENSORS
 from server.config.report import Report
 from server.pb import model_config_pb2 as pb
 
+Tensor = pb.ModelInput | pb.ModelOutput
+
 _IMAGE_FORMATS = {pb.ModelInput.FORMAT_NHWC: "FORMAT_NHWC", pb.ModelInput.FORMAT_NCHW: "FORMAT_NCHW"}
 
 
 def check_tensors(config: pb.ModelConfig, report: Report) -> None:
     """Notes what is wrong with `input` and `output` by themselves."""
-    for side, tensors in (("input", config.input), ("output", config.output)):
+    sides: tuple[tuple[str, Sequence[Tensor]], ...] = (("input", config.input), ("output", config.output))
+    for side, tensors in sides:
         if len(tensors) > MAX_TENSORS:
             report.error(side, f"{len(tensors)} tensors; at most {MAX_TENSORS}")
             continue
@@ -31,8 +34,7 @@ def check_tensors(config: pb.ModelConfig, report: Report) -> None:
 
 def check_row(dims: Sequence[int], path: str, report: Report, *, allows_variable: bool = True) -> bool:
     """Whether `dims` (found at `path`) is a shape that a row of a tensor can have; notes it if not."""
-    before = len(dims) <= MAX_RANK
-    if not before:
+    if len(dims) > MAX_RANK:
         report.error(path, f"{len(dims)} dimensions; at most {MAX_RANK}")
         return False
     lowest = "-1 (varies) or a size of at least 1" if allows_variable else "a size of at least 1"
@@ -45,7 +47,7 @@ def check_row(dims: Sequence[int], path: str, report: Report, *, allows_variable
     return not wrong
 
 
-def _check_shape(tensor: pb.ModelInput | pb.ModelOutput, at: str, report: Report) -> None:
+def _check_shape(tensor: Tensor, at: str, report: Report) -> None:
     is_sound = check_row(tensor.dims, f"{at}.dims", report)
     if not tensor.HasField("reshape"):
         return

@@ -1,7 +1,7 @@
 """Fields that a configuration may hold but this server does not honour.
 
-Where ignoring a field would change a model's answers, or promise something that is not kept, it is an error; where it only asks for a faster
-way on other hardware, a warning. Nothing is ignored in silence.
+Where ignoring a field would change a model's answers, or promise something that is not kept, it is an error; where it only asks for a
+faster way on other hardware, a warning. Nothing is ignored in silence.
 """
 
 from collections.abc import Iterator

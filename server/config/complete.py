@@ -1,0 +1,119 @@
+"""From a configuration as written and a model file to the configuration that is served, with the reason for every value."""
+
+from dataclasses import dataclass
+
+from backends.api.backend import Backend
+from backends.api.model import ModelFacts, ModelSignature
+from server.config.backend_choice import choose_backend
+from server.config.errors import allowed_names
+from server.config.findings import Finding, FindingKind, Findings
+from server.config.parsed import ParsedConfig
+from server.config.report import Report, map_path
+from server.config.scheduling import complete_batching, complete_instances, dynamic_batching, instance_groups
+from server.config.tensors import TensorCompleter, specs
+from server.config.warmups import warmups
+from server.config.wire import normalised
+from server.core.model_config import AllVersions, Execution, LatestVersions, ModelConfig, NoVersions, SpecificVersions
+from server.pb import model_config_pb2 as pb
+
+__all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
+
+#: Parameters the server itself reads, or keeps for readers of the configuration.
+_SERVER_PARAMETERS = frozenset({"execution", "platform_version", "algorithm"})
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A completed configuration, and where each of its values came from."""
+
+    config: ModelConfig
+    findings: tuple[Finding, ...]
+
+
+def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_filename: str) -> Completion:
+    """Completes `parsed` by what the model file declares.
+
+    Args:
+        parsed: The configuration as written.
+        facts: What `backend` read from the version's file.
+        backend: The backend chosen.
+        model_filename: The file chosen, relative to the version folder.
+
+    Raises:
+        ConfigError: the configuration and the file contradict each other, or together leave something open; names everything found.
+    """
+    report = Report(parsed.source, parsed.lines, first_line=parsed.first_line)
+    findings = Findings()
+    message = pb.ModelConfig()
+    message.CopyFrom(parsed.message)
+    _note_choices(parsed, backend, model_filename, findings)
+    tensors = TensorCompleter(parsed, message, facts, findings, report)
+    tensors.complete()
+    is_inferred = not tensors.is_skipped and facts.inputs is not None and facts.outputs is not None
+    complete_batching(parsed, message, is_inferred=is_inferred, findings=findings, report=report)
+    complete_instances(message, backend, findings, report)
+    _check_parameters(message, backend, findings, report)
+    report.raise_if_any()
+
+    signature = ModelSignature(specs(message.input), specs(message.output), message.max_batch_size)
+    samples = warmups(message, signature, report)
+    report.raise_if_any()
+    for remark in (*parsed.remarks, *report.warnings):
+        findings.warning(remark.field, str(remark))
+    parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
+    enqueued = parsed.max_enqueued_batches * max(1, message.max_batch_size)
+    config = ModelConfig(
+        name=parsed.name,
+        backend=backend.name,
+        platform=_platform(backend),
+        signature=signature,
+        version_policy=parsed.version_policy,
+        model_filename=model_filename,
+        instance_groups=instance_groups(message),
+        dynamic_batching=dynamic_batching(message),
+        max_enqueued_requests=enqueued,
+        parameters=parameters,
+        graph_level=message.optimization.graph.level if message.optimization.HasField("graph") else None,
+        label_files={output.name: output.label_filename for output in message.output if output.label_filename},
+        warmups=samples,
+        execution=Execution(parameters.get("execution", Execution.THREAD.value)),
+        metric_tags=dict(sorted(message.metric_tags.items())),
+        wire=normalised(message, backend.name, _platform(backend), model_filename, enqueued).SerializeToString(deterministic=True),
+    )
+    return Completion(config, findings.all())
+
+
+def _platform(backend: Backend) -> str:
+    return backend.platforms[0] if backend.platforms else backend.name
+
+
+def _note_choices(parsed: ParsedConfig, backend: Backend, model_filename: str, findings: Findings) -> None:
+    if parsed.backend or parsed.platform:
+        field = "backend" if parsed.backend else "platform"
+        findings.written("backend", f"{backend.name}, from {field} '{getattr(parsed, field)}'")
+    else:
+        findings.inferred("backend", f"{backend.name}, from the file {model_filename}")
+    if parsed.message.default_model_filename:
+        findings.written("default_model_filename", model_filename)
+    else:
+        findings.default("default_model_filename", f"{model_filename}, the backend's own")
+    policy = parsed.version_policy
+    match policy:
+        case LatestVersions(count):
+            text = f"latest {count}"
+        case AllVersions():
+            text = "all"
+        case SpecificVersions(versions):
+            text = f"specific {list(versions)}"
+        case NoVersions():
+            text = "none"
+    (findings.written if parsed.is_written("version_policy") else findings.default)("version_policy", text)
+
+
+def _check_parameters(message: pb.ModelConfig, backend: Backend, findings: Findings, report: Report) -> None:
+    known = sorted(backend.parameter_keys | {"execution"})
+    for key, value in sorted(message.parameters.items()):
+        path = map_path("parameters", key)
+        findings.written(path, value.string_value)
+        if key not in known and key not in _SERVER_PARAMETERS:
+            report.warn(path, f"backend '{backend.name}' does not read it{allowed_names(key, known)}")

@@ -1,0 +1,100 @@
+"""The scheduler and the instances of a completed configuration, and their form in the rest of the server."""
+
+from backends.api.backend import Backend
+from server.config.findings import Findings
+from server.config.parsed import ParsedConfig
+from server.config.queue_checks import check_batching
+from server.config.report import Report
+from server.core.model_config import DynamicBatching, InstanceGroup, QueuePolicy, TimeoutAction
+from server.pb import model_config_pb2 as pb
+
+_KINDS = pb.ModelInstanceGroup
+
+
+def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_inferred: bool, findings: Findings, report: Report) -> None:
+    """Adds `dynamic_batching` where the rules say so, and checks it against the final max_batch_size.
+
+    Args:
+        parsed: As written.
+        message: Its copy, tensors completed.
+        is_inferred: Whether the tensors come, at least in part, from the model file: then Triton adds a scheduler.
+        findings: Takes what was decided.
+        report: Takes problems.
+    """
+    at = "dynamic_batching"
+    if message.HasField(at):
+        findings.written(at, _described(message.dynamic_batching))
+    elif parsed.is_adlik and message.max_batch_size > 0:
+        message.dynamic_batching.SetInParent()
+        findings.default(at, "{}: Adlik's form batches every model, without delay unless one is written")
+    elif is_inferred and message.max_batch_size > 1:
+        message.dynamic_batching.SetInParent()
+        findings.inferred(at, "{}: the model file allows batching and no scheduler is written")
+    else:
+        findings.default(at, "none: each request runs alone")
+        return
+    check_batching(message.dynamic_batching, message.max_batch_size, report)
+    if message.max_batch_size == 0:
+        report.warn(at, "joins no requests: max_batch_size is 0; its queue settings hold")
+
+
+def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Findings, report: Report) -> None:
+    """Names the instance groups, and resolves their kinds to what `backend` honours."""
+    default = backend.instance_kinds[0]
+    if not message.instance_group:
+        message.instance_group.add(name=message.name, count=1, kind=_KINDS.Kind.Value(default))
+        findings.default("instance_group", f"one {default} instance with every usable core")
+        return
+    for index, group in enumerate(message.instance_group):
+        at = f"instance_group[{index}]"
+        group.name = group.name or f"{message.name}_{index}"
+        group.count = max(1, group.count)
+        if group.kind == _KINDS.KIND_AUTO:
+            resolved = "KIND_GPU" if group.gpus and "KIND_GPU" in backend.instance_kinds else default
+            group.kind = _KINDS.Kind.Value(resolved)  # type: ignore[assignment] # the stubs want an instance no value is of
+        kind = _KINDS.Kind.Name(group.kind)
+        if kind not in backend.instance_kinds:
+            allowed = ", ".join(("KIND_AUTO", *backend.instance_kinds))
+            report.error(f"{at}.kind", f"{kind} is not supported by backend '{backend.name}'; allowed: {allowed}")
+        elif group.gpus and kind != "KIND_GPU":
+            report.error(f"{at}.gpus", f"not supported by backend '{backend.name}', which runs on {kind}")
+        findings.written(at, f"'{group.name}', {group.count} x {kind}")
+
+
+def dynamic_batching(message: pb.ModelConfig) -> DynamicBatching | None:
+    """The scheduler of a completed message."""
+    if not message.HasField("dynamic_batching"):
+        return None
+    batching = message.dynamic_batching
+    return DynamicBatching(
+        preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))),
+        max_queue_delay_us=batching.max_queue_delay_microseconds,
+        preserve_ordering=batching.preserve_ordering,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=_queue_policy(batching.default_queue_policy),
+        priority_queue_policies={level: _queue_policy(policy) for level, policy in sorted(batching.priority_queue_policy.items())},
+    )
+
+
+def instance_groups(message: pb.ModelConfig) -> tuple[InstanceGroup, ...]:
+    """The instance groups of a completed message."""
+    return tuple(
+        InstanceGroup(name=group.name, count=group.count, kind=_KINDS.Kind.Name(group.kind), gpus=tuple(group.gpus))
+        for group in message.instance_group
+    )
+
+
+def _queue_policy(policy: pb.ModelQueuePolicy) -> QueuePolicy:
+    return QueuePolicy(
+        timeout_action=TimeoutAction.DELAY if policy.timeout_action == pb.ModelQueuePolicy.DELAY else TimeoutAction.REJECT,
+        default_timeout_us=policy.default_timeout_microseconds,
+        allow_timeout_override=policy.allow_timeout_override,
+        max_queue_size=policy.max_queue_size,
+    )
+
+
+def _described(batching: pb.ModelDynamicBatching) -> str:
+    sizes = f"preferred sizes {list(batching.preferred_batch_size)}" if batching.preferred_batch_size else "no preferred sizes"
+    levels = f", {batching.priority_levels} priority levels" if batching.priority_levels else ""
+    return f"{sizes}, delay {batching.max_queue_delay_microseconds} us{levels}"
