@@ -129,7 +129,8 @@ class _Parser:
     def _entry(self, closer: str) -> Entry:
         name = self._next()
         if name.kind != "word":
-            self._fail(f"expected a field name{'' if closer == _END else f" or '{closer}'"}, not {_shown(name)}", name.line)
+            alternative = "" if closer == _END else f" or '{closer}'"
+            self._fail(f"expected a field name{alternative}, not {_shown(name)}", name.line)
         self._names.append(name.text)
         has_colon = self._accept(":")
         if self._accept("["):
