@@ -1,0 +1,62 @@
+"""What a look at the repository saw: immutable, comparable, without a handle on anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.config.parsed import ParsedConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionListing:
+    """One version folder.
+
+    Attributes:
+        version: Its number.
+        directory: The folder.
+        fingerprint: Equal as long as the file list, sizes, modification times and inodes are.
+        error: Why it cannot be loaded, where the look at it tells so already.
+    """
+
+    version: int
+    directory: Path
+    fingerprint: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelListing:
+    """One model folder.
+
+    Attributes:
+        name: The folder's name.
+        directory: The folder.
+        root_index: Which root holds it.
+        config: Its configuration as written; None if there is an `error`.
+        error: Why the model as a whole cannot be served.
+        fingerprint: Equal as long as config.pbtxt and the files beside it (labels, warm-up data) are.
+        versions: By number.
+        has_config_file: Whether there is a config.pbtxt.
+    """
+
+    name: str
+    directory: Path
+    root_index: int
+    config: ParsedConfig | None
+    error: str | None
+    fingerprint: str
+    versions: Mapping[int, VersionListing]
+    has_config_file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySnapshot:
+    """What a scan saw.
+
+    Attributes:
+        models: By name, sorted.
+        notes: What was passed over, and why.
+    """
+
+    models: Mapping[str, ModelListing] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

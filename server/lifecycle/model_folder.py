@@ -1,0 +1,108 @@
+"""Reads the parts of one model folder, by descriptor: nothing here follows a link, blocks on a FIFO or reads without a bound."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from backends.api.errors import ModelLoadError
+from server.lifecycle.bounds import MAX_COMPANIONS, MAX_CONFIG_BYTES, MAX_FOLDER_ENTRIES
+from server.lifecycle.listing import VersionListing
+from server.lifecycle.names import parse_version, shown
+from server.lifecycle.tree import EntryKind, TreeEntry, entry_of, fingerprint, kind_of, list_tree, open_beneath, open_folder
+
+CONFIG_NAME = "config.pbtxt"
+#: Folder of warm-up data next to the version folders.
+WARMUP_DIR = "warmup"
+
+
+def entries(folder: int) -> set[str]:
+    """The names in a folder.
+
+    Raises:
+        OSError: it cannot be read, or holds more than the bound.
+    """
+    names: set[str] = set()
+    with os.scandir(folder) as found:
+        for item in found:
+            names.add(item.name)
+            if len(names) > MAX_FOLDER_ENTRIES:
+                raise OSError(errno.EFBIG, f"more than {MAX_FOLDER_ENTRIES} entries in one folder")
+    return names
+
+
+def read_version(model: int, directory: Path, version: int) -> VersionListing | None:
+    """The version's folder as it is; None where the name is not a folder's."""
+    name = str(version)
+    listing = VersionListing(version=version, directory=directory / name, fingerprint="")
+    try:
+        kind = kind_of(os.stat(name, dir_fd=model, follow_symlinks=False).st_mode)
+        if kind is EntryKind.LINK:
+            error = "the version folder is a symbolic link; it must be a real folder"
+            return replace(listing, fingerprint=error, error=error)
+        if kind is not EntryKind.FOLDER:
+            return None
+        with open_folder(name, inside=model) as folder:
+            return replace(listing, fingerprint=fingerprint(list_tree(folder)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return replace(listing, fingerprint=f"{error.errno}", error=f"the version folder cannot be read: {error.strerror}")
+    except ModelLoadError as error:
+        return replace(listing, fingerprint=error.message, error=f"the version folder cannot be read: {error.message}")
+
+
+def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
+    """Notes on folders that look like versions and are none."""
+    for name in sorted(names):
+        if parse_version(name) is None and name.lstrip("+-").isdigit():
+            yield f"model '{model}': folder {shown(name)} is passed over: a version is a number from 1 without sign or leading zeros"
+
+
+def companions(folder: int, names: set[str]) -> Iterator[TreeEntry]:
+    """Files next to the version folders that a load may read: labels and warm-up data."""
+    count = 0
+    for name in sorted(names):
+        if name == CONFIG_NAME or name.startswith(".") or name.endswith("~") or parse_version(name) is not None:
+            continue
+        count += 1
+        if count > MAX_COMPANIONS:
+            raise ModelLoadError(f"more than {MAX_COMPANIONS} files lie next to the version folders")
+        try:
+            entry = entry_of(name.encode(errors="backslashreplace").decode(), os.stat(name, dir_fd=folder, follow_symlinks=False))
+            if entry.kind is EntryKind.FILE:
+                yield entry
+            elif entry.kind is EntryKind.FOLDER and name == WARMUP_DIR:
+                with open_folder(name, inside=folder) as warmup:
+                    yield from list_tree(warmup)
+        except FileNotFoundError:
+            continue
+
+
+def read_config(folder: int) -> bytes:
+    """The content of config.pbtxt.
+
+    Raises:
+        ModelLoadError: it is a link, not a plain file, too large, or unreadable.
+    """
+    try:
+        with open_beneath(folder, CONFIG_NAME) as descriptor:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ModelLoadError(f"{CONFIG_NAME} is not a plain file")
+            content = b""
+            while chunk := os.read(descriptor, MAX_CONFIG_BYTES + 1 - len(content)):
+                content += chunk
+    except OSError as error:
+        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise ModelLoadError(f"{CONFIG_NAME} cannot be read: {reason}") from error
+    if len(content) > MAX_CONFIG_BYTES:
+        raise ModelLoadError(f"{CONFIG_NAME} is larger than {MAX_CONFIG_BYTES} bytes")
+    return content
+
+
+def content_digest(content: bytes | None) -> str:
+    """A short text that is equal for equal content; None stands for no file."""
+    return "none" if content is None else blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,195 @@
+"""What the repository holds on disk, as immutable data.
+
+`<root>/<model>/config.pbtxt` and `<root>/<model>/<version>/...`, below one or several roots. A scan reads configurations and looks at files
+without opening them; it never fails as a whole because of one model: a broken model is an entry with an error.
+"""
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from backends.api.errors import ModelLoadError
+from server.config.parsed import ParsedConfig
+from server.config.pbtxt import empty_config, parse_pbtxt
+from server.lifecycle.bounds import MAX_MODELS, MAX_VERSIONS
+from server.lifecycle.listing import ModelListing, RepositorySnapshot
+from server.lifecycle.model_folder import CONFIG_NAME, companions, content_digest, entries, passed_over, read_config, read_version
+from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
+from server.lifecycle.tree import fingerprint, open_folder
+
+log = logging.getLogger("stoker.lifecycle")
+
+#: Entries of a root that are never models.
+_IGNORED = frozenset({"lost+found"})
+
+
+class RepositoryUnreadable(Exception):
+    """A root cannot be used. The message is for the operator and names the path."""
+
+
+class ModelRepository:
+    """Reads one or several root folders.
+
+    Calls block and are serialised by a lock, so that they may come from threads.
+    """
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = tuple(roots)
+        self._lock = threading.Lock()
+        self._kept: dict[int, Mapping[str, ModelListing]] = {}
+        self._unreadable: set[int] = set()
+        self._parsed: dict[Path, tuple[bytes, ParsedConfig | ModelLoadError]] = {}
+
+    def scan(self) -> RepositorySnapshot:
+        """Everything that is there now. A root that has become unreadable counts as it was last seen.
+
+        Raises:
+            RepositoryUnreadable: a root that was never read cannot be.
+        """
+        with self._lock:
+            notes: list[str] = []
+            by_root = [self._scan_root(index, notes) for index in range(len(self.roots))]
+            models: dict[str, ModelListing] = {}
+            for name in sorted({name for listings in by_root for name in listings}):
+                found = [listings[name] for listings in by_root if name in listings]
+                models[name] = found[0] if len(found) == 1 else self._ambiguous(found)
+            if len(models) > MAX_MODELS:
+                notes.append(f"only the first {MAX_MODELS} of {len(models)} models are taken")
+                models = dict(list(models.items())[:MAX_MODELS])
+            self._parsed = {path: parsed for path, parsed in self._parsed.items() if path.name in models}
+            return RepositorySnapshot(models, tuple(notes))
+
+    def find(self, name: str) -> ModelListing | None:
+        """The model `name` as it is now; None if no root has it."""
+        if not is_model_name(name) or name.startswith(".") or name in _IGNORED:
+            return None
+        with self._lock:
+            found = [listing for index in range(len(self.roots)) if (listing := self._find_in(index, name)) is not None]
+            if not found:
+                return None
+            return found[0] if len(found) == 1 else self._ambiguous(found)
+
+    def _scan_root(self, index: int, notes: list[str]) -> Mapping[str, ModelListing]:
+        root = self.roots[index]
+        try:
+            with open_folder(root, follow=True) as folder:
+                names = entries(folder)
+                if CONFIG_NAME in names and index not in self._kept:
+                    raise RepositoryUnreadable(
+                        f"'{root}' holds a {CONFIG_NAME}, so it is a model; give the folder that holds the model folders"
+                    )
+                listings = {name: listing for name in sorted(names) if (listing := self._candidate(index, folder, name, notes)) is not None}
+        except OSError as error:
+            return self._last_seen(index, error)
+        if index in self._unreadable:
+            self._unreadable.discard(index)
+            log.info("model repository %d ('%s') is readable again", index + 1, root.name)
+        self._kept[index] = listings
+        return listings
+
+    def _last_seen(self, index: int, error: OSError) -> Mapping[str, ModelListing]:
+        root = self.roots[index]
+        if index not in self._kept:
+            raise RepositoryUnreadable(f"model repository '{root}' cannot be read: {error.strerror or error}") from error
+        if index not in self._unreadable:
+            self._unreadable.add(index)
+            log.error(
+                "model repository %d ('%s') cannot be read any more (%s); what it held goes on serving",
+                index + 1,
+                root.name,
+                error.strerror,
+            )
+        return self._kept[index]
+
+    def _candidate(self, index: int, folder: int, name: str, notes: list[str]) -> ModelListing | None:
+        """The entry `name` of a root as a model; None for what is none."""
+        if name.startswith(".") or name in _IGNORED:
+            return None
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+            is_linked_folder = stat.S_ISLNK(mode) and stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode)
+        except OSError:
+            return None
+        if not stat.S_ISDIR(mode) and not is_linked_folder:
+            return None
+        if not is_model_name(name):
+            notes.append(f"folder {shown(name)} is passed over: a model name is {MODEL_NAME_RULE}")
+            return None
+        if is_linked_folder:
+            return self._broken(index, name, "the model folder is a symbolic link; it must be a real folder")
+        listing = self._read_model(index, folder, name, notes)
+        if listing is None:
+            notes.append(f"folder '{name}' is passed over: it has neither a {CONFIG_NAME} nor a version folder such as '1'")
+        return listing
+
+    def _find_in(self, index: int, name: str) -> ModelListing | None:
+        try:
+            with open_folder(self.roots[index], follow=True) as folder:
+                return self._candidate(index, folder, name, [])
+        except OSError as error:
+            return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
+
+    def _broken(self, index: int, name: str, error: str) -> ModelListing:
+        directory = self.roots[index] / name
+        return ModelListing(name=name, directory=directory, root_index=index, config=None, error=error, fingerprint=error, versions={})
+
+    def _ambiguous(self, found: Sequence[ModelListing]) -> ModelListing:
+        where = " and ".join(f"{listing.root_index + 1} ('{self.roots[listing.root_index].name}')" for listing in found)
+        return replace(
+            found[0],
+            config=None,
+            error=f"the name is taken in model repositories {where}; it must be in one only",
+            fingerprint="\n".join(listing.fingerprint for listing in found),
+        )
+
+    def _read_model(self, index: int, root: int, name: str, notes: list[str]) -> ModelListing | None:
+        directory = self.roots[index] / name
+        try:
+            with open_folder(name, inside=root) as folder:
+                names = entries(folder)
+                numbers = sorted(number for entry in names if (number := parse_version(entry)) is not None)
+                versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
+                if len(numbers) > MAX_VERSIONS:
+                    notes.append(f"model '{name}': only the highest {MAX_VERSIONS} of {len(numbers)} versions are taken")
+                if CONFIG_NAME not in names and not versions:
+                    return None
+                notes.extend(passed_over(folder, name, names))
+                beside = fingerprint(companions(folder, names))
+                content = read_config(folder) if CONFIG_NAME in names else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return self._broken(index, name, f"the model folder cannot be read: {error.strerror}")
+        except ModelLoadError as error:
+            return replace(self._broken(index, name, error.message), versions=versions, has_config_file=CONFIG_NAME in names)
+        parsed = self._parse(directory, name, content)
+        return ModelListing(
+            name=name,
+            directory=directory,
+            root_index=index,
+            config=parsed if isinstance(parsed, ParsedConfig) else None,
+            error=None if isinstance(parsed, ParsedConfig) else parsed.message,
+            fingerprint=f"{content_digest(content)} {beside}",
+            versions=versions,
+            has_config_file=content is not None,
+        )
+
+    def _parse(self, directory: Path, name: str, content: bytes | None) -> ParsedConfig | ModelLoadError:
+        if content is None:
+            return empty_config(name)
+        known = self._parsed.get(directory)
+        if known is not None and known[0] == content:
+            return known[1]
+        result: ParsedConfig | ModelLoadError
+        try:
+            result = parse_pbtxt(content.decode(), source=f"{name}/{CONFIG_NAME}", model_name=name)
+        except UnicodeDecodeError as error:
+            result = ModelLoadError(f"{name}/{CONFIG_NAME}: not UTF-8 at byte {error.start}")
+        except ModelLoadError as error:
+            result = error
+        self._parsed[directory] = (content, result)
+        return result

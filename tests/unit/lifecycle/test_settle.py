@@ -1,0 +1,145 @@
+"""What appears, changes or vanishes counts only once it stays as it is."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
+from server.lifecycle.settle import Settler
+
+S = 1_000_000_000
+
+
+def snapshot(**models: dict[int, str] | tuple[str, dict[int, str]]) -> RepositorySnapshot:
+    """Models by name: version -> fingerprint, with a config fingerprint before it where it matters."""
+    listings = {}
+    for name, given_ in models.items():
+        config, versions = given_ if isinstance(given_, tuple) else ("c", given_)
+        listings[name] = ModelListing(
+            name=name,
+            directory=Path(name),
+            root_index=0,
+            config=None,
+            error=None,
+            fingerprint=config,
+            versions={v: VersionListing(version=v, directory=Path(name, str(v)), fingerprint=f) for v, f in versions.items()},
+        )
+    return RepositorySnapshot(listings)
+
+
+def seen(settled: RepositorySnapshot) -> dict[str, tuple[str, dict[int, str]]]:
+    return {
+        name: (model.fingerprint, {v: part.fingerprint for v, part in model.versions.items()}) for name, model in settled.models.items()
+    }
+
+
+def started(**models: dict[int, str]) -> Settler:
+    settler = Settler(S)
+    settler.start(snapshot(**models))
+    return settler
+
+
+def test_at_start_everything_counts() -> None:
+    settled, is_settled = started(m={1: "a"}).settle(snapshot(m={1: "a"}), 0)
+    assert seen(settled) == {"m": ("c", {1: "a"})}
+    assert is_settled
+
+
+def test_a_new_version_counts_after_it_stayed_the_same() -> None:
+    settler = started(m={1: "a"})
+    for now, fingerprint, expected in [(0, "half", {1: "a"}), (S, "whole", {1: "a"}), (2 * S - 1, "whole", {1: "a"})]:
+        settled, is_settled = settler.settle(snapshot(m={1: "a", 2: fingerprint}), now)
+        assert seen(settled)["m"][1] == expected
+        assert not is_settled
+    settled, is_settled = settler.settle(snapshot(m={1: "a", 2: "whole"}), 2 * S)
+    assert seen(settled)["m"][1] == {1: "a", 2: "whole"}
+    assert is_settled
+
+
+def test_an_edited_version_counts_as_before_until_it_settles() -> None:
+    settler = started(m={1: "a"})
+    assert seen(settler.settle(snapshot(m={1: "b"}), 0)[0])["m"][1] == {1: "a"}
+    assert seen(settler.settle(snapshot(m={1: "b"}), S)[0])["m"][1] == {1: "b"}
+
+
+def test_an_edited_config_counts_as_before_until_it_settles() -> None:
+    settler = started(m={1: "a"})
+    assert seen(settler.settle(snapshot(m=("new", {1: "a"})), 0)[0])["m"][0] == "c"
+    assert seen(settler.settle(snapshot(m=("new", {1: "a"})), S)[0])["m"][0] == "new"
+
+
+def test_a_change_that_is_taken_back_was_none() -> None:
+    settler = started(m={1: "a"})
+    settler.settle(snapshot(m={1: "b"}), 0)
+    settled, is_settled = settler.settle(snapshot(m={1: "a"}), S)
+    assert seen(settled)["m"][1] == {1: "a"}
+    assert is_settled
+
+
+def test_a_new_model_counts_with_its_first_whole_version() -> None:
+    settler = started()
+    assert seen(settler.settle(snapshot(m={}), 0)[0]) == {}
+    assert seen(settler.settle(snapshot(m={1: "half"}), S // 2)[0]) == {}
+    assert seen(settler.settle(snapshot(m={1: "half"}), S)[0]) == {}, "the config has settled, the version has not"
+    assert seen(settler.settle(snapshot(m={1: "half"}), 2 * S)[0]) == {"m": ("c", {1: "half"})}
+
+
+def test_a_new_model_that_stays_without_versions_counts_as_such() -> None:
+    settler = started()
+    settler.settle(snapshot(m={}), 0)
+    assert seen(settler.settle(snapshot(m={}), S)[0]) == {"m": ("c", {})}
+    settled, _ = settler.settle(snapshot(m={1: "half"}), S)
+    assert seen(settled) == {"m": ("c", {})}, "once it counts it does not stop counting because a version arrives"
+
+
+def test_a_model_that_comes_back_in_time_never_went() -> None:
+    settler = started(m={1: "a"})
+    settled, is_settled = settler.settle(snapshot(), 0)
+    assert seen(settled) == {"m": ("c", {1: "a"})}
+    assert not is_settled
+    assert seen(settler.settle(snapshot(m={1: "b"}), S // 2)[0]) == {"m": ("c", {1: "a"})}
+    assert seen(settler.settle(snapshot(m={1: "b"}), 2 * S)[0]) == {"m": ("c", {1: "b"})}
+
+
+def test_a_model_that_stays_away_is_gone() -> None:
+    settler = started(m={1: "a"})
+    settler.settle(snapshot(), 0)
+    settled, is_settled = settler.settle(snapshot(), S)
+    assert seen(settled) == {}
+    assert is_settled
+
+
+def test_a_version_goes_only_when_nothing_that_may_replace_it_is_arriving() -> None:
+    settler = started(m={1: "a"})
+    settler.settle(snapshot(m={2: "h1"}), 0)
+    assert seen(settler.settle(snapshot(m={2: "h2"}), 2 * S)[0])["m"][1] == {1: "a"}
+    assert seen(settler.settle(snapshot(m={2: "h2"}), 3 * S)[0])["m"][1] == {2: "h2"}
+
+
+VERSIONS = st.dictionaries(st.integers(1, 3), st.sampled_from("ab"), max_size=3)
+SNAPSHOTS = st.dictionaries(st.sampled_from("mn"), st.tuples(st.sampled_from("cd"), VERSIONS), max_size=2).map(
+    lambda models: snapshot(**models)
+)
+
+
+@given(SNAPSHOTS, st.lists(st.tuples(SNAPSHOTS, st.integers(0, 2 * S))), SNAPSHOTS)
+def test_whatever_happened_before_what_stays_is_what_counts(first, history, last) -> None:
+    settler = Settler(S)
+    settler.start(first)
+    now = 0
+    for scan, step in [*history, (last, 0)]:
+        now += step
+        settler.settle(scan, now)
+    settler.settle(last, now + S)
+    settled, is_settled = settler.settle(last, now + 2 * S)
+    assert is_settled
+    assert seen(settled) == seen(last)
+
+
+@given(SNAPSHOTS, st.lists(SNAPSHOTS))
+def test_nothing_changes_while_no_time_passes(first, scans) -> None:
+    settler = Settler(S)
+    settler.start(first)
+    for scan in scans:
+        assert seen(settler.settle(scan, 0)[0]) == seen(first)
