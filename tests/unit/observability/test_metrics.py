@@ -1,6 +1,7 @@
 """The exposition: Triton's lines to the letter, our own beside them, and series that live as long as their version."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -130,8 +131,8 @@ def test_hostile_names_and_tags_cannot_forge_a_series() -> None:
 
 def test_a_name_that_is_not_utf8_does_not_cost_the_scrape() -> None:
     metrics = Metrics(FakeClock())
-    metrics.version("caf\udce9", 1, {})
-    assert 'nv_inference_count{model="caf?",version="1"} 0' in lines_of(metrics)
+    metrics.version("na\udcefve", 1, {})
+    assert 'nv_inference_count{model="na?ve",version="1"} 0' in lines_of(metrics)
 
 
 def test_numbers_are_written_exactly() -> None:
@@ -220,3 +221,11 @@ def test_prometheus_own_linter_complains_of_triton_names_only() -> None:
     complaints = (done.stdout + done.stderr).decode().splitlines()
     assert [line for line in complaints if not line.startswith("nv_")] == []
     assert complaints, "promtool is known to dislike Triton's names: silence means that it read nothing"
+
+
+def test_every_metric_is_explained_in_the_documentation() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text()
+    names = {line.split()[2] for line in lines_of(busy_metrics()) if line.startswith("# TYPE")}
+    ours = {name for name in names if name.startswith(("nv_", "stoker_"))}
+    assert {name for name in ours if f"`{name}`" not in page} == set()
+    assert set(re.findall(r"^\| `((?:nv|stoker)_\w+)`", page, re.MULTILINE)) <= ours, "explained, but not there"
