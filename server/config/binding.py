@@ -103,6 +103,10 @@ class Binder:
         if self._is_json and not entry.is_list:
             self._report.error(at, "takes a list", line=entry.line)
             return
+        if entry.is_list and field.message_type is None and at in self._lines:
+            # The format would join the two lists; nobody who wrote both meant that.
+            self._report.error(at, f"written twice{_first(self._lines[at])}", line=entry.line)
+            return
         self._lines.setdefault(at, entry.line)
         container: Any = getattr(message, field.name)
         for value in entry.values:
@@ -195,7 +199,7 @@ class Binder:
         if value.text not in kinds.values_by_name:
             # Two dialects may share an enum, told apart by prefix: suggest within the one that was meant.
             prefix = value.text.partition("_")[0]
-            others = [name for name in kinds.values_by_name if name not in names and name.partition("_")[0] == prefix]
+            others = [name for name, kind in kinds.values_by_name.items() if kind.number >= self._enum_bound and name.startswith(prefix)]
             raise _Unreadable(f"unknown value {_quoted(value)}{allowed_names(value.text[:40], others or names)}")
         return kinds.values_by_name[value.text].number
 

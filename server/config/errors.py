@@ -40,6 +40,6 @@ def allowed_names(wrong: str, allowed: Iterable[str]) -> str:
     """The end of a message about an unknown name: `; did you mean 'x'? allowed: x, y, z`."""
     names = list(allowed)
     folded = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(wrong.lower(), folded, n=1)
+    close = difflib.get_close_matches(wrong.lower(), folded, n=1, cutoff=0.5)
     hint = f"; did you mean '{folded[close[0]]}'?" if close else ";"
     return f"{hint} allowed: {', '.join(names) or 'nothing'}"
