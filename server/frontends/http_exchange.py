@@ -1,0 +1,115 @@
+"""One HTTP exchange at ASGI level: reading the body under the limits, sending an answer, naming an error."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from backends.api.errors import ServingError, TooLarge
+from server.engine.interface import Engine
+from server.frontends.http_compression import ENCODINGS, UnsupportedEncoding, decompress
+from server.frontends.kserve.inference import no_room
+from server.frontends.limits import Limits
+from server.frontends.status import kserve_status, retry_after_seconds
+
+Receive = Any
+Send = Any
+Scope = Any
+HeaderList = list[tuple[bytes, bytes]]
+#: Set in the scope of a request once its whole body has been taken in.
+BODY_READ = "stoker.body_read"
+INTERNAL_TEXT = "internal error: see the server's log"
+
+
+class ClientGone(Exception):
+    """The client went away before its request was complete: nobody is left to answer."""
+
+
+class Reservation:
+    """What one request holds of the budget of bytes in flight; a context manager that gives all of it back."""
+
+    __slots__ = ("_engine", "_held_bytes")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._held_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Takes `size_bytes` more.
+
+        Raises:
+            Overloaded: they do not fit.
+        """
+        if not self._engine.reserve(size_bytes):
+            raise no_room(size_bytes)
+        self._held_bytes += size_bytes
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._engine.release(self._held_bytes)
+
+
+async def read_body(scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits) -> bytes:
+    """The whole body, unpacked. Bytes are reserved as they come, so that a client holds only what it has sent.
+
+    Args:
+        scope: Of the request; `BODY_READ` is set in it.
+        receive: Of the request.
+        headers: Of the request, as a mapping.
+        reservation: What the request holds of the budget.
+        limits: `http_body_bytes` caps the body as it comes and unpacked.
+
+    Raises:
+        TooLarge: it exceeds the cap, or says it will. Overloaded: no room. UnsupportedEncoding, InvalidRequest: see `decompress`.
+        ClientGone: it went away before the end.
+    """
+    most = limits.http_body_bytes
+    # The parser has checked that it is a decimal number.
+    declared = int(headers.get(b"content-length", b"0"))
+    if declared > most:
+        raise TooLarge(f"the body of {declared} bytes exceeds the limit of {most} bytes")
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"the body exceeds the limit of {most} bytes")
+        reservation.take(len(piece))
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            break
+    scope[BODY_READ] = True
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    encoding = headers.get(b"content-encoding")
+    return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits)
+
+
+async def send_response(send: Send, status: int, body: bytes, headers: HeaderList) -> None:
+    """Sends a complete answer; its length is added to `headers`."""
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_response(error: ServingError) -> tuple[int, bytes, HeaderList]:
+    """Status, body and headers that tell a client of `error`."""
+    headers: HeaderList = [(b"content-type", b"application/json")]
+    after = retry_after_seconds(error)
+    if after is not None:
+        headers.append((b"retry-after", after.encode()))
+    if isinstance(error, UnsupportedEncoding):
+        headers.append((b"accept-encoding", ", ".join(ENCODINGS).encode()))
+    return kserve_status(error).http, error_body(error.message), headers
+
+
+def error_body(text: str) -> bytes:
+    """The body of every error."""
+    # A text may quote what a client sent, lone surrogates included; those have no UTF-8 form.
+    return orjson.dumps({"error": text.encode(errors="backslashreplace").decode()})

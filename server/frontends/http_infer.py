@@ -1,0 +1,68 @@
+"""POST .../infer at ASGI level, without any framework between the connection and the codec."""
+
+import asyncio
+from typing import Final
+
+from backends.api.errors import Overloaded, QueueTimeout
+from server.engine.interface import Engine
+from server.frontends.http_compression import choose_encoding, compress
+from server.frontends.http_exchange import HeaderList, Receive, Reservation, Scope, Send, read_body, send_response
+from server.frontends.kserve import http_codec
+from server.frontends.kserve.checks import SignatureChecks
+from server.frontends.kserve.inference import in_core_words
+from server.frontends.kserve.parameters import check_model_name
+from server.frontends.limits import Limits
+from server.frontends.strict_json import memory_cost
+
+HEADER_LENGTH: Final = b"inference-header-content-length"
+_JSON: Final = (b"content-type", b"application/json")
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+
+
+class HttpInfer:
+    """Answers infer requests. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._checks = SignatureChecks(engine, limits)
+
+    async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Reads the request for (`model`, `version`), runs it and sends the answer.
+
+        Raises:
+            ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
+        """
+        engine, limits = self._engine, self._limits
+        received_ns = engine.now_ns()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        with Reservation(engine) as reservation:
+            body = await read_body(scope, receive, headers, reservation, limits)
+            check_model_name(model)
+            check = self._checks.find(model, version)
+            length = headers.get(HEADER_LENGTH)
+            header_length = None if length is None else http_codec.parse_header_length(length.decode("latin-1"), len(body))
+            text = body if header_length is None else body[:header_length]
+            reservation.take(memory_cost(text, limits))
+            target = http_codec.Target(model, version, received_ns)
+            if len(text) > limits.decode_inline_bytes:
+                decoded = await asyncio.to_thread(http_codec.decode, check, target, body, header_length, limits)
+            else:
+                decoded = http_codec.decode(check, target, body, header_length, limits)
+            try:
+                response = await engine.infer(decoded.request)
+            except (Overloaded, QueueTimeout) as error:
+                raise in_core_words(error, decoded.request.request_id) from None
+            answer, answer_header_length = http_codec.encode(engine, response, decoded)
+            answer_headers: HeaderList
+            if answer_header_length is None:
+                answer_headers = [_JSON]
+            else:
+                answer_headers = [_BINARY, (HEADER_LENGTH, b"%d" % answer_header_length)]
+            accepted = headers.get(b"accept-encoding")
+            if accepted is not None and len(answer) >= limits.compress_min_bytes:
+                encoding = choose_encoding(accepted.decode("latin-1"))
+                if encoding is not None:
+                    answer = await compress(answer, encoding, limits)
+                    answer_headers.append((b"content-encoding", encoding.encode()))
+            await send_response(send, 200, answer, answer_headers)

@@ -1,0 +1,186 @@
+"""uvicorn's HTTP/1.1 connection with what it lacks: bounds on headers, chunks and slowness, and cancelled work when a client leaves.
+
+No timer runs for a connection. It notes when its present phase began, and `HttpListener` sweeps all connections twice a second, so that
+the bounds cost a fast request next to nothing.
+"""
+
+import asyncio
+import enum
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+import orjson
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from server.frontends.limits import Limits
+
+#: Set in the scope of a request whose client is gone, just before its task is cancelled.
+CLIENT_GONE = "stoker.client_gone"
+
+
+class _Reading(enum.Enum):
+    """What the client owes us now."""
+
+    NOTHING = 0
+    HEADER = 1
+    BODY = 2
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection. Confined to: the event loop."""
+
+    def __init__(self, limits: Limits, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(config=config, server_state=server_state, app_state={}, _loop=loop)
+        self._limits = limits
+        self._reading = _Reading.HEADER
+        self._since_s = loop.time()
+        self._header_bytes = 0
+        self._body_bytes = 0
+        self._body_since_s = 0.0
+        self._chunks = 0
+        self._is_refused = False
+        self._task: asyncio.Task[None] | None = None
+        self._unsent_bytes = 0
+        self._unsent_since_s = 0.0
+
+    def sweep(self, now_s: float) -> None:
+        """Ends the connection if its client is slower than the limits allow."""
+        limits = self._limits
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
+        elif unsent_bytes and now_s - self._unsent_since_s > limits.write_idle_timeout_s:
+            self.transport.abort()
+            return
+        if self.transport.is_closing():
+            return
+        if self._reading is _Reading.HEADER and now_s - self._since_s > limits.header_timeout_s:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s")
+        elif self._reading is _Reading.BODY and not self.flow.read_paused:
+            if now_s - self._since_s > limits.body_idle_timeout_s:
+                self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no further byte of the body within {limits.body_idle_timeout_s:g} s")
+                return
+            paid_for_s = self._body_bytes / limits.body_bytes_per_s
+            if now_s - self._body_since_s > limits.body_idle_timeout_s + paid_for_s:
+                self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the body comes slower than {limits.body_bytes_per_s} bytes a second")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._cancel_work()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._unset_keepalive_if_required()
+        was_in_header = self._reading is _Reading.HEADER
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Another protocol was only offered; the request itself has been taken in, and is answered in this one.
+            return
+        except httptools.HttpParserError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
+            return
+        if self._reading is _Reading.HEADER:
+            self._header_bytes += len(data) if was_in_header else 0
+            if self._header_bytes > self._limits.header_bytes + self._limits.url_bytes:
+                self._refuse_header()
+        elif self._reading is _Reading.NOTHING and (self.cycle is None or self.cycle.response_complete):
+            # Bytes that begin no message (blank lines) do not keep a connection alive.
+            self._expect_header()
+
+    def on_message_begin(self) -> None:
+        if not self._is_refused:
+            if self._reading is not _Reading.HEADER:
+                self._expect_header()
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if self._is_refused:
+            return
+        super().on_url(url)
+        if len(self.url) > self._limits.url_bytes:
+            self._refuse(HTTPStatus.REQUEST_URI_TOO_LONG, f"the request target exceeds {self._limits.url_bytes} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_refused:
+            return
+        super().on_header(name, value)
+        if len(self.headers) > self._limits.header_count:
+            self._refuse_header()
+
+    def on_headers_complete(self) -> None:
+        if self._is_refused:
+            return
+        if sum(len(name) + len(value) for name, value in self.headers) > self._limits.header_bytes:
+            self._refuse_header()
+            return
+        self._reading = _Reading.BODY
+        self._since_s = self._body_since_s = self.loop.time()
+        self._body_bytes = self._chunks = 0
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > self._limits.chunk_count and not self._is_refused:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {self._limits.chunk_count} chunks")
+
+    def on_body(self, body: bytes) -> None:
+        if self._is_refused:
+            return
+        self._body_bytes += len(body)
+        self._since_s = self.loop.time()
+        if self.cycle.response_complete and self._body_bytes > self._limits.http_body_bytes:
+            # Answered without a look at its body, and more of it comes than anybody would have read.
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_refused:
+            self._reading = _Reading.NOTHING
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self._task = task
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _expect_header(self) -> None:
+        self._reading = _Reading.HEADER
+        self._since_s = self.loop.time()
+        self._header_bytes = 0
+
+    def _refuse_header(self) -> None:
+        limits = self._limits
+        self._refuse(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the header exceeds {limits.header_bytes} bytes or {limits.header_count} fields",
+        )
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        """Answers with `status` where no answer is under way for an earlier request, and closes."""
+        self._is_refused = True
+        of_this_request = self._reading is _Reading.BODY
+        if self.cycle is None or (not self.cycle.response_started if of_this_request else self.cycle.response_complete):
+            body = orjson.dumps({"error": text})
+            self.transport.write(
+                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+                % (status.value, status.phrase.encode(), len(body), body)
+            )
+        self._cancel_work()
+        self.transport.close()
+
+    def _cancel_work(self) -> None:
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self._task is not None and not self._task.done():
+            if cycle is not None:
+                cycle.scope[CLIENT_GONE] = True  # type: ignore[literal-required]
+            self._task.cancel()

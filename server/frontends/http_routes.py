@@ -1,0 +1,266 @@
+"""Everything under /v2 that is not hot, as a FastAPI app: it calls the same handlers as gRPC and prints their messages as JSON.
+
+Bodies are read by hand, because FastAPI would want a Content-Type that existing clients do not send, and knows no limits.
+"""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from backends.api.errors import InvalidRequest, ServingError, Unsupported
+from server.engine.interface import Engine
+from server.frontends import http_schemas as schemas
+from server.frontends.http_call import HttpCall
+from server.frontends.http_exchange import BODY_READ, INTERNAL_TEXT, ClientGone, Reservation, error_body, error_response, read_body
+from server.frontends.http_infer import HttpInfer
+from server.frontends.http_repository import load_request, unload_request
+from server.frontends.kserve.message_json import message_to_json
+from server.frontends.kserve.parameters import check_model_name, parse_version
+from server.frontends.kserve.service import KServeService
+from server.frontends.limits import Limits
+from server.frontends.strict_json import parse_bounded
+from server.pb import grpc_service_pb2 as pb
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+JSON_TYPE = "application/json"
+_MODEL = "/v2/models/{model}"
+_VERSION = "/versions/{version}"
+_Endpoint = Callable[[Request], Awaitable[Response]]
+_log = logging.getLogger(__name__)
+
+
+class RestRoutes:
+    """The routes of one HTTP front. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, infer: HttpInfer, *, metrics: bool) -> None:
+        """`metrics` says whether /metrics is served here too."""
+        self._engine = engine
+        self._limits = limits
+        self._infer = infer
+        self._service = KServeService(engine, limits)
+        self._metrics = metrics
+
+    def app(self) -> FastAPI:
+        """The app, with its OpenAPI page at /docs."""
+        server = self._engine.server()
+        app = FastAPI(
+            title=f"{server.name}: KServe v2 inference protocol",
+            version=server.version,
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
+        )
+        add = _Adder(app)
+        add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
+        add("health", "GET", "/v2/health/live", self.live, "Liveness", schemas.Live)
+        add("health", "GET", "/v2/health/ready", self.ready, "Readiness", schemas.Ready)
+        add("models", "GET", "/v2/models/stats", self.statistics, "Statistics of all models", schemas.ModelStatisticsAnswer)
+        for path in (_MODEL, _MODEL + _VERSION):
+            add("models", "GET", path, self.model_metadata, "Model metadata", schemas.ModelMetadata)
+            add("models", "GET", f"{path}/ready", self.model_ready, "Model readiness", schemas.ModelReady)
+            add("models", "GET", f"{path}/config", self.model_config, "Model configuration", None)
+            add("models", "GET", f"{path}/stats", self.statistics, "Model statistics", schemas.ModelStatisticsAnswer)
+            add("inference", "POST", f"{path}/infer", self.infer, "Inference", schemas.InferAnswer, schemas.InferRequestBody)
+            add("settings", "GET", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
+            add("settings", "POST", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
+        for root in ("/v2/repository", "/v2/repository/{repository}"):
+            index = (self.index, "Repository index", list[schemas.IndexEntryAnswer], schemas.IndexRequestBody)
+            add("repository", "POST", f"{root}/index", *index)
+            add("repository", "POST", f"{root}/models/{{model}}/load", self.load, "Load a model", None, schemas.LoadRequestBody)
+            add("repository", "POST", f"{root}/models/{{model}}/unload", self.unload, "Unload a model", None, schemas.UnloadRequestBody)
+        for root in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+            for path in (root, f"{root}/region/{{region}}"):
+                add("shared memory", "GET", f"{path}/status", self.shared_memory_status, "Registered regions (none)", None)
+                add("shared memory", "POST", f"{path}/unregister", self.shared_memory_unregister, "Unregister", None)
+            add("shared memory", "POST", f"{root}/region/{{region}}/register", self.no_shared_memory, "Register (not offered)", None)
+        for method in ("GET", "POST"):
+            add("settings", method, "/v2/trace/setting", self.no_trace, "Trace settings (not offered)", None)
+            add("settings", method, "/v2/logging", self.no_log_settings, "Log settings (not offered)", None)
+        if self._metrics:
+            add("server", "GET", "/metrics", self.metrics, "Prometheus metrics", None)
+        return app
+
+    async def live(self, request: Request) -> Response:
+        answer = await self._service.server_live(pb.ServerLiveRequest(), _call(request))
+        return _json({"live": answer.live}, 200 if answer.live else 400)
+
+    async def ready(self, request: Request) -> Response:
+        answer = await self._service.server_ready(pb.ServerReadyRequest(), _call(request))
+        return _json({"ready": answer.ready}, 200 if answer.ready else 400)
+
+    async def server_metadata(self, request: Request) -> Response:
+        return _message(await self._service.server_metadata(pb.ServerMetadataRequest(), _call(request)))
+
+    async def model_metadata(self, request: Request) -> Response:
+        name, version = _target(request)
+        return _message(await self._service.model_metadata(pb.ModelMetadataRequest(name=name, version=version), _call(request)))
+
+    async def model_ready(self, request: Request) -> Response:
+        name, version = _target(request)
+        answer = await self._service.model_ready(pb.ModelReadyRequest(name=name, version=version), _call(request))
+        return _json({"name": name, "ready": answer.ready}, 200 if answer.ready else 400)
+
+    async def model_config(self, request: Request) -> Response:
+        name, version = _target(request)
+        answer = await self._service.model_config(pb.ModelConfigRequest(name=name, version=version), _call(request))
+        return _message(answer.config)
+
+    async def statistics(self, request: Request) -> Response:
+        name, version = _target(request) if "model" in request.path_params else ("", "")
+        return _message(await self._service.model_statistics(pb.ModelStatisticsRequest(name=name, version=version), _call(request)))
+
+    async def infer(self, request: Request) -> Response:
+        name, version = _target(request)
+        return _Direct(self._infer, name, parse_version(version, name))
+
+    async def index(self, request: Request) -> Response:
+        given = await self._read_object(request)
+        ready = given.get("ready", False)
+        if not isinstance(ready, bool):
+            raise InvalidRequest("'ready' must be a boolean")
+        message = pb.RepositoryIndexRequest(repository_name=_repository(request), ready=ready)
+        answer = await self._service.repository_index(message, _call(request))
+        # What was never loaded has no version and no state: left out, as Triton does.
+        return _json([{key: value for key, value in message_to_json(entry).items() if value} for entry in answer.models])
+
+    async def load(self, request: Request) -> Response:
+        name = check_model_name(request.path_params["model"])
+        message = load_request(name, _repository(request), await self._read_object(request))
+        await self._service.repository_model_load(message, _call(request))
+        return _json({})
+
+    async def unload(self, request: Request) -> Response:
+        name = check_model_name(request.path_params["model"])
+        message = unload_request(name, _repository(request), await self._read_object(request))
+        await self._service.repository_model_unload(message, _call(request))
+        return _json({})
+
+    async def shared_memory_status(self, request: Request) -> Response:
+        message = pb.SystemSharedMemoryStatusRequest(name=request.path_params.get("region", ""))
+        await self._service.system_shared_memory_status(message, _call(request))
+        return _json([])
+
+    async def shared_memory_unregister(self, request: Request) -> Response:
+        message = pb.SystemSharedMemoryUnregisterRequest(name=request.path_params.get("region", ""))
+        await self._service.system_shared_memory_unregister(message, _call(request))
+        return _json({})
+
+    async def no_shared_memory(self, request: Request) -> Response:
+        message = pb.SystemSharedMemoryRegisterRequest(name=request.path_params["region"])
+        return _message(await self._service.system_shared_memory_register(message, _call(request)))
+
+    async def no_trace(self, request: Request) -> Response:
+        return _message(await self._service.trace_setting(pb.TraceSettingRequest(), _call(request)))
+
+    async def no_log_settings(self, request: Request) -> Response:
+        return _message(await self._service.log_settings(pb.LogSettingsRequest(), _call(request)))
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._engine.metrics_text(), media_type=METRICS_TYPE)
+
+    async def _read_object(self, request: Request) -> dict[str, Any]:
+        """The JSON object of a control request's body; empty where there is no body."""
+        with Reservation(self._engine) as reservation:
+            body = await read_body(request.scope, request.receive, dict(request.scope["headers"]), reservation, self._limits)
+            given = parse_bounded(body, self._limits) if body else {}
+        if not isinstance(given, dict):
+            raise InvalidRequest("the request must be a JSON object")
+        return given
+
+
+class _Direct(Response):
+    """Hands an infer request that came through FastAPI to the same code as one that did not."""
+
+    def __init__(self, infer: HttpInfer, model: str, version: int | None) -> None:
+        super().__init__()
+        self._infer = infer
+        self._model = model
+        self._version = version
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._infer.respond(self._model, self._version, scope, receive, send)
+
+
+class _Adder:
+    """Adds routes with their documentation, path parameters included."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    def __call__(
+        self, tag: str, method: str, path: str, endpoint: _Endpoint, summary: str, answer: Any, body: type[BaseModel] | None = None
+    ) -> None:
+        documented: dict[str, Any] = {
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", path)
+            ]
+        }
+        if body is not None:
+            schema = body.model_json_schema()
+            documented["requestBody"] = {"content": {JSON_TYPE: {"schema": schema}}}
+        responses: dict[int | str, dict[str, Any]] = {"default": {"model": schemas.ErrorAnswer, "description": "Failure"}}
+        if answer is not None:
+            responses[200] = {"model": answer}
+        self._app.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            summary=summary,
+            tags=[tag],
+            responses=responses,
+            openapi_extra=documented,
+            response_class=Response,
+            name=f"{method} {path}",
+        )
+
+
+def _call(request: Request) -> HttpCall:
+    return HttpCall(request.scope["headers"])
+
+
+def _target(request: Request) -> tuple[str, str]:
+    version = request.path_params.get("version", "")
+    if version and not (version.isascii() and version.isdigit()):
+        raise HTTPException(404)
+    return check_model_name(request.path_params["model"]), version
+
+
+def _repository(request: Request) -> str:
+    if "repository" in request.path_params:
+        raise Unsupported("'repository_name' specification is not supported")
+    return ""
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type=JSON_TYPE)
+
+
+def _message(message: Any) -> Response:
+    return _json(message_to_json(message))
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ServingError):
+        raise error
+    status, body, headers = error_response(error)
+    if request.method == "POST" and BODY_READ not in request.scope:
+        headers.append((b"connection", b"close"))
+    return Response(body, status, {name.decode(): value.decode() for name, value in headers})
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return Response(error_body(error.detail), error.status_code, error.headers, media_type=JSON_TYPE)
+
+
+async def _answer_defect(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ClientGone):
+        _log.error("%s failed unexpectedly", request.scope["path"], exc_info=error)
+    return Response(error_body(INTERNAL_TEXT), 500, media_type=JSON_TYPE)

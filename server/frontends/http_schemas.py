@@ -1,0 +1,136 @@
+"""What the OpenAPI page says of bodies. Documentation only: requests are judged by the codecs, answers printed by them."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+Parameters = dict[str, bool | int | float | str]
+
+
+class ErrorAnswer(BaseModel):
+    """Any failure."""
+
+    error: str
+
+
+class Live(BaseModel):
+    """Whether the process serves."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """Whether the server is ready for inference."""
+
+    ready: bool
+
+
+class ModelReady(BaseModel):
+    """Whether a model (version) is ready for inference."""
+
+    name: str
+    ready: bool
+
+
+class ServerMetadata(BaseModel):
+    """Who answers."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """One input or output; -1 in `shape` where the size varies."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    """What a model takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class InferInput(BaseModel):
+    """One input: `data`, or parameter `binary_data_size` and bytes behind the JSON part."""
+
+    name: str
+    datatype: str = Field(examples=["FP32"])
+    shape: list[int]
+    parameters: Parameters | None = None
+    data: list[Any] | None = None
+
+
+class InferRequestedOutput(BaseModel):
+    """An output wanted; parameters `binary_data`, `classification`."""
+
+    name: str
+    parameters: Parameters | None = None
+
+
+class InferRequestBody(BaseModel):
+    """An inference request."""
+
+    id: str | None = None
+    parameters: Parameters | None = None
+    inputs: list[InferInput]
+    outputs: list[InferRequestedOutput] | None = Field(None, description="All outputs where left out")
+
+
+class InferOutput(BaseModel):
+    """One output, row-major."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters | None = None
+    data: list[Any] | None = None
+
+
+class InferAnswer(BaseModel):
+    """The answer to an inference request."""
+
+    id: str | None = None
+    model_name: str
+    model_version: str
+    outputs: list[InferOutput]
+
+
+class ModelStatisticsAnswer(BaseModel):
+    """Statistics for each version, durations in nanoseconds."""
+
+    model_stats: list[dict[str, Any]]
+
+
+class IndexRequestBody(BaseModel):
+    """What the index should hold."""
+
+    ready: bool = False
+
+
+class IndexEntryAnswer(BaseModel):
+    """One model version; version and state are left out where it was never loaded."""
+
+    name: str
+    version: str | None = None
+    state: str | None = None
+    reason: str | None = None
+
+
+class LoadRequestBody(BaseModel):
+    """Parameters `config` (ModelConfig as JSON) and `file:<path>` (base64)."""
+
+    parameters: dict[str, str] | None = None
+
+
+class UnloadRequestBody(BaseModel):
+    """Parameter `unload_dependents`."""
+
+    parameters: dict[str, bool] | None = None

@@ -1,0 +1,115 @@
+"""The HTTP fronts: one for all protocols, one for metrics alone.
+
+The infer route goes straight from the connection to the codec; every other path goes to FastAPI.
+"""
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+from backends.api.errors import ServingError
+from server.engine.interface import Engine
+from server.frontends.http_exchange import (
+    BODY_READ,
+    INTERNAL_TEXT,
+    ClientGone,
+    HeaderList,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    error_response,
+    send_response,
+)
+from server.frontends.http_infer import HttpInfer
+from server.frontends.http_listener import HttpListener
+from server.frontends.http_protocol import CLIENT_GONE
+from server.frontends.http_routes import METRICS_TYPE, RestRoutes
+from server.frontends.limits import Limits
+
+_INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]{1,18}))?/infer\Z", re.ASCII)
+_JSON_HEADERS = ((b"content-type", b"application/json"),)
+_log = logging.getLogger(__name__)
+
+
+class HttpFront:
+    """Serves KServe v2 with Triton's extensions over HTTP. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, address: str, port: int, *, metrics: bool = True) -> None:
+        """Listens on `address:port` once started (port 0: any free one); `metrics` serves /metrics here too."""
+        infer = HttpInfer(engine, limits)
+        self._listener = HttpListener(_Dispatcher(infer, RestRoutes(engine, limits, infer, metrics=metrics).app()), limits, address, port)
+
+    async def start(self) -> int:
+        """Begins to serve; returns the real port.
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+        return await self._listener.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new requests; those in work have `grace_s` seconds to end, then they are cut off."""
+        await self._listener.stop(grace_s)
+
+
+class MetricsFront:
+    """Serves /metrics and nothing else, for a port of its own. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, address: str, port: int) -> None:
+        """Listens on `address:port` once started; port 0: any free one."""
+        self._engine = engine
+        self._listener = HttpListener(self._answer, limits, address, port)
+
+    async def start(self) -> int:
+        """As `HttpFront.start`."""
+        return await self._listener.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """As `HttpFront.stop`."""
+        await self._listener.stop(grace_s)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/metrics":
+            await send_response(send, 404, error_body("Not Found"), list(_JSON_HEADERS))
+        elif scope["method"] not in ("GET", "HEAD"):
+            await send_response(send, 405, error_body("Method Not Allowed"), [*_JSON_HEADERS, (b"allow", b"GET, HEAD")])
+        else:
+            await send_response(send, 200, self._engine.metrics_text(), [(b"content-type", METRICS_TYPE.encode())])
+
+
+class _Dispatcher:
+    """The ASGI app of `HttpFront`: tells the infer route from all others, and is the last stop of every error."""
+
+    def __init__(self, infer: HttpInfer, others: Any) -> None:
+        self._infer = infer
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = _INFER.match(scope["path"]) if scope["method"] == "POST" else None
+        try:
+            if route is None:
+                await self._others(scope, receive, send)
+            else:
+                version = route[2]
+                await self._infer.respond(route[1], None if version is None else int(version), scope, receive, send)
+        except ServingError as error:
+            await _send_error(scope, send, *error_response(error))
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            if CLIENT_GONE not in scope:
+                raise
+        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
+            if route is not None:
+                # FastAPI has logged and answered its own.
+                _log.exception("%s failed unexpectedly", scope["path"])
+                await _send_error(scope, send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))
+
+
+async def _send_error(scope: Scope, send: Send, status: int, body: bytes, headers: HeaderList) -> None:
+    if BODY_READ not in scope:
+        # The rest of the request is still on its way, and will not be read.
+        headers.append((b"connection", b"close"))
+    await send_response(send, status, body, headers)
