@@ -5,15 +5,14 @@ Stop: ready turns false, the fronts take no new work, what is in flight finishes
 """
 
 import asyncio
-import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Coroutine, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, Literal
 
 import uvloop
 
@@ -22,7 +21,7 @@ from backends.api.cpu import usable_cores
 from backends.api.registry import BackendRegistry
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
-from server.frontends.listen import PortInUse
+from server.fronts import Endpoint, Fronts
 from server.lifecycle.loader import LoaderSettings, VersionLoader
 from server.lifecycle.manager import ModelManager
 from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
@@ -30,13 +29,13 @@ from server.lifecycle.settings import LifecycleSettings
 from server.lifecycle.snapshot_area import snapshot_area
 from server.observability import logs
 from server.observability.banner import print_startup
+from server.observability.logs import Logs
 from server.observability.metrics import Metrics
+from server.ready_file import ReadyFile
 from server.server_config import ServerConfig
 
 log = logging.getLogger("stoker.server")
 
-#: How often a start that is not ready yet is looked at again.
-READY_CHECK_S = 0.05
 #: Answering what is in flight may use the whole exit timeout; closing models gets this much more.
 UNLOAD_GRACE_S = 5.0
 
@@ -52,15 +51,12 @@ def run(config: ServerConfig) -> int:
         StartError: a port is taken, or a repository or folder cannot be used.
     """
     try:
-        logs.configure(config.logs)
-        with snapshot_area(config.snapshot_dir) as area:
-            return uvloop.run(_serve(config, area))
+        with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
+            return uvloop.run(_serve(config, area, sink))
     except RepositoryUnreadable as error:
         raise StartError(str(error)) from error
-    except PortInUse as error:
-        raise StartError(str(error)) from error
-    except OSError as error:
-        raise StartError(f"{error.filename or 'start'}: {error.strerror or error}") from error
+    except OSError as error:  # PortInUse among them, whose text says it all
+        raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
 class _Shutdown:
@@ -79,63 +75,80 @@ class _Shutdown:
         self.asked.set()
 
 
-async def _serve(config: ServerConfig, area: Path) -> int:
-    loop = asyncio.get_running_loop()
-    shutdown = _Shutdown(loop)
+async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
+    shutdown = _Shutdown(asyncio.get_running_loop())
+    manager, engine = _build(config, area, sink)
+    fronts = Fronts(engine, config)
+    ready_file = ReadyFile(config.ready_file)
+    asked = asyncio.create_task(shutdown.asked.wait())
+    try:
+        endpoints = await fronts.start()
+        await manager.start()
+        await _unless(asked, manager.wait_initial())
+        if manager.must_exit:
+            log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
+            return 1
+        if not asked.done():
+            _announce(engine, endpoints, as_json=sink.is_json and config.logs.file is None)
+            ports = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
+            await _unless(asked, ready_file.write_once_ready(engine, ports))
+        await asked
+        return 0
+    finally:
+        asked.cancel()
+        engine.begin_shutdown()
+        ready_file.remove()
+        await fronts.stop(config.exit_timeout_s)
+        await manager.stop(UNLOAD_GRACE_S)
+        log.info("stopped")
+
+
+def _build(config: ServerConfig, area: Path, sink: Logs) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
     metrics = Metrics(clock)
-    registry = BackendRegistry()
     loader = VersionLoader(
-        registry,
+        BackendRegistry(),
         clock=clock,
-        timers=LoopTimers(loop, clock),
+        timers=LoopTimers(asyncio.get_running_loop(), clock),
         recorder=metrics,
         settings=LoaderSettings(
             snapshot_dir=area, usable_cores=config.cpu_threads or usable_cores(), max_queue_size=config.max_queue_size
         ),
     )
-    manager = ModelManager(
-        ModelRepository(config.repositories),
-        loader,
-        metrics,
-        clock,
-        LifecycleSettings(
-            control_mode=config.control_mode,
-            load_models=config.load_models,
-            poll_interval_s=config.poll_interval_s,
-            settle_s=config.settle_s,
-            exit_on_error=config.exit_on_error,
-            strict_readiness=config.strict_readiness,
-            load_concurrency=config.load_concurrency,
-            load_retries=config.load_retries,
-        ),
+    settings = LifecycleSettings(
+        control_mode=config.control_mode,
+        load_models=config.load_models,
+        poll_interval_s=config.poll_interval_s,
+        settle_s=config.settle_s,
+        exit_on_error=config.exit_on_error,
+        strict_readiness=config.strict_readiness,
+        load_concurrency=config.load_concurrency,
+        load_retries=config.load_retries,
     )
+    manager = ModelManager(ModelRepository(config.repositories), loader, metrics, clock, settings)
     engine = ServingEngine(
         manager, metrics, clock, name=config.server_id, version=version("stoker"), max_bytes_in_flight=config.limits.bytes_in_flight
     )
     metrics.watch(
         requests_in_flight=lambda: engine.requests_in_flight,
         bytes_in_flight=lambda: engine.bytes_in_flight,
+        log_lines_dropped=sink.dropped,
         is_ready=engine.is_ready,
     )
-    fronts = Fronts(engine, config)
-    watching = asyncio.create_task(_until(shutdown.asked))
-    ready_file = ReadyFile(config.ready_file)
-    try:
-        ports = await fronts.start()
-        await manager.start()
-        await _first(manager.wait_initial(), watching)
-        if not shutdown.asked.is_set():
-            if config.exit_on_error and manager.failed_models():
-                log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
-                return 1
-            print_startup(engine.index(), ports.addresses, stream=sys.stderr, is_terminal=sys.stderr.isatty())
-            await _first(ready_file.write_once_ready(engine, ports), watching)
-        await watching
-        return 0
-    finally:
-        watching.cancel()
-        engine.begin_shutdown()
-        ready_file.remove()
-        await fronts.stop(config.exit_timeout_s)
-        await manager.stop(UNLOAD_GRACE_S)
+    return manager, engine
+
+
+async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any, None]) -> None:
+    """Does `work`, but gives it up when a shutdown is asked for."""
+    task = asyncio.create_task(work)
+    await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+def _announce(engine: ServingEngine, endpoints: Mapping[str, Endpoint], *, as_json: bool) -> None:
+    addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
+    print_startup(engine.index(), addresses, stream=sys.stderr, is_terminal=sys.stderr.isatty(), as_json=as_json)

@@ -1,7 +1,7 @@
 """Every bound that a front enforces on what clients send, in one place.
 
-A front refuses what exceeds a bound before it allocates for it. Bytes in flight are not here but in the engine (`Engine.reserve`), because
-that budget is one for all fronts.
+A front refuses what exceeds a bound before it allocates for it. The budget of bytes in flight is one for all fronts and is kept by the
+engine (`Engine.reserve`); its size stands here with the others.
 """
 
 from dataclasses import dataclass, fields
@@ -14,6 +14,7 @@ class Limits:
     """Bounds on sizes, depths, counts and times.
 
     Attributes:
+        bytes_in_flight: What all requests being served hold together; one larger than that passes alone.
         grpc_message_bytes: Largest gRPC message, received or sent.
         grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
         grpc_metadata_bytes: Metadata of one gRPC call.
@@ -46,6 +47,7 @@ class Limits:
         health_watch_period_s: How often a gRPC health watcher is told of changes.
     """
 
+    bytes_in_flight: int = 512 * MIB
     grpc_message_bytes: int = (1 << 31) - 1
     grpc_concurrent_streams: int = 1000
     grpc_metadata_bytes: int = 16 * 1024

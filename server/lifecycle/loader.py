@@ -18,7 +18,8 @@ from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.files import ModelFiles
 from backends.api.registry import BackendRegistry
-from server.config.complete import choose_backend, complete
+from server.config.backend_choice import choose_backend
+from server.config.complete import complete
 from server.config.parsed import ParsedConfig
 from server.core.model_config import Execution, ModelConfig
 from server.core.timers import Timers

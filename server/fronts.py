@@ -1,0 +1,74 @@
+"""The fronts of one server as one: opened together, stopped together."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.engine.interface import Engine
+from server.server_config import ServerConfig
+
+
+class Front(Protocol):
+    """A protocol front."""
+
+    async def start(self) -> int:
+        """Binds and begins to serve; returns the real port."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new work; what is in work may take `grace_s` more seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a front listens."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class Fronts:
+    """All fronts the configuration asks for."""
+
+    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self._open: list[Front] = []
+
+    async def start(self) -> dict[str, Endpoint]:
+        """Opens every front; returns where each listens, by `grpc`, `http`, `metrics`.
+
+        Raises:
+            PortInUse: a port is taken. OSError: an address cannot be bound.
+        """
+        config, engine, limits = self._config, self._engine, self._config.limits
+        endpoints: dict[str, Endpoint] = {}
+        # Imported as needed: a server without gRPC, say, does not load it.
+        if config.grpc_port is not None:
+            from server.frontends.grpc_server import GrpcFront
+
+            grpc = GrpcFront(engine, limits, config.grpc_address, config.grpc_port, reflection=config.grpc_reflection)
+            endpoints["grpc"] = await self._open_one(grpc, config.grpc_address)
+        if config.http_port is not None:
+            from server.frontends.http_server import HttpFront
+
+            http = HttpFront(engine, limits, config.http_address, config.http_port, metrics=config.metrics_on_http)
+            endpoints["http"] = await self._open_one(http, config.http_address)
+        if config.metrics_port is not None:
+            from server.frontends.http_server import MetricsFront
+
+            metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port)
+            endpoints["metrics"] = await self._open_one(metrics, config.metrics_address)
+        return endpoints
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops them side by side, so that the grace time is one for all."""
+        await asyncio.gather(*(front.stop(grace_s) for front in self._open))
+        self._open.clear()
+
+    async def _open_one(self, front: Front, address: str) -> Endpoint:
+        port = await front.start()
+        self._open.append(front)
+        return Endpoint(address, port)
