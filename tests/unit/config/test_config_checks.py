@@ -1,0 +1,172 @@
+"""Ranges, names and contradictions that a configuration has by itself; fields that are refused or without effect."""
+
+import pytest
+
+from server.config.errors import ConfigError
+from server.config.pbtxt import parse_pbtxt
+
+
+def read(text: str) -> tuple[str, ...]:
+    return parse_pbtxt(text, source="m/config.pbtxt", model_name="m").warnings
+
+
+def problem_of(text: str) -> tuple[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    (problem,) = caught.value.problems
+    assert problem.line == 1
+    return problem.field, problem.message
+
+
+TENSOR = 'name: "x" data_type: TYPE_FP32 dims: 1'
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "words"),
+    [
+        ("max_batch_size: -1", "max_batch_size", "takes 0 to 65536"),
+        ("version_policy { latest { } }", "version_policy.latest.num_versions", "takes 1 or more"),
+        ("version_policy { specific { } }", "version_policy.specific.versions", "names no version"),
+        ("version_policy { specific { versions: [1, 0] } }", "version_policy.specific.versions[1]", "takes 1 or more, not 0"),
+        (f"input {{ {TENSOR} }} input {{ {TENSOR} }}", "input[1].name", "'x' is also the name of input[0]"),
+        (f"output {{ {TENSOR} }} output {{ {TENSOR} }}", "output[1].name", "'x' is also the name of output[0]"),
+        ("input { dims: 1 }", "input[0].name", "must be written"),
+        ('input { name: "x" dims: -2 }', "input[0].dims[0]", "takes -1 (varies) or a size of at least 1, not -2"),
+        ('input { name: "x" reshape { shape: 1 } }', "input[0].reshape", "needs 'dims' beside it"),
+        ('input { name: "x" dims: [2, -1] reshape { shape: [-1, 2] } }', "input[0].reshape.shape", "does not hold the elements"),
+        ('input { name: "x" dims: [2] reshape { } }', "input[0].reshape.shape", "does not hold the elements"),
+        ('input { name: "x" dims: [2, 2] format: FORMAT_NHWC }', "input[0].format", "FORMAT_NHWC needs 3 dims, not 2"),
+        ("instance_group { count: -1 }", "instance_group[0].count", "takes 1 to 64"),
+        ("instance_group { kind: KIND_CPU gpus: 0 }", "instance_group[0].gpus", "contradicts kind KIND_CPU"),
+        ('instance_group { name: "g" } instance_group { name: "g" }', "instance_group[1].name", "also the name of instance_group[0]"),
+        ("dynamic_batching { preferred_batch_size: 0 }", "dynamic_batching.preferred_batch_size[0]", "takes 1 to max_batch_size, not 0"),
+        ("dynamic_batching { priority_levels: 2 }", "dynamic_batching.default_priority_level", "takes 1 to priority_levels (2), not 0"),
+        ("dynamic_batching { default_priority_level: 1 }", "dynamic_batching.default_priority_level", "without 'priority_levels'"),
+        (
+            "dynamic_batching { priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value { } } }",
+            "dynamic_batching.priority_queue_policy[3]",
+            "no such level; priority_levels is 2",
+        ),
+        (
+            "dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }",
+            "dynamic_batching.preserve_ordering",
+            "contradicts 2 priority levels",
+        ),
+        (
+            "dynamic_batching { preserve_ordering: true default_queue_policy { timeout_action: DELAY } }",
+            "dynamic_batching.default_queue_policy.timeout_action",
+            "contradicts preserve_ordering",
+        ),
+        (
+            "dynamic_batching { priority_levels: 18446744073709551615 default_priority_level: 1 }",
+            "dynamic_batching.priority_levels",
+            "to 1000",
+        ),
+        ('parameters { key: "execution" value { string_value: "fork" } }', 'parameters["execution"]', "allowed: thread, inline"),
+        ('metric_tags { key: "a-b" value: "x" }', 'metric_tags["a-b"]', "not usable as a metric label"),
+        ('metric_tags { key: "model" value: "x" }', 'metric_tags["model"]', "not usable as a metric label"),
+        (
+            'model_warmup { inputs { key: "x" value { dims: 1 zero_data: true } } }',
+            'model_warmup[0].inputs["x"].data_type',
+            "must be written",
+        ),
+        (
+            'model_warmup { inputs { key: "x" value { data_type: TYPE_FP32 dims: 1 } } }',
+            'model_warmup[0].inputs["x"]',
+            "write zero_data, random_data or input_data_file",
+        ),
+        (
+            'model_warmup { inputs { key: "x" value { data_type: TYPE_FP32 dims: -1 zero_data: true } } }',
+            'model_warmup[0].inputs["x"].dims[0]',
+            "takes a size of at least 1",
+        ),
+        ("model_warmup { count: 1001 }", "model_warmup[0].count", "takes 0 to 1000"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(text: str, field: str, words: str) -> None:
+    found, message = problem_of(text)
+    assert found == field
+    assert words in message
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../other/model.onnx", "a/../../b", "a\\b", ".", "a\nb"])
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ("default_model_filename: {}", "default_model_filename"),
+        ('output {{ name: "o" dims: 1 label_filename: {} }}', "output[0].label_filename"),
+        (
+            'model_warmup {{ inputs {{ key: "x" value {{ data_type: TYPE_FP32 dims: 1 input_data_file: {} }} }} }}',
+            'model_warmup[0].inputs["x"].input_data_file',
+        ),
+    ],
+)
+def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: str) -> None:
+    quoted = '"' + path.replace("\\", "\\\\").replace("\n", "\\n") + '"'
+    found, message = problem_of(template.format(quoted))
+    assert found == field
+    assert "is not a path inside" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("sequence_batching { }", "sequence_batching"),
+        ("ensemble_scheduling { }", "ensemble_scheduling"),
+        ("batch_input { }", "batch_input"),
+        ("batch_output { }", "batch_output"),
+        ("response_cache { enable: true }", "response_cache.enable"),
+        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
+        ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),
+        ('model_operations { op_library_filename: "a.so" }', "model_operations.op_library_filename"),
+        (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),
+        (f"input {{ {TENSOR} allow_ragged_batch: true }}", "input[0].allow_ragged_batch"),
+        (f"input {{ {TENSOR} is_non_linear_format_io: true }}", "input[0].is_non_linear_format_io"),
+        (f"output {{ {TENSOR} is_shape_tensor: true }}", "output[0].is_shape_tensor"),
+        ("instance_group { rate_limiter { resources { } } }", "instance_group[0].rate_limiter.resources"),
+        ("instance_group { passive: true }", "instance_group[0].passive"),
+        ("instance_group { secondary_devices { } }", "instance_group[0].secondary_devices"),
+    ],
+)
+def test_fields_that_would_change_answers_are_refused(text: str, field: str) -> None:
+    assert problem_of(text) == (field, "not supported by this server")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+        ("optimization { input_pinned_memory { enable: true } }", "optimization.input_pinned_memory"),
+        ("optimization { priority: PRIORITY_MAX }", "optimization.priority"),
+        ("optimization { eager_batching: true }", "optimization.eager_batching"),
+        (
+            'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }',
+            "optimization.execution_accelerators.cpu_execution_accelerator",
+        ),
+        ('runtime: "x"', "runtime"),
+        ('cc_model_filenames { key: "7.5" value: "x" }', "cc_model_filenames"),
+        ("model_metrics { metric_control { } }", "model_metrics"),
+        ("instance_group { rate_limiter { priority: 2 } }", "instance_group[0].rate_limiter.priority"),
+        ('instance_group { host_policy: "x" }', "instance_group[0].host_policy"),
+        ('instance_group { profile: "x" }', "instance_group[0].profile"),
+    ],
+)
+def test_fields_that_only_advise_warn(text: str, field: str) -> None:
+    (warning,) = read(text)
+    assert warning.startswith(f"m/config.pbtxt:1: {field}: has no effect here: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "response_cache { enable: false } model_transaction_policy { decoupled: false }",
+        "instance_group { rate_limiter { } } model_repository_agents { }",
+        "input { name: \"x\" dims: [2, -1, 3] reshape { shape: [1, 2, -1, 3] } }",
+        "input { name: \"x\" dims: [1] reshape { } }",
+        "dynamic_batching { preserve_ordering: true priority_levels: 1 default_priority_level: 1 }",
+        "output { name: \"o\" dims: 1 label_filename: \"labels/en.txt\" }",
+        "optimization { graph { level: 2 } }",
+    ],
+)  # fmt: skip
+def test_sound_configurations_pass_in_silence(text: str) -> None:
+    assert read(text) == ()
