@@ -101,7 +101,9 @@ class TensorCompleter:
         if self.is_skipped and was_open:
             self._require(tensor, at, "a config with both 'input' and 'output' is not completed from the model file")
             return
-        row = self._row_shape(known, at)
+        if self._forbids_batching(known, at.partition("[")[0]):
+            return
+        row = known.shape if known.shape is None or self.message.max_batch_size == 0 else known.shape[1:]
         in_file = known.datatype.config_name
         if tensor.data_type == pb.TYPE_INVALID:
             tensor.data_type = pb.DataType.Value(in_file)  # type: ignore[assignment] # the stubs want an instance no value is of
@@ -117,18 +119,16 @@ class TensorCompleter:
             note = self.findings.inferred if was_open else self.findings.written
             note(at, _described(tensor) + (", from the model file" if was_open else ""))
 
-    def _row_shape(self, known: FileTensor, at: str) -> tuple[int, ...] | None:
-        """The file's shape without the batch dimension; None if the file does not tell it, or has no batch dimension to leave out."""
-        if known.shape is None or self.message.max_batch_size == 0:
-            return known.shape
-        if not known.shape or known.shape[0] != -1:
-            self.report.error(
-                "max_batch_size",
-                f"{self.message.max_batch_size}, but {at.partition('[')[0]} '{known.name}' of the file has shape {list(known.shape)}; "
-                "batching needs an open first dimension (-1); write max_batch_size: 0 and the whole shape as dims",
-            )
-            return None
-        return known.shape[1:]
+    def _forbids_batching(self, known: FileTensor, side: str) -> bool:
+        """Whether the config batches but this tensor cannot be; notes it."""
+        if self.message.max_batch_size == 0 or known.shape is None or known.shape[:1] == (-1,):
+            return False
+        self.report.error(
+            "max_batch_size",
+            f"{self.message.max_batch_size}, but {side} '{known.name}' of the file has shape {list(known.shape)}; "
+            "batching needs an open first dimension (-1); write max_batch_size: 0 and the whole shape as dims",
+        )
+        return True
 
     def _reconcile_dims(self, tensor: Tensor, at: str, row: tuple[int, ...] | None) -> None:
         if not tensor.dims:

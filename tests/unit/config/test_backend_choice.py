@@ -1,0 +1,77 @@
+"""Which backend a model gets, and which of its files."""
+
+import pytest
+
+from backends.api.registry import BackendRegistry
+from server.config.complete import choose_backend
+from server.config.errors import ConfigError
+from server.config.pbtxt import empty_config, parse_pbtxt
+from tests.fakes.named_backends import NamedBackend, onnx_like, registry
+
+
+def chosen(text: str, *files: str, installed: BackendRegistry | None = None) -> tuple[str, str]:
+    parsed = parse_pbtxt(text, source="m/config.pbtxt", model_name="m")
+    backend, filename = choose_backend(parsed, files, installed or registry())
+    return backend.name, filename
+
+
+def error_of(text: str, *files: str, installed: BackendRegistry | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        chosen(text, *files, installed=installed)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'backend: "onnxruntime"',
+        'backend: "onnx"',
+        'platform: "onnxruntime_onnx"',
+        'platform: "onnx"',
+        'backend: "onnxruntime" platform: "onnx"',
+    ],
+)
+def test_every_spelling_of_onnx_chooses_its_backend(text: str) -> None:
+    assert chosen(text, "model.onnx", "model.exec") == ("onnxruntime", "model.onnx")
+
+
+def test_the_version_folder_decides_where_nothing_is_written() -> None:
+    assert choose_backend(empty_config("m"), ["model.exec", "readme.txt"], registry())[0].name == "topsinference"
+
+
+def test_a_written_file_name_is_used_and_tells_the_backend() -> None:
+    assert chosen('default_model_filename: "small/fp16.onnx"', "small/fp16.onnx", "model.exec") == ("onnxruntime", "small/fp16.onnx")
+
+
+def test_a_file_written_but_not_there_is_named() -> None:
+    text = error_of('backend: "onnx"\ndefault_model_filename: "modle.onnx"', "model.onnx", "notes.txt")
+    assert text == (
+        "m/config.pbtxt:2: default_model_filename: the version folder has no file 'modle.onnx'; did you mean 'model.onnx'? "
+        "allowed: model.onnx, notes.txt"
+    )
+
+
+def test_an_unknown_backend_is_refused_with_the_installed_ones() -> None:
+    assert error_of('\nbackend: "onnxruntme"', "model.onnx") == (
+        "m/config.pbtxt:2: backend: no backend 'onnxruntme' is installed; did you mean 'onnxruntime'? "
+        "allowed: onnxruntime, topsinference, onnx"
+    )
+    assert error_of('platform: "tensorrt_plan"').startswith("m/config.pbtxt:1: platform: no platform 'tensorrt_plan' is installed; ")
+
+
+def test_backend_and_platform_that_differ_are_refused() -> None:
+    assert error_of('backend: "onnxruntime"\nplatform: "topsinference"') == (
+        "m/config.pbtxt:2: platform: 'topsinference' is of backend 'topsinference', but 'backend' says 'onnxruntime'"
+    )
+
+
+def test_no_fitting_file_is_refused_with_what_is_there_and_what_would_fit() -> None:
+    text = error_of("", "weights.bin")
+    assert "holds weights.bin" in text
+    assert "model.exec (topsinference), model.onnx (onnxruntime)" in text or "model.onnx (onnxruntime), model.exec (topsinference)" in text
+
+
+def test_files_of_two_backends_need_a_word() -> None:
+    assert "must be written" in error_of("", "model.onnx", "model.exec")
+    twins = BackendRegistry((onnx_like(), NamedBackend("other", "net.onnx")))
+    assert "fits onnxruntime and other" in error_of('default_model_filename: "a.onnx"', "a.onnx", installed=twins)

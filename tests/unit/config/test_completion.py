@@ -1,0 +1,293 @@
+"""Completing a configuration from its model file: Triton's rules, one by one."""
+
+import pytest
+
+from backends.api.model import FileTensor, ModelFacts, TensorSpec
+from backends.api.tensor import DataType
+from server.config.complete import Completion, FindingKind, complete
+from server.config.errors import ConfigError
+from server.config.pbtxt import empty_config, parse_pbtxt
+from server.core.model_config import Execution, InstanceGroup
+from tests.fakes.named_backends import NamedBackend, onnx_like
+
+FP32, INT64 = DataType.FP32, DataType.INT64
+BATCHABLE = ModelFacts((FileTensor("x", FP32, (-1, 8, -1)), FileTensor("n", INT64, (-1,))), (FileTensor("y", FP32, (-1, 10)),))
+FIXED = ModelFacts((FileTensor("x", FP32, (1, 8)),), (FileTensor("y", FP32, (-1, 10)), FileTensor("scale", FP32, ())))
+SILENT = ModelFacts(inputs=None, outputs=None)
+
+X = 'input { name: "x" data_type: TYPE_FP32 dims: [ 8, -1 ] }\n'
+N = 'input { name: "n" data_type: TYPE_INT64 dims: 1 reshape { } }\n'
+Y = 'output { name: "y" data_type: TYPE_FP32 dims: 10 }\n'
+
+
+def completed(text: str, facts: ModelFacts, backend: NamedBackend | None = None) -> Completion:
+    parsed = parse_pbtxt(text, source="m/config.pbtxt", model_name="m")
+    return complete(parsed, facts, backend or onnx_like(), "model.onnx")
+
+
+def problems_of(text: str, facts: ModelFacts, backend: NamedBackend | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        completed(text, facts, backend)
+    return str(caught.value).splitlines()
+
+
+def finding(completion: Completion, field: str) -> tuple[FindingKind, str]:
+    (found,) = [found for found in completion.findings if found.field == field]
+    return found.kind, found.text
+
+
+def warnings(completion: Completion) -> list[str]:
+    return [found.text for found in completion.findings if found.kind is FindingKind.WARNING]
+
+
+def test_a_model_without_config_is_completed_from_its_file() -> None:
+    completion = complete(empty_config("m"), BATCHABLE, onnx_like(), "model.onnx")
+    config = completion.config
+    assert config.signature.max_batch_size == 4
+    assert config.signature.inputs == (TensorSpec("x", FP32, (8, -1)), TensorSpec("n", INT64, (1,), reshape=()))
+    assert config.signature.outputs == (TensorSpec("y", FP32, (10,)),)
+    assert config.dynamic_batching is not None
+    assert config.instance_groups == (InstanceGroup(name="m", count=1),)
+    assert (config.name, config.backend, config.platform, config.model_filename) == ("m", "onnxruntime", "onnxruntime_onnx", "model.onnx")
+    assert finding(completion, "max_batch_size")[0] is FindingKind.INFERRED
+    assert finding(completion, "input[0]") == (FindingKind.INFERRED, "'x' TYPE_FP32 [8, -1], from the model file")
+    assert finding(completion, "version_policy") == (FindingKind.DEFAULT, "latest 1")
+
+
+def test_one_tensor_without_an_open_first_dimension_rules_batching_out() -> None:
+    completion = complete(empty_config("m"), FIXED, onnx_like(), "model.onnx")
+    signature = completion.config.signature
+    assert signature.max_batch_size == 0
+    assert signature.inputs[0].dims == (1, 8)
+    assert signature.outputs == (TensorSpec("y", FP32, (-1, 10)), TensorSpec("scale", FP32, (1,), reshape=()))
+    assert completion.config.dynamic_batching is None
+    assert finding(completion, "max_batch_size")[0] is FindingKind.DEFAULT
+
+
+def test_completion_is_skipped_where_inputs_and_outputs_are_written() -> None:
+    config = completed("max_batch_size: 8\n" + X + N + Y, BATCHABLE).config
+    assert config.signature.max_batch_size == 8
+    assert config.dynamic_batching is None
+
+
+def test_written_tensors_without_max_batch_size_are_not_batched() -> None:
+    text = 'input { name: "x" data_type: TYPE_FP32 dims: [-1, 8] } output { name: "y" data_type: TYPE_FP32 dims: [-1, 10] }'
+    facts = ModelFacts((FileTensor("x", FP32, (-1, 8)),), (FileTensor("y", FP32, (-1, 10)),))
+    assert completed(text, facts).config.signature.max_batch_size == 0
+
+
+def test_a_written_max_batch_size_is_kept_and_gets_a_scheduler_when_tensors_are_inferred() -> None:
+    completion = completed("max_batch_size: 16", BATCHABLE)
+    assert completion.config.signature.max_batch_size == 16
+    assert completion.config.dynamic_batching is not None
+    assert finding(completion, "max_batch_size") == (FindingKind.WRITTEN, "16")
+
+
+def test_no_scheduler_is_added_for_batches_of_one() -> None:
+    assert completed("max_batch_size: 1", BATCHABLE).config.dynamic_batching is None
+
+
+def test_a_written_scheduler_is_kept() -> None:
+    batching = completed("dynamic_batching { max_queue_delay_microseconds: 7 }", BATCHABLE).config.dynamic_batching
+    assert batching is not None
+    assert batching.max_queue_delay_us == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max_batch_size: 0", 4),
+        ('max_batch_size: 0 input { name: "x" dims: [-1, 8, -1] }', 0),
+        ('input { name: "x" dims: [8, -1] }', 4),
+    ],
+)
+def test_a_zero_max_batch_size_holds_once_tensors_are_written(text: str, expected: int) -> None:
+    assert completed(text, BATCHABLE).config.signature.max_batch_size == expected
+
+
+def test_partly_written_inputs_are_merged_by_name() -> None:
+    completion = completed('max_batch_size: 2\ninput { name: "n" }\ninput { name: "x" data_type: TYPE_FP32 dims: [ 8, 3 ] }', BATCHABLE)
+    assert completion.config.signature.inputs == (TensorSpec("n", INT64, (1,), reshape=()), TensorSpec("x", FP32, (8, 3)))
+    assert finding(completion, "input[0]")[0] is FindingKind.INFERRED
+    assert finding(completion, "input[1]") == (FindingKind.WRITTEN, "'x' TYPE_FP32 [8, 3]")
+
+
+def test_inputs_not_written_follow_those_that_are() -> None:
+    assert [spec.name for spec in completed('input { name: "n" }', BATCHABLE).config.signature.inputs] == ["n", "x"]
+
+
+def test_a_fixed_size_may_be_written_where_the_file_is_open() -> None:
+    config = completed('max_batch_size: 2 input { name: "x" dims: [8, 3] }', BATCHABLE).config
+    assert config.signature.inputs[0].dims == (8, 3)
+
+
+def test_outputs_may_be_left_out() -> None:
+    facts = ModelFacts((FileTensor("x", FP32, (8,)),), (FileTensor("y", FP32, (10,)), FileTensor("z", FP32, (1,))))
+    text = 'input { name: "x" data_type: TYPE_FP32 dims: 8 }' + Y
+    assert [spec.name for spec in completed(text, facts).config.signature.outputs] == ["y"]
+
+
+def test_optional_inputs_of_the_file_are_optional() -> None:
+    facts = ModelFacts((FileTensor("x", FP32, (8,)), FileTensor("o", FP32, (1,), optional=True)), (FileTensor("y", FP32, (10,)),))
+    assert completed("", facts).config.signature.inputs[1].optional
+    text = 'input { name: "x" data_type: TYPE_FP32 dims: 8 }' + Y
+    assert [spec.name for spec in completed(text, facts).config.signature.inputs] == ["x"]
+    insists = 'input { name: "o" optional: false }'
+    assert not completed(insists, facts).config.signature.inputs[0].optional
+
+
+def test_a_file_that_tells_nothing_needs_a_full_config() -> None:
+    assert problems_of("", SILENT) == [
+        "m/config.pbtxt:1: input: must be written: the model file does not tell it",
+        "m/config.pbtxt:1: output: must be written: the model file does not tell it",
+    ]
+    assert completed("max_batch_size: 2\n" + X + Y, SILENT).config.signature.max_batch_size == 2
+
+
+def test_a_shape_unknown_to_the_file_is_taken_from_the_config() -> None:
+    facts = ModelFacts((FileTensor("x", FP32, None),), (FileTensor("y", FP32, None),))
+    text = 'input { name: "x" data_type: TYPE_FP32 dims: [3] } output { name: "y" data_type: TYPE_FP32 dims: [5] }'
+    assert completed(text, facts).config.signature.outputs[0].dims == (5,)
+    assert problems_of("", facts)[0].startswith("m/config.pbtxt:1: input[0].dims: tensor 'x': must be written")
+
+
+@pytest.mark.parametrize(
+    ("text", "facts", "expected"),
+    [
+        (
+            '\ninput { name: "x"\n data_type: TYPE_FP16 }',
+            BATCHABLE,
+            "3: input[0].data_type: tensor 'x': the config says TYPE_FP16, the model file has TYPE_FP32",
+        ),
+        (
+            'max_batch_size: 4\ninput { name: "x"\n dims: [ 9, 2 ] }',
+            BATCHABLE,
+            "3: input[0].dims: tensor 'x': the config says [9, 2], the model file has [8, -1] beside the batch dimension",
+        ),
+        (
+            'max_batch_size: 4\noutput { name: "y" dims: [ -1, 10 ] }',
+            BATCHABLE,
+            "2: output[0].dims: tensor 'y': the config says [-1, 10], the model file has [10] beside the batch dimension; "
+            "leave the batch dimension out, or write max_batch_size: 0",
+        ),
+        (
+            'max_batch_size: 4\noutput { name: "y" dims: [ -1 ] }',
+            BATCHABLE,
+            "2: output[0].dims: tensor 'y': the config says [-1], the model file has [10] beside the batch dimension",
+        ),
+        (
+            'max_batch_size: 4\ninput { name: "n" dims: [ 1 ] }',
+            BATCHABLE,
+            "2: input[0].dims: tensor 'n': the config says [1], the model file has [] beside the batch dimension; "
+            "add 'reshape { shape: [ ] }'",
+        ),
+        (
+            'max_batch_size: 4\noutput { name: "y" dims: [ 10 ]\n reshape { shape: [ 5, 2 ] } }',
+            BATCHABLE,
+            "3: output[0].reshape.shape: tensor 'y': the config says [5, 2], the model file has [10] beside the batch dimension",
+        ),
+        ('\ninput { name: "X" }', BATCHABLE, "2: input[0].name: the model file has no input 'X'; did you mean 'x'? allowed: x, n"),
+        ('\ninput { name: "x" optional: true }', BATCHABLE, "2: input[0].optional: tensor 'x': the model file requires it"),
+        ("\nmax_batch_size: 8\n" + X + Y, BATCHABLE, "3: input: the model file also needs input 'n'"),
+        (
+            "\nmax_batch_size: 8",
+            ModelFacts((FileTensor("x", FP32, (1, 8)),), (FileTensor("y", FP32, (-1, 10)),)),
+            "2: max_batch_size: 8, but input 'x' of the file has shape [1, 8]; batching needs an open first dimension (-1); "
+            "write max_batch_size: 0 and the whole shape as dims",
+        ),
+        (
+            'max_batch_size: 2\ninput { name: "x" }\n' + N + Y,
+            BATCHABLE,
+            "2: input[0].data_type: must be written: a config with both 'input' and 'output' is not completed from the model file",
+        ),
+        (
+            "dynamic_batching {\n preferred_batch_size: 8 }",
+            BATCHABLE,
+            "2: dynamic_batching.preferred_batch_size[0]: takes 1 to max_batch_size (4), not 8",
+        ),
+        (
+            "instance_group {\n kind: KIND_GPU }",
+            BATCHABLE,
+            "2: instance_group[0].kind: KIND_GPU is not supported by backend 'onnxruntime'; allowed: KIND_AUTO, KIND_CPU",
+        ),
+        ("instance_group {\n gpus: 0 }", BATCHABLE, "2: instance_group[0].gpus: not supported by backend 'onnxruntime'"),
+    ],
+)
+def test_conflict_names_the_line_the_tensor_and_both_sides(text: str, facts: ModelFacts, expected: str) -> None:
+    assert problems_of(text, facts)[0].startswith(f"m/config.pbtxt:{expected}")
+
+
+def test_all_conflicts_are_listed() -> None:
+    text = 'input { name: "x" data_type: TYPE_INT8 }\ninput { name: "z" }\ninput { name: "n" dims: 3 }\ninstance_group { kind: KIND_MODEL }'
+    with pytest.raises(ConfigError) as caught:
+        completed(text, BATCHABLE)
+    fields = [(problem.line, problem.field) for problem in caught.value.problems]
+    assert fields == [(1, "input[0].data_type"), (2, "input[1].name"), (3, "input[2].dims"), (4, "instance_group[0].kind")]
+
+
+def test_instance_groups_are_named_and_resolved() -> None:
+    config = completed('instance_group [ { }, { name: "fast" count: 3 kind: KIND_CPU } ]', BATCHABLE).config
+    assert config.instance_groups == (InstanceGroup(name="m_0", count=1), InstanceGroup(name="fast", count=3))
+
+
+def test_kind_auto_becomes_what_the_backend_runs_on() -> None:
+    backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_MODEL", "KIND_GPU"))
+    config = completed("instance_group [ { }, { gpus: [ 0, 1 ] } ]", BATCHABLE, backend).config
+    assert [(group.kind, group.gpus) for group in config.instance_groups] == [("KIND_MODEL", ()), ("KIND_GPU", (0, 1))]
+
+
+def test_parameters_unknown_to_the_backend_only_warn() -> None:
+    text = (
+        'parameters { key: "intra_op_thread_count" value { string_value: "2" } }\n'
+        'parameters { key: "intra_op_threads" value { string_value: "2" } }\n'
+        'parameters { key: "execution" value { string_value: "inline" } }'
+    )
+    completion = completed(text, BATCHABLE)
+    assert completion.config.execution is Execution.INLINE
+    assert dict(completion.config.parameters) == {"execution": "inline", "intra_op_thread_count": "2", "intra_op_threads": "2"}
+    (warning,) = warnings(completion)
+    assert warning.startswith('m/config.pbtxt:2: parameters["intra_op_threads"]: backend ')
+    assert "does not read it; did you mean 'intra_op_thread_count'?" in warning
+
+
+def test_graph_level_labels_tags_and_warmups_reach_the_configuration() -> None:
+    text = """max_batch_size: 4
+        output { name: "y" label_filename: "labels.txt" }
+        optimization { graph { level: -1 } } metric_tags { key: "team" value: "vision" }
+        model_warmup { name: "w" batch_size: 2 inputs [
+          { key: "x" value { data_type: TYPE_FP32 dims: [ 8, 3 ] random_data: true } },
+          { key: "n" value { data_type: TYPE_INT64 dims: 1 input_data_file: "n.bin" } } ] }"""
+    config = completed(text, BATCHABLE).config
+    assert (config.graph_level, config.label_files, config.metric_tags) == (-1, {"y": "labels.txt"}, {"team": "vision"})
+    (warmup,) = config.warmups
+    assert (warmup.name, warmup.batch_size, warmup.count) == ("w", 2, 1)
+    assert (warmup.inputs["x"].is_random, warmup.inputs["x"].dims, warmup.inputs["n"].data_file) == (True, (8, 3), "n.bin")
+    assert completed("", BATCHABLE).config.graph_level is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "field", "words"),
+    [
+        ("batch_size: 5", "model_warmup[0].batch_size", "takes 0 to 4"),
+        ('inputs { key: "q" value { data_type: TYPE_FP32 dims: 1 zero_data: true } }', 'model_warmup[0].inputs["q"]', "no such input"),
+        (
+            'inputs { key: "x" value { data_type: TYPE_FP16 dims: [8, 1] zero_data: true } }',
+            'model_warmup[0].inputs["x"].data_type',
+            "TYPE_FP32",
+        ),
+        ('inputs { key: "x" value { data_type: TYPE_FP32 dims: [7, 1] zero_data: true } }', 'model_warmup[0].inputs["x"].dims', "[8, -1]"),
+        ("", "model_warmup[0].inputs", "lacks input(s) x, n"),
+    ],
+)
+def test_warmups_that_the_model_would_refuse_are_refused(sample: str, field: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        completed(f"model_warmup {{ {sample} }}", BATCHABLE)
+    assert words in {problem.field: problem.message for problem in caught.value.problems}[field]
+
+
+def test_a_scheduler_on_an_unbatched_model_keeps_its_queue_settings_and_warns() -> None:
+    completion = completed("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", FIXED)
+    assert completion.config.dynamic_batching is not None
+    assert completion.config.dynamic_batching.default_queue_policy.max_queue_size == 3
+    (warning,) = warnings(completion)
+    assert "joins no requests" in warning
