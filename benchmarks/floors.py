@@ -1,0 +1,82 @@
+"""What the project promises, held against a run. Every figure is a median over pairs of windows of the same round."""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from benchmarks.results import Verdict, Window
+from benchmarks.settings import CONCURRENCIES, HEAVY_MODEL
+from benchmarks.wire import GRPC, HTTP_BINARY
+
+#: Served rows/s of the heavy model, as a part of raw onnxruntime's best.
+THROUGHPUT_FLOOR = 0.95
+#: What serving may add to a batch-1 run of raw onnxruntime, milliseconds.
+LATENCY_FLOOR_MS = 1.5
+#: Server CPU of a tiny gRPC request, as a multiple of a bare grpc.aio echo's.
+CPU_FLOOR = 1.6
+
+
+def judge(windows: Sequence[Window]) -> list[Verdict]:
+    """The floors that `windows` can be held against; those it measured nothing for are left out."""
+    return [*_throughput(windows), *_latency(windows), *_cpu(windows)]
+
+
+def _throughput(windows: Sequence[Window]) -> Iterable[Verdict]:
+    raw = [w for w in windows if w.model == HEAVY_MODEL and w.target == "onnxruntime"]
+    for protocol in (GRPC, HTTP_BINARY):
+        served = _served(windows, HEAVY_MODEL, protocol)
+        pairs = [
+            (max(w.rows_per_s for w in served if w.repeat == repeat), max(w.rows_per_s for w in raw if w.repeat == repeat))
+            for repeat in sorted({w.repeat for w in served} & {w.repeat for w in raw})
+        ]
+        if pairs:
+            yield Verdict(
+                floor=f"{HEAVY_MODEL} served rows/s over raw onnxruntime's best, {protocol}",
+                measured=statistics.median(ours / theirs for ours, theirs in pairs),
+                limit=THROUGHPUT_FLOOR, unit="x", at_least=True,
+                evidence=_list(pairs, lambda pair: f"{pair[0]:.1f}/{pair[1]:.1f}") + " rows/s",
+            )  # fmt: skip
+
+
+def _latency(windows: Sequence[Window]) -> Iterable[Verdict]:
+    for model in dict.fromkeys(w.model for w in windows if w.target == "stoker"):
+        raw = [w for w in windows if (w.target, w.model, w.rows) == ("onnxruntime", model, 1)]
+        for protocol in (GRPC, HTTP_BINARY):
+            served = [w for w in _served(windows, model, protocol) if w.concurrency == 1]
+            pairs = [(w.p50_ms, _nearest(w, raw, windows).p50_ms) for w in served] if raw else []
+            if pairs:
+                yield Verdict(
+                    floor=f"{model} batch-1 latency above raw, {protocol}",
+                    measured=statistics.median(ours - theirs for ours, theirs in pairs),
+                    limit=LATENCY_FLOOR_MS, unit="ms", at_least=False,
+                    evidence=_list(pairs, lambda pair: f"{pair[0]:.2f}-{pair[1]:.2f}") + " ms",
+                )  # fmt: skip
+
+
+def _cpu(windows: Sequence[Window]) -> Iterable[Verdict]:
+    for model in ("tiny", "tiny-inline"):
+        for echo, is_floor in (("echo-bytes", True), ("echo-protobuf", False)):
+            for concurrency in CONCURRENCIES:
+                served = {w.repeat: w.server_cpu_us for w in _served(windows, model, GRPC) if w.concurrency == concurrency}
+                bare = {w.repeat: w.server_cpu_us for w in windows if w.target == echo and w.concurrency == concurrency}
+                pairs = [(served[repeat], bare[repeat]) for repeat in sorted(served.keys() & bare.keys())]
+                if pairs:
+                    yield Verdict(
+                        floor=f"{model} CPU per gRPC request over {echo}, c={concurrency}",
+                        measured=statistics.median(ours / theirs for ours, theirs in pairs),
+                        limit=CPU_FLOOR, unit="x", at_least=False, is_floor=is_floor,
+                        evidence=_list(pairs, lambda pair: f"{pair[0]:.0f}/{pair[1]:.0f}") + " us",
+                    )  # fmt: skip
+
+
+def _served(windows: Iterable[Window], model: str, protocol: str) -> list[Window]:
+    return [w for w in windows if (w.target, w.model, w.protocol, w.load) == ("stoker", model, protocol, "closed")]
+
+
+def _nearest(window: Window, candidates: Sequence[Window], windows: Sequence[Window]) -> Window:
+    """The candidate that was measured closest in time; windows stand in the order they were taken."""
+    place = windows.index(window)
+    return min(candidates, key=lambda each: abs(windows.index(each) - place))
+
+
+def _list(pairs: Iterable[tuple[float, float]], text: Callable[[tuple[float, float]], str]) -> str:
+    return ", ".join(text(pair) for pair in pairs)

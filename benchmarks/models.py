@@ -1,0 +1,129 @@
+"""The models that are measured, and the temporary repository they are served from.
+
+`tiny` does next to nothing (y = x + 1 on 16 floats): it measures the server. `tiny-inline` is the same file run on the server's loop
+instead of in a worker thread. `mlp` is small real work. `resnet50` is work that dwarfs the server, built by `examples/resnet50/build.py`.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+_OPSET = 21
+_IR_VERSION = 10
+_MLP_WIDTHS = (64, 256, 256, 10)
+_MAX_BATCH = 32
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchModel:
+    """A model in the repository.
+
+    Attributes:
+        name: As the command line and the report call it, and as it is served.
+        path: Its ONNX file.
+        input_name: Of its one input.
+        row: One row of input, FP32 `[1, ...]`.
+        is_heavy: The model's own work dwarfs the server's: measured with all cores, not pinned.
+    """
+
+    name: str
+    path: Path
+    input_name: str
+    row: Array
+    is_heavy: bool = False
+
+
+def build_repository(root: Path, names: tuple[str, ...]) -> dict[str, BenchModel]:
+    """Writes the models `names` with their config.pbtxt under `root`.
+
+    Raises:
+        KeyError: an unknown name.
+        subprocess.CalledProcessError: the ResNet-50 script failed.
+    """
+    return {name: BUILDERS[name](root, name) for name in names}
+
+
+def _build_tiny(root: Path, name: str) -> BenchModel:
+    return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], "")
+
+
+def _build_tiny_inline(root: Path, name: str) -> BenchModel:
+    settings = 'parameters { key: "execution" value { string_value: "inline" } }\n'
+    return _write(root, name, _add_one(), np.arange(16, dtype=np.float32)[None], settings)
+
+
+def _build_mlp(root: Path, name: str) -> BenchModel:
+    row = np.random.default_rng(1).standard_normal((1, _MLP_WIDTHS[0]), dtype=np.float32)
+    return _write(root, name, _perceptron(), row, "")
+
+
+def _build_resnet50(root: Path, name: str) -> BenchModel:
+    script = CHECKOUT / "examples" / "resnet50" / "build.py"
+    subprocess.run([sys.executable, str(script), str(root)], check=True, cwd=CHECKOUT, stdout=subprocess.DEVNULL, timeout=300)
+    path = root / name / "1" / "model.onnx"
+    tensor = onnx.load(path, load_external_data=False).graph.input[0]
+    shape = [each.dim_value for each in tensor.type.tensor_type.shape.dim[1:]]
+    row = np.random.default_rng(2).random((1, *shape), dtype=np.float32)
+    return BenchModel(name=name, path=path, input_name=tensor.name, row=row, is_heavy=True)
+
+
+BUILDERS: dict[str, Callable[[Path, str], BenchModel]] = {
+    "tiny": _build_tiny,
+    "tiny-inline": _build_tiny_inline,
+    "mlp": _build_mlp,
+    "resnet50": _build_resnet50,
+}
+
+
+def _add_one() -> onnx.GraphProto:
+    return helper.make_graph(
+        [helper.make_node("Add", ["x", "one"], ["y"])],
+        "add_one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 16])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+
+
+def _perceptron() -> onnx.GraphProto:
+    rng = np.random.default_rng(0)
+    nodes, weights, value = [], [], "x"
+    last = len(_MLP_WIDTHS) - 2
+    for layer, (wide_in, wide_out) in enumerate(pairwise(_MLP_WIDTHS)):
+        kernel = rng.standard_normal((wide_in, wide_out), dtype=np.float32) / np.sqrt(np.float32(wide_in))
+        weights += [numpy_helper.from_array(kernel, f"w{layer}"), numpy_helper.from_array(np.zeros(wide_out, np.float32), f"b{layer}")]
+        summed = "y" if layer == last else f"sum{layer}"
+        nodes.append(helper.make_node("Gemm", [value, f"w{layer}", f"b{layer}"], [summed]))
+        if layer != last:
+            value = f"relu{layer}"
+            nodes.append(helper.make_node("Relu", [summed], [value]))
+    return helper.make_graph(
+        nodes,
+        "perceptron",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", _MLP_WIDTHS[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", _MLP_WIDTHS[-1]])],
+        weights,
+    )
+
+
+def _write(root: Path, name: str, graph: onnx.GraphProto, row: Array, settings: str) -> BenchModel:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    onnx.checker.check_model(model)
+    folder = root / name
+    (folder / "1").mkdir(parents=True)
+    path = folder / "1" / "model.onnx"
+    onnx.save(model, path)
+    config = f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {_MAX_BATCH}\ndynamic_batching {{ }}\n{settings}'
+    (folder / "config.pbtxt").write_text(config, encoding="utf-8")
+    return BenchModel(name=name, path=path, input_name="x", row=row)

@@ -1,0 +1,114 @@
+"""Child processes: started on chosen cores, spoken to in JSON lines, and gone when their block is left."""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import CHECKOUT
+
+#: How long a child may take to start, or to end once it was told to, seconds.
+START_S = 60.0
+STOP_S = 15.0
+
+
+class ChildFailed(RuntimeError):
+    """A child process ended, or said nothing, when an answer was due."""
+
+
+@contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """What is started in this block keeps to `cores`; empty: anywhere this process may run."""
+    before = os.sched_getaffinity(0)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class JsonChild:
+    """A module of this package running as `python -m`, that prints one JSON line when it is up and one for each line it is given."""
+
+    def __init__(self, module: str, *arguments: str, cores: Sequence[int] = ()) -> None:
+        self._name = module
+        with on_cores(cores):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            self.hello = self._answer(START_S)
+        except ChildFailed:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, question: dict[str, Any], patience_s: float) -> dict[str, Any]:
+        """Sends one line and waits for the line that answers it.
+
+        Raises:
+            ChildFailed: the child ended or was silent for `patience_s`.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ChildFailed(f"{self._name} has ended") from None
+        return self._answer(patience_s)
+
+    def close(self) -> None:
+        """Closes the child's standard input, by which it ends; kills it if it does not."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "JsonChild":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _answer(self, patience_s: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=patience_s)
+        except queue.Empty:
+            raise ChildFailed(f"{self._name} said nothing for {patience_s:.0f} s") from None
+        if not line:
+            raise ChildFailed(f"{self._name} ended without an answer; its own error stands above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def python_command(name: str) -> str:
+    """The path of a console command installed beside this interpreter.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: install the project into this environment first (make setup)")
+    return str(path)

@@ -1,0 +1,156 @@
+"""What a run of the benchmarks leaves: plain data, and its form as JSON."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Of the JSON file; raised when a field changes its meaning or goes.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One measured window.
+
+    Attributes:
+        target: `stoker`, `echo-bytes`, `echo-protobuf`, `echo-asgi` or `onnxruntime`.
+        model: What was asked for.
+        protocol: `grpc`, `http-binary`, `http-json`; `in-process` for raw onnxruntime.
+        load: `closed` or `open`.
+        concurrency: Requests in flight of a closed loop; 0 for an open one.
+        offered_per_s: Requests due a second in an open loop; 0 for a closed one.
+        load_factor: Open loop: the part of the measured capacity that was offered; 0 for a closed one.
+        rows: Rows in a request (or in a batch of raw onnxruntime).
+        repeat: Which round of the run, from 0: windows of one round and part were taken next to each other.
+        requests, errors, unfinished: Counts of the window.
+        elapsed_s: Its length.
+        requests_per_s, rows_per_s: Good answers.
+        p50_ms, p95_ms, p99_ms, max_ms: Latency; of an open loop, from when a request was due.
+        server_cpu_us: CPU time of the server's processes for each good answer, microseconds.
+        server_cpu_share: The same over the window's length, in cores.
+        server_rss_mib: Resident memory at the end.
+        client_cpu_share: The generator's own; near 1.0 it was the limit. 0 for raw onnxruntime, which has none.
+        send_lag_p99_ms: Open loop: how late requests left.
+    """
+
+    target: str
+    model: str
+    protocol: str
+    load: str
+    concurrency: int = 0
+    offered_per_s: float = 0.0
+    load_factor: float = 0.0
+    rows: int = 1
+    repeat: int = 0
+    requests: int = 0
+    errors: int = 0
+    unfinished: int = 0
+    elapsed_s: float = 0.0
+    requests_per_s: float = 0.0
+    rows_per_s: float = 0.0
+    p50_ms: float = 0.0
+    p95_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+    server_cpu_us: float = 0.0
+    server_cpu_share: float = 0.0
+    server_rss_mib: float = 0.0
+    client_cpu_share: float = 0.0
+    send_lag_p99_ms: float = 0.0
+
+    @property
+    def cell(self) -> tuple[str, str, str, str, int, float, int]:
+        """What was measured: the same for all repeats."""
+        return (self.target, self.model, self.protocol, self.load, self.concurrency, self.load_factor, self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One floor held against its measurement.
+
+    Attributes:
+        floor: What is promised.
+        measured: What was found, in `unit`.
+        limit: The bound; `at_least` tells which side is good.
+        evidence: The figures behind it.
+        is_floor: False: for comparison only, neither passed nor missed.
+    """
+
+    floor: str
+    measured: float
+    limit: float
+    unit: str
+    at_least: bool
+    evidence: str
+    is_floor: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """Whether `measured` is on the good side of `limit`."""
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
+
+
+@dataclass(slots=True)
+class Run:
+    """All of a run."""
+
+    machine: dict[str, str]
+    settings: dict[str, Any]
+    windows: list[Window] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """The run as one JSON document."""
+        verdicts = [dataclasses.asdict(each) | {"passed": each.passed} for each in self.verdicts]
+        document = {
+            "schema": SCHEMA,
+            "machine": self.machine,
+            "settings": self.settings,
+            "verdicts": verdicts,
+            "windows": [dataclasses.asdict(each) for each in self.windows],
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Run":
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: the document is of another schema.
+        """
+        document = json.loads(text)
+        if document.get("schema") != SCHEMA:
+            raise ValueError(f"results of schema {document.get('schema')}: this reads schema {SCHEMA}")
+        for verdict in document["verdicts"]:
+            del verdict["passed"]
+        return cls(
+            document["machine"],
+            document["settings"],
+            [Window(**each) for each in document["windows"]],
+            [Verdict(**each) for each in document["verdicts"]],
+        )
+
+
+_COUNTS = ("requests", "errors", "unfinished")
+_KEY = {"target", "model", "protocol", "load", "concurrency", "load_factor", "rows", "repeat"}
+
+
+def medians(windows: Iterable[Window]) -> list[Window]:
+    """One window for each cell, in order of first appearance: counts added up, everything else the median over the repeats."""
+    cells: dict[tuple[object, ...], list[Window]] = {}
+    for window in windows:
+        cells.setdefault(window.cell, []).append(window)
+    return [_merge(repeats) for repeats in cells.values()]
+
+
+def _merge(repeats: list[Window]) -> Window:
+    changes: dict[str, Any] = {"repeat": 0}
+    for each in dataclasses.fields(Window):
+        if each.name in _COUNTS:
+            changes[each.name] = sum(getattr(window, each.name) for window in repeats)
+        elif each.name not in _KEY:
+            changes[each.name] = statistics.median(getattr(window, each.name) for window in repeats)
+    return dataclasses.replace(repeats[0], **changes)
