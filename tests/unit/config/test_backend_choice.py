@@ -44,9 +44,9 @@ def test_a_written_file_name_is_used_and_tells_the_backend() -> None:
 
 
 def test_a_file_written_but_not_there_is_named() -> None:
-    text = error_of('backend: "onnx"\ndefault_model_filename: "modle.onnx"', "model.onnx", "notes.txt")
+    text = error_of('backend: "onnx"\ndefault_model_filename: "model.onxn"', "model.onnx", "notes.txt")
     assert text == (
-        "m/config.pbtxt:2: default_model_filename: the version folder has no file 'modle.onnx'; did you mean 'model.onnx'? "
+        "m/config.pbtxt:2: default_model_filename: the version folder has no file 'model.onxn'; did you mean 'model.onnx'? "
         "allowed: model.onnx, notes.txt"
     )
 

@@ -120,11 +120,11 @@ def test_error_names_line_field_and_what_is_allowed(old: str, new: str, expected
 
 
 def test_all_problems_are_reported_at_once_in_the_order_of_their_lines() -> None:
-    error = error_of('dynamic_batching { delay: 1 }\nmax_batch: 8\ninput { nam: "x" }\n')
+    error = error_of('dynamic_batching { delay: 1 }\nmax_batch: 8\ninput { namex: "x" }\n')
     assert [(problem.line, problem.field) for problem in error.problems] == [
         (1, "dynamic_batching.delay"),
         (2, "max_batch"),
-        (3, "input[0].nam"),
+        (3, "input[0].namex"),
     ]
     assert len(str(error).splitlines()) == 3
 
