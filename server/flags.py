@@ -8,7 +8,7 @@ Each flag is also read from `STOKER_<NAME>`.
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,18 +19,21 @@ from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
 from server.server_config import ServerConfig
 
+#: A boolean that takes a value; typer would give a parameter annotated `bool` none.
+Switch = Any
+
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 
 
-class LoadingMethod(str, Enum):
+class LoadingMethod(StrEnum):
     """Adlik's name for who decides what is loaded."""
 
     AUTOMATIC = "automatic"
     MANUAL = "manual"
 
 
-class ControlChoice(str, Enum):
+class ControlChoice(StrEnum):
     """Triton's model control modes."""
 
     NONE = "none"
@@ -38,7 +41,7 @@ class ControlChoice(str, Enum):
     EXPLICIT = "explicit"
 
 
-class LogFormat(str, Enum):
+class LogFormat(StrEnum):
     """Forms of the log; `default` and `ISO8601` are Triton's names for the human-readable one."""
 
     AUTO = "auto"
@@ -83,12 +86,12 @@ def spell(arguments: Sequence[str]) -> list[str]:
     return spelled
 
 
-def _option(name: str, *also: str, text: str, panel: str, **settings: Any) -> Any:  # noqa: ANN401 - typer's own type
+def _option(name: str, *also: str, text: str, panel: str, **settings: Any) -> Any:
     names = [f"--{each}" for each in (name, *also)]
     return typer.Option(*names, help=text, rich_help_panel=panel, envvar=f"STOKER_{name.replace('-', '_').upper()}", **settings)
 
 
-def _flag(name: str, *also: str, text: str, panel: str) -> Any:  # noqa: ANN401 - typer's own type
+def _flag(name: str, *also: str, text: str, panel: str) -> Any:
     return _option(name, *also, text=text, panel=panel, parser=_boolean, metavar="BOOLEAN")
 
 
@@ -101,7 +104,9 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
     def serve(
         model_base_path: Annotated[
             list[Path],
-            _option("model-base-path", "model-repository", "model-store", panel=_REPO, text="Model repository; may be given several times."),
+            _option(
+                "model-base-path", "model-repository", "model-store", panel=_REPO, text="Model repository; may be given several times."
+            ),
         ],
         model_control_mode: Annotated[
             ControlChoice | None,
@@ -137,9 +142,9 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
             Path | None,
             _option("snapshot-dir", panel=_REPO, text="Where private copies of model files are made (default: temporary folder)."),
         ] = None,
-        exit_on_error: Annotated[bool, _flag("exit-on-error", panel=_REPO, text="End if a model fails to load at start.")] = False,
+        exit_on_error: Annotated[Switch, _flag("exit-on-error", panel=_REPO, text="End if a model fails to load at start.")] = False,
         strict_readiness: Annotated[
-            bool, _flag("strict-readiness", panel=_REPO, text="Ready needs a READY version of every wanted model.")
+            Switch, _flag("strict-readiness", panel=_REPO, text="Ready needs a READY version of every wanted model.")
         ] = True,
         address: Annotated[str, _option("address", panel=_NET, text="Address that all ports bind.")] = "127.0.0.1",
         grpc_port: Annotated[int, _option("grpc-port", min=0, max=65535, panel=_NET, text="gRPC port; 0 = any free one.")] = 8500,
@@ -151,10 +156,10 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         grpc_address: Annotated[str | None, _option("grpc-address", panel=_NET, text="Instead of --address for gRPC.")] = None,
         http_address: Annotated[str | None, _option("http-address", panel=_NET, text="Instead of --address for HTTP.")] = None,
         metrics_address: Annotated[str | None, _option("metrics-address", panel=_NET, text="Instead of --address for metrics.")] = None,
-        allow_grpc: Annotated[bool, _flag("allow-grpc", panel=_NET, text="Serve gRPC.")] = True,
-        allow_http: Annotated[bool, _flag("allow-http", panel=_NET, text="Serve HTTP.")] = True,
-        allow_metrics: Annotated[bool, _flag("allow-metrics", panel=_NET, text="Serve /metrics.")] = True,
-        grpc_reflection: Annotated[bool, _flag("grpc-reflection", panel=_NET, text="Offer gRPC server reflection.")] = False,
+        allow_grpc: Annotated[Switch, _flag("allow-grpc", panel=_NET, text="Serve gRPC.")] = True,
+        allow_http: Annotated[Switch, _flag("allow-http", panel=_NET, text="Serve HTTP.")] = True,
+        allow_metrics: Annotated[Switch, _flag("allow-metrics", panel=_NET, text="Serve /metrics.")] = True,
+        grpc_reflection: Annotated[Switch, _flag("grpc-reflection", panel=_NET, text="Offer gRPC server reflection.")] = False,
         ready_file: Annotated[
             Path | None, _option("ready-file", panel=_NET, text="Write the real addresses there, as JSON, once ready.")
         ] = None,
@@ -179,9 +184,9 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         log_format: Annotated[LogFormat, _option("log-format", panel=_LOG, text="auto: text on a terminal, else JSON.")] = LogFormat.AUTO,
         log_file: Annotated[Path | None, _option("log-file", panel=_LOG, text="Log there instead of to stderr.")] = None,
         log_verbose: Annotated[int, _option("log-verbose", min=0, max=9, panel=_LOG, text="0 = off; 1 and up: ever more detail.")] = 0,
-        log_info: Annotated[bool, _flag("log-info", panel=_LOG, text="Log information.")] = True,
-        log_warning: Annotated[bool, _flag("log-warning", panel=_LOG, text="Log warnings.")] = True,
-        log_error: Annotated[bool, _flag("log-error", panel=_LOG, text="Log errors.")] = True,
+        log_info: Annotated[Switch, _flag("log-info", panel=_LOG, text="Log information.")] = True,
+        log_warning: Annotated[Switch, _flag("log-warning", panel=_LOG, text="Log warnings.")] = True,
+        log_error: Annotated[Switch, _flag("log-error", panel=_LOG, text="Log errors.")] = True,
         version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")] = False,
     ) -> None:
         """Serves a model repository over gRPC and REST.

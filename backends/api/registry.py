@@ -1,5 +1,6 @@
 """Finds backends by the entry-point group `stoker.backends`; a backend's module is imported when it is first asked for."""
 
+import threading
 from importlib.metadata import EntryPoint, entry_points
 
 from backends.api.backend import Backend
@@ -9,13 +10,14 @@ GROUP = "stoker.backends"
 
 
 class BackendRegistry:
-    """The installed backends, by name, alias and platform."""
+    """The installed backends, by name, alias and platform. Safe to ask from several threads: models load side by side."""
 
     def __init__(self, backends: tuple[Backend, ...] | None = None) -> None:
         """Holds `backends`; None: those installed as entry points, each named after its backend and imported at first use."""
         self._loaded: dict[str, Backend] = {b.name: b for b in backends or ()}
         self._pending: dict[str, EntryPoint] = {} if backends is not None else {point.name: point for point in entry_points(group=GROUP)}
         self._failed: dict[str, str] = {}
+        self._lock = threading.RLock()
 
     def names(self) -> list[str]:
         """Every known backend name, sorted."""
@@ -23,9 +25,10 @@ class BackendRegistry:
 
     def all(self) -> list[Backend]:
         """Every backend that imports; one that does not is left out here and named by `get`."""
-        for name in list(self._pending):
-            self._load(name)
-        return [self._loaded[name] for name in sorted(self._loaded)]
+        with self._lock:
+            for name in list(self._pending):
+                self._load(name)
+            return [self._loaded[name] for name in sorted(self._loaded)]
 
     def get(self, name: str) -> Backend:
         """The backend whose name, alias or platform is `name`.
@@ -33,8 +36,9 @@ class BackendRegistry:
         Raises:
             ModelLoadError: none is, or its package is not installed.
         """
-        if name in self._pending:
-            self._load(name)
+        with self._lock:
+            if name in self._pending:
+                self._load(name)
         if name in self._loaded:
             return self._loaded[name]
         if name in self._failed:

@@ -61,7 +61,7 @@ report("digits")
 top = client.infer("digits", [image], outputs=[module.InferRequestedOutput("scores", class_count=2)]).as_numpy("scores")
 assert top.shape == (3, 2), top.shape
 value, index, label = top[0][0].decode().split(":")
-assert label == index, (value, index, label)
+assert label == ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][int(index)], (value, index, label)
 report("classification")
 
 check_statistics(client.get_inference_statistics("simple"))

@@ -1,3 +1,5 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -9,6 +11,14 @@ from tests.fakes.fake_backend import FakeBackend
 
 class NotABackend:
     pass
+
+
+class SlowToStart(FakeBackend):
+    """Holds its first caller until a second one has come, or has been kept out by the registry's lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Event().wait(0.05)
 
 
 class RaisesAtStart(FakeBackend):
@@ -64,3 +74,10 @@ def test_a_backend_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPat
     found = registry(monkeypatch, broken="no_such_module_anywhere:Backend", fake="tests.fakes.fake_backend:FakeBackend")
     assert isinstance(found.get("fake"), FakeBackend)
     assert "broken" in found.names()
+
+
+def test_models_that_load_side_by_side_all_find_their_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = registry(monkeypatch, fake=f"{__name__}:SlowToStart")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: asked.get("fake_platform"), range(4)))
+    assert len({id(backend) for backend in found}) == 1
