@@ -55,14 +55,15 @@ def bench(
 
 
 def _settings(models: str, protocols: str, quick: bool, duration: float | None, repeats: int | None, output: Path) -> Settings:
-    duration_s = duration or (0.5 if quick else Settings.duration_s)
+    usual = Settings()
+    duration_s = duration or (0.5 if quick else usual.duration_s)
     return Settings(
         models=_choices("--models", models, (*LIGHT_MODELS, HEAVY_MODEL)),
         protocols=_choices("--protocols", protocols, PROTOCOLS),
-        repeats=repeats or (1 if quick else Settings.repeats),
+        repeats=repeats or (1 if quick else usual.repeats),
         duration_s=duration_s,
-        heavy_duration_s=duration_s * 3 if duration or quick else Settings.heavy_duration_s,
-        warmup_s=0.2 if quick else Settings.warmup_s,
+        heavy_duration_s=duration_s * 3 if duration or quick else usual.heavy_duration_s,
+        warmup_s=0.2 if quick else usual.warmup_s,
         output=output,
         is_quick=quick,
     )

@@ -31,7 +31,7 @@ def write_plot(run: Run, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_cpu(axis: Any, cells: Sequence[Window]) -> None:  # noqa: ANN401 - matplotlib's types are not published
+def _draw_cpu(axis: Any, cells: Sequence[Window]) -> None:
     lines = list(dict.fromkeys(_name(each) for each in cells))
     for index, concurrency in enumerate(CONCURRENCIES):
         values = {_name(each): each.server_cpu_us for each in cells if each.concurrency == concurrency}
@@ -44,7 +44,7 @@ def _draw_cpu(axis: Any, cells: Sequence[Window]) -> None:  # noqa: ANN401 - mat
     axis.legend()
 
 
-def _draw_latency(axis: Any, cells: Sequence[Window]) -> None:  # noqa: ANN401 - matplotlib's types are not published
+def _draw_latency(axis: Any, cells: Sequence[Window]) -> None:
     for line in dict.fromkeys(_name(each) for each in cells):
         points = sorted((each.concurrency, each.p50_ms, each.p99_ms) for each in cells if _name(each) == line)
         (drawn,) = axis.plot([c for c, _, _ in points], [p50 for _, p50, _ in points], marker="o", label=line)
@@ -58,7 +58,7 @@ def _draw_latency(axis: Any, cells: Sequence[Window]) -> None:  # noqa: ANN401 -
     axis.legend(fontsize=7)
 
 
-def _draw_throughput(axis: Any, cells: Sequence[Window]) -> None:  # noqa: ANN401 - matplotlib's types are not published
+def _draw_throughput(axis: Any, cells: Sequence[Window]) -> None:
     names = [f"{each.target} {'' if each.target == 'onnxruntime' else each.protocol} {load_name(each)}" for each in cells]
     colours = ["grey" if each.target == "onnxruntime" else "tab:blue" if each.load == "closed" else "tab:cyan" for each in cells]
     axis.barh(range(len(cells)), [each.rows_per_s for each in cells], color=colours)
