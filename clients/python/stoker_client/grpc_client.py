@@ -1,6 +1,8 @@
 """`GrpcClient` and `AsyncGrpcClient`: the bytes of the gRPC dialect, carried by grpcio. No stubs: methods are called by their path."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,10 @@ from stoker_client.settings import MAX_MESSAGE_BYTES, Connection, TlsConfig, mak
 
 # Asks the server to end a stream with a real status, where it would otherwise put the failure's text alone in a message.
 _STREAM_ERRORS_AS_STATUS = ("triton_grpc_error", "true")
+
+# grpc.aio's text for a request that could not be sent, and how long its real reason may take.
+_SENDING_FAILED = "Internal error from Core"
+_STATUS_PATIENCE_S = 1.0
 
 _RECONNECT_FIRST_MS = 100
 _RECONNECT_MAX_MS = 5000
@@ -100,6 +106,43 @@ class _AsyncFeed:
             raise self.error
 
 
+class _Ending:
+    """What the server ended an asyncio stream with.
+
+    Where the server ends it while a request is being sent, grpc.aio reports the failed sending in place of the server's status, before or
+    after that came. Each is announced when it is set: this keeps the server's.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._error: StokerError | None = None
+        self._is_known = asyncio.Event()
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        details = _at_once(call.details())
+        if details != _SENDING_FAILED:
+            self._error = error_from_status(_at_once(call.code()), details, _at_once(call.trailing_metadata()))
+            self._is_known.set()
+
+    async def error_for(self, error: grpc.RpcError) -> StokerError:
+        """The server's error where `error` only says that sending failed; else `error`."""
+        if error.details() == _SENDING_FAILED:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_known.wait(), _STATUS_PATIENCE_S)
+            if self._error is not None:
+                return self._error
+        return _error_of(error)
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("grpc.aio announced the end of a call before it knew its status")
+
+
 class GrpcTransport:
     """One gRPC channel. Thread-safe."""
 
@@ -177,12 +220,13 @@ class AsyncGrpcTransport:
         feed = _AsyncFeed(messages)
         method = self._open().stream_stream(STREAM_METHOD, request_serializer=_serialize)
         call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
+        ending = _Ending(call)
         try:
             async for data in call:
                 yield data
         except grpc.RpcError as error:
             feed.raise_error()
-            raise _error_of(error) from error
+            raise await ending.error_for(error) from error
         finally:
             call.cancel()
         feed.raise_error()

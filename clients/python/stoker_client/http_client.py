@@ -39,7 +39,7 @@ def _arguments(connection: Connection) -> dict[str, Any]:
 
 
 def _error_of(error: httpx.TransportError | httpx.DecodingError | httpx.InvalidURL) -> StokerError:
-    text = f"{type(error).__name__}: {error}"
+    text = f"{str(error) or 'the connection broke'} ({type(error).__name__})"
     if isinstance(error, httpx.TimeoutException):
         return DeadlineExceeded(f"the time of the call ran out ({type(error).__name__})")
     if isinstance(error, httpx.ConnectError):

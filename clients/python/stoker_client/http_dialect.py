@@ -180,9 +180,9 @@ def _infer_result(reply: HttpReply) -> InferResult:
     for tensor in _objects(head.get("outputs"), "outputs"):
         try:
             name, datatype, shape = str(tensor["name"]), str(tensor["datatype"]), tuple(tensor["shape"])
-        except (KeyError, TypeError) as error:
-            raise InvalidResponse(f"an output of the server's answer has no usable name, datatype or shape: {tensor!r:.200}") from error
-        size = (tensor.get("parameters") or {}).get("binary_data_size")
+            size = dict(tensor.get("parameters") or {}).get("binary_data_size")
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidResponse(f"an output has no usable name, datatype, shape or parameters: {repr(tensor)[:200]}") from error
         if size is None:
             outputs[name] = decode_elements(name, datatype, shape, tensor.get("data", []))
         elif not isinstance(size, int) or size < 0 or at + size > len(body):
@@ -200,7 +200,8 @@ def _infer_result(reply: HttpReply) -> InferResult:
         request_id=str(head.get("id", "")),
     )
     result.info = info
-    result.parameters = dict(head.get("parameters") or {})
+    parameters = head.get("parameters")
+    result.parameters = parameters if isinstance(parameters, dict) else {}
     return result
 
 

@@ -66,25 +66,27 @@ class AsyncTiming:
 class RetryBudget:
     """The retries a client has left. Thread-safe."""
 
-    REFUND = 0.1
+    # Whole tenths of a retry, because ten times 0.1 is not 1.
+    _RETRY = 10
+    _REFUND = 1
 
     def __init__(self, size: float) -> None:
-        self._size = size
-        self._left = size
+        self._size = round(size * self._RETRY)
+        self._left = self._size
         self._lock = threading.Lock()
 
     def take(self) -> bool:
         """Takes one retry; False if none is left."""
         with self._lock:
-            if self._left < 1:
+            if self._left < self._RETRY:
                 return False
-            self._left -= 1
+            self._left -= self._RETRY
             return True
 
     def refund(self) -> None:
         """A call was answered: gives a part of a retry back."""
         with self._lock:
-            self._left = min(self._size, self._left + self.REFUND)
+            self._left = min(self._size, self._left + self._REFUND)
 
 
 def may_resend(error: StokerError, *, is_read: bool) -> bool:
