@@ -48,6 +48,11 @@ class ModelListing:
     versions: Mapping[int, VersionListing]
     has_config_file: bool = False
 
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """Equal as long as nothing that a load would read has changed."""
+        return self.root_index, self.fingerprint, self.error, tuple((v, part.fingerprint, part.error) for v, part in self.versions.items())
+
 
 @dataclass(frozen=True, slots=True)
 class RepositorySnapshot:

@@ -1,0 +1,340 @@
+"""`ModelManager`: keeps what serves in line with what is wanted. The only writer of the table name/version -> state.
+
+Whatever happens (a scan, an explicit load, an unload) only changes what is wanted of a model; the `Reconciler` does the rest. Explicit
+loads and unloads of one model are done one after the other; different models never wait for each other, except for a load slot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from backends.api.clock import Clock
+from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable, UnknownModel
+from server.core.model_config import NoVersions
+from server.core.overrides import LoadOverrides
+from server.core.state import IndexEntry, VersionState
+from server.lifecycle.listing import ModelListing, RepositorySnapshot
+from server.lifecycle.loader import Loader, VersionSource
+from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
+from server.lifecycle.overrides import apply_overrides, check_overrides, split_files
+from server.lifecycle.reconcile import Generation
+from server.lifecycle.reconciler import NOT_POLLED, Reconciler
+from server.lifecycle.repository import ModelRepository
+from server.lifecycle.servable import Servable
+from server.lifecycle.settings import ControlMode, LifecycleSettings
+from server.lifecycle.settle import Settler
+from server.lifecycle.table import ModelRecord, Target
+from server.lifecycle.version_policy import wanted_versions
+from server.lifecycle.watch import RepositoryWatcher
+from server.observability.recorder import ServerRecorder
+
+log = logging.getLogger("stoker.lifecycle")
+
+ALL_MODELS = "*"
+CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
+NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
+SHUTTING_DOWN = "the server is shutting down"
+
+
+class ModelManager:
+    """Loads, serves and unloads models. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        loader: Loader,
+        recorder: ServerRecorder,
+        clock: Clock,
+        settings: LifecycleSettings,
+        *,
+        watch: bool = True,
+    ) -> None:
+        """`watch` False: nobody looks at the repository again unless `rescan` is called."""
+        self._repository = repository
+        self._recorder = recorder
+        self._clock = clock
+        self._settings = settings
+        self._table: dict[str, ModelRecord] = {}
+        self._on_disk: RepositorySnapshot = RepositorySnapshot()
+        self._settler = Settler(round(settings.settle_s * 1e9))
+        self._reconciler = Reconciler(loader, recorder, clock, settings, self._tidy)
+        self._scanning = asyncio.Lock()
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._serial = 0
+        self._has_started = False
+        self._is_initial_over = False
+        self._is_stopping = False
+        self._watcher: RepositoryWatcher | None = None
+        if watch and settings.control_mode is not ControlMode.NONE:
+            self._watcher = RepositoryWatcher(
+                repository.roots, self.rescan, poll_interval_s=settings.poll_interval_s, settle_s=settings.settle_s
+            )
+
+    # ---- start and stop ------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Scans the repository and begins the initial loads; `wait_initial` waits for them. Watching begins here too.
+
+        Raises:
+            RepositoryUnreadable: a root cannot be read, or is not a repository.
+        """
+        snapshot = await asyncio.to_thread(self._repository.scan)
+        for note in snapshot.notes:
+            log.info("%s", note)
+        self._on_disk = snapshot
+        self._settler.start(snapshot)
+        explicit = self._settings.control_mode is ControlMode.EXPLICIT
+        names = snapshot.models if not explicit or ALL_MODELS in self._settings.load_models else dict.fromkeys(self._settings.load_models)
+        self._has_started = True
+        for name in names:
+            record = self._table[name] = ModelRecord(name, is_required=True)
+            if name in snapshot.models:
+                self._adopt(record, snapshot.models[name])
+            else:
+                self._reconciler.fail_model(record, NOT_POLLED)
+        if self._watcher is not None:
+            self._spawn(self._watcher.run())
+
+    async def wait_initial(self) -> None:
+        """Returns when every load that `start` began has ended, well or not."""
+        await self._reconciler.loads_end(list(self._table.values()))
+        self._is_initial_over = True
+
+    def failed_models(self) -> list[str]:
+        """Models that should serve, and of which something failed to load, by name."""
+        return [name for name, record in sorted(self._table.items()) if record.is_required and record.failures()]
+
+    @property
+    def must_exit(self) -> bool:
+        """Whether a model failed to load at start and the operator asked to end the process then."""
+        return self._settings.exit_on_error and self._is_initial_over and bool(self.failed_models())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Gives up loads, takes every version out of service, and waits up to `timeout_s` for requests that still hold one.
+
+        What is still held then is closed under them. Nothing of a load or a version is left afterwards.
+        """
+        self._is_stopping = True
+        tasks = list(self._tasks)
+        for record in list(self._table.values()):
+            self._withdraw(record)
+        for task in tasks:
+            task.cancel()
+        await self._reconciler.finish(timeout_s)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    # ---- questions -----------------------------------------------------------------------------------------------------------------
+
+    def resolve(self, name: str, version: int | None) -> Servable:
+        """The servable that a request for (`name`, `version`) reaches; `version` None: the highest READY one.
+
+        Raises:
+            UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
+        """
+        record = self._table.get(name)
+        if record is None:
+            raise UnknownModel(f"Request for unknown model: {shown(name)} is not found")
+        if version is None:
+            servable = record.default()
+            if servable is None:
+                raise Unavailable(f"Request for unknown model: '{name}' has no available versions")
+            return servable
+        known = record.versions.get(version)
+        if known is None:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        if known.servable is None:
+            raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+        return known.servable
+
+    def ready_versions(self, name: str) -> tuple[int, ...]:
+        """READY versions of a model, ascending; empty also for an unknown one."""
+        record = self._table.get(name)
+        return () if record is None else record.ready_versions()
+
+    def is_ready(self) -> bool:
+        """Whether every required model serves (strict), or the initial loads are over (not strict); False while stopping."""
+        if self._is_stopping or not self._has_started:
+            return False
+        if not self._settings.strict_readiness:
+            return self._is_initial_over
+        return all(record.is_satisfied() for record in self._table.values() if record.is_required)
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        """Whether that version (None: any) is READY; False also for an unknown model."""
+        versions = self.ready_versions(name)
+        return bool(versions) if version is None else version in versions
+
+    def index(self, ready_only: bool = False) -> list[IndexEntry]:
+        """What the repository holds and what serves, by name and version."""
+        entries: list[IndexEntry] = []
+        for name in sorted({*self._table, *self._on_disk.models}):
+            record = self._table.get(name)
+            entries.extend([IndexEntry(name, None, None)] if record is None else record.index())
+        return [entry for entry in entries if entry.state is VersionState.READY] if ready_only else entries
+
+    # ---- what is wanted ------------------------------------------------------------------------------------------------------------
+
+    async def rescan(self) -> bool:
+        """Looks at the repository again; under polling, begins what follows from it.
+
+        Returns:
+            Whether nothing is left to settle; else look again after the settling time.
+        """
+        async with self._scanning:
+            seen = await asyncio.to_thread(self._repository.scan)
+            if self._is_stopping:
+                return True
+            if self._settings.control_mode is not ControlMode.POLL:
+                self._on_disk = seen
+                for record in list(self._table.values()):
+                    self._tidy(record)
+                return True
+            snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
+            for note in set(snapshot.notes) - set(self._on_disk.notes):
+                log.info("%s", note)
+            self._on_disk = snapshot
+            for name, listing in snapshot.models.items():
+                record = self._table.setdefault(name, ModelRecord(name))
+                record.is_required = True
+                if record.listing is None or record.listing.mark != listing.mark:
+                    self._adopt(record, listing)
+            for name in self._table.keys() - snapshot.models.keys():
+                self._table[name].listing = None
+                self._withdraw(self._table[name])
+            return is_settled
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
+
+        It goes on if the caller is cancelled. Loads and unloads of one model are done in the order they came.
+
+        Raises:
+            Unavailable: the control mode does not allow it, or the server is shutting down.
+            InvalidRequest: the name or an override's file name is not allowed.
+            ModelLoadError: why it failed; what served goes on serving.
+        """
+        self._check_control(name)
+        check_overrides(name, overrides)
+        await self._in_turn(name, lambda: self._load_now(name, overrides))
+
+    async def unload(self, name: str) -> None:
+        """Takes a model out of service; returns once no new request reaches it. Unloading what is not loaded changes nothing.
+
+        Raises:
+            Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
+        """
+        self._check_control(name)
+        await self._in_turn(name, lambda: self._unload_now(name))
+
+    def _check_control(self, name: str) -> None:
+        if self._settings.control_mode is not ControlMode.EXPLICIT:
+            raise Unavailable(CONTROL_REFUSED)
+        if self._is_stopping:
+            raise Unavailable(SHUTTING_DOWN)
+        if not is_model_name(name):
+            raise InvalidRequest(f"{shown(name)} is not a model name: expected {MODEL_NAME_RULE}")
+
+    async def _in_turn(self, name: str, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            async with self._busy.setdefault(name, asyncio.Lock()):
+                await operation()
+
+        task = self._spawn(run())
+        # Not awaited directly: a caller who goes away must not leave half a load behind.
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise Unavailable(SHUTTING_DOWN)
+        task.result()
+
+    async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
+        found = await asyncio.to_thread(self._repository.find, name)
+        self._note_on_disk(name, found)
+        try:
+            listing = apply_overrides(name, found, overrides, self._repository.roots)
+        except ModelLoadError as error:
+            self._recorder.load_failed(name, None)
+            raise ModelLoadError(f"failed to load '{name}', {error.message}") from error
+        if listing is None:
+            raise ModelLoadError(f"failed to load '{name}', {NOT_POLLED}")
+        self._serial += 1
+        record = self._table.setdefault(name, ModelRecord(name))
+        self._adopt(record, listing, self._serial, split_files(overrides.files))
+        await self._reconciler.loads_end([record])
+        failures = record.failures()
+        if failures:
+            self._tidy(record)
+            raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
+        record.is_required = True
+
+    async def _unload_now(self, name: str) -> None:
+        record = self._table.get(name)
+        if record is not None:
+            self._withdraw(record)
+            await self._reconciler.unloads_end(name, self._settings.unload_grace_s)
+
+    def _note_on_disk(self, name: str, found: ModelListing | None) -> None:
+        models = {other: listing for other, listing in self._on_disk.models.items() if other != name}
+        self._on_disk = RepositorySnapshot(models if found is None else {**models, name: found}, self._on_disk.notes)
+
+    def _withdraw(self, record: ModelRecord) -> None:
+        """Nothing of the model is wanted any more."""
+        record.is_required = False
+        record.targets = {}
+        record.error = ""
+        self._reconciler.reconcile(record)
+
+    def _adopt(
+        self, record: ModelRecord, listing: ModelListing, serial: int = 0, files: Mapping[int, Mapping[str, bytes]] | None = None
+    ) -> None:
+        """Makes `listing` what is wanted of the model and begins what follows; `serial` above 0: whether or not it is new."""
+        record.listing = listing
+        config = listing.config
+        if config is None:
+            # What is wanted cannot be told, so what was wanted stays so.
+            self._reconciler.fail_model(record, listing.error or NOT_POLLED)
+            return
+        wanted = wanted_versions(config.version_policy, listing.versions)
+        if not wanted and not isinstance(config.version_policy, NoVersions):
+            self._reconciler.fail_model(record, NO_VERSIONS.format(record.name))
+            if serial:
+                return
+        else:
+            record.error = ""
+        record.targets = {version: _target(listing, version, serial, (files or {}).get(version, {})) for version in sorted(wanted)}
+        self._reconciler.reconcile(record)
+
+    def _tidy(self, record: ModelRecord) -> None:
+        """Drops records of what neither serves nor is in the repository."""
+        on_disk = self._on_disk.models.get(record.name)
+        held = () if on_disk is None else on_disk.versions
+        for version, known in list(record.versions.items()):
+            if known.state is VersionState.UNLOADED and not (version in held and known.has_served):
+                self._reconciler.forget(record, version)
+        if not record.versions and not record.is_required and on_disk is None and self._table.get(record.name) is record:
+            del self._table[record.name]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ServingError):
+            log.error("a lifecycle task ended by an error", exc_info=error)
+
+
+def _target(listing: ModelListing, version: int, serial: int, files: Mapping[str, bytes]) -> Target:
+    part = listing.versions.get(version)
+    if part is None or listing.config is None:
+        return Target()
+    source = VersionSource(
+        name=listing.name, version=version, model_dir=listing.directory, version_dir=part.directory, parsed=listing.config, files=files
+    )
+    return Target(Generation(listing.fingerprint, part.fingerprint, serial), source, part.error)

@@ -1,0 +1,216 @@
+"""`Reconciler`: does what the plan says for one model at a time, and publishes what becomes of it.
+
+Loads run as tasks; everything else happens at once, on the event loop, so that no lock guards a record. When a load ends, the plan is made
+anew: that is how an old version goes once the new one serves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from backends.api.clock import Clock
+from backends.api.errors import ModelLoadError, ServingError
+from server.lifecycle.loader import Loader
+from server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
+from server.lifecycle.retirement import Retirement
+from server.lifecycle.servable import Servable
+from server.lifecycle.settings import LifecycleSettings
+from server.lifecycle.table import Loading, ModelRecord, Target, VersionRecord
+from server.observability.recorder import ServerRecorder
+
+log = logging.getLogger("stoker.lifecycle")
+
+NOT_POLLED = "failed to poll from model repository"
+
+
+class Reconciler:
+    """Makes records become what their targets say. Confined to: the event loop."""
+
+    def __init__(
+        self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings, changed: Callable[[ModelRecord], None]
+    ) -> None:
+        """`changed` is called after every change of a record, also those that come when a load or an unload ends."""
+        self._loader = loader
+        self._recorder = recorder
+        self._clock = clock
+        self._retries = settings.load_retries
+        self._slots = asyncio.Semaphore(settings.load_concurrency)
+        self._retirement = Retirement(settings.drain_timeout_s)
+        self._changed = changed
+        self._loads: set[asyncio.Task[None]] = set()
+
+    def reconcile(self, record: ModelRecord) -> None:
+        """Makes the plan and does it. To be called whenever what is wanted or what is known has changed; safe to repeat."""
+        for version, target in record.targets.items():
+            self._compare(record.name, record.version(version), target)
+        for action in plan([known.status for known in record.versions.values()], record.wanted):
+            known = record.version(action.version)
+            match action:
+                case Load(version, generation):
+                    self._begin_load(record, known, record.targets[version], generation)
+                case CancelLoad():
+                    self._cancel_load(record.name, known)
+                case Unload():
+                    self._unload(record, known)
+                case Forget():
+                    known.failed, known.reason = None, ""
+        self._changed(record)
+
+    async def loads_end(self, records: Iterable[ModelRecord]) -> None:
+        """Returns when nothing of `records` is being loaded any more."""
+        records = list(records)
+        while tasks := [task for record in records for task in record.loads()]:
+            await asyncio.wait(tasks)
+
+    async def unloads_end(self, name: str, timeout_s: float) -> None:
+        """Returns when what was unloaded of model `name` is closed, or after `timeout_s`."""
+        await self._retirement.wait_for(name, timeout_s)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Waits up to `timeout_s` for the end of loads that were given up and of unloads; then closes what is still held.
+
+        REQUIRES: nothing is wanted of any model.
+        """
+        if self._loads:
+            await asyncio.gather(self._retirement.finish(timeout_s), asyncio.wait(list(self._loads), timeout=timeout_s))
+        # What a load brought although it was given up has been retired since the first round.
+        await self._retirement.finish(timeout_s)
+
+    def fail_model(self, record: ModelRecord, error: str) -> None:
+        """Notes why the model as a whole cannot be loaded; what serves goes on."""
+        if record.error != error:
+            log.error("model '%s' cannot be loaded: %s", record.name, error, extra={"model": record.name})
+            self._recorder.load_failed(record.name, None)
+        record.error = error
+
+    def forget(self, record: ModelRecord, version: int) -> None:
+        """Drops a version of which nothing is left to say."""
+        del record.versions[version]
+        self._recorder.forget(record.name, version)
+
+    def _compare(self, name: str, known: VersionRecord, target: Target) -> None:
+        """Drops what was known of a failure that is no more, and notes that a version is missing."""
+        if known.failed is not None and known.failed != target.generation:
+            known.failed, known.reason = None, ""
+        is_missing = target.generation is None and known.servable is None
+        if is_missing and not known.is_missing:
+            known.reason = f"version {known.version} is named by the version policy and is not in the repository"
+            self._record_failure(name, known)
+        elif known.is_missing and not is_missing:
+            known.reason = ""
+        known.is_missing = is_missing
+
+    def _begin_load(self, record: ModelRecord, known: VersionRecord, target: Target, generation: Generation) -> None:
+        self._cancel_load(record.name, known)
+        loading = known.loading = Loading(generation)
+        loading.task = self._start(self._load(record, known, loading, target))
+        self._record_state(record.name, known)
+
+    def _cancel_load(self, name: str, known: VersionRecord) -> None:
+        if known.loading is not None and known.loading.task is not None:
+            known.loading.task.cancel()
+            known.loading = None
+            self._record_state(name, known)
+
+    async def _load(self, record: ModelRecord, known: VersionRecord, loading: Loading, target: Target) -> None:
+        """Loads one version and publishes what came of it. INVARIANT: no suspension between the loader's return and publishing."""
+        try:
+            async with self._slots:
+                loading.has_begun = True
+                self._record_state(record.name, known)
+                since_ns = self._clock.now_ns()
+                servable = await self._attempt(target)
+            if known.loading is loading:
+                self._publish(record, known, loading, servable, (self._clock.now_ns() - since_ns) / 1e9)
+            else:
+                self._retirement.begin(servable)
+        except ServingError as error:
+            self._fail(record, known, loading, error.message)
+        except asyncio.CancelledError:
+            # Whoever cancels a load has taken it out of the record before; if not, the loader broke its contract.
+            self._fail(record, known, loading, "the load was broken off")
+            raise
+        except Exception as error:  # a defect in a loader must be a failed version, not a load that never ends
+            log.exception("loading model '%s' version %d raised", record.name, known.version)
+            self._fail(record, known, loading, f"internal error: {type(error).__name__}: {error}")
+
+    async def _attempt(self, target: Target) -> Servable:
+        if target.error is not None or target.source is None:
+            raise ModelLoadError(target.error or NOT_POLLED)
+        for left in range(self._retries, -1, -1):
+            try:
+                return await self._loader.load(target.source)
+            except ServingError as error:
+                if not left:
+                    raise
+                log.warning(
+                    "model '%s' version %d failed to load, trying again: %s", target.source.name, target.source.version, error.message
+                )
+        raise AssertionError("the last attempt returns or raises")
+
+    def _publish(self, record: ModelRecord, known: VersionRecord, loading: Loading, servable: Servable, seconds: float) -> None:
+        replaced = known.servable
+        known.servable, known.generation, known.has_served = servable, loading.generation, True
+        known.loading = known.failed = None
+        known.reason = ""
+        self._record_state(record.name, known)
+        self._recorder.loaded(record.name, known.version, seconds=seconds)
+        log.info(
+            "model '%s' version %d is ready",
+            record.name,
+            known.version,
+            extra={"model": record.name, "version": known.version, "seconds": seconds},
+        )
+        if replaced is not None:
+            self._retire(record, known, replaced)
+        self.reconcile(record)
+
+    def _fail(self, record: ModelRecord, known: VersionRecord, loading: Loading, reason: str) -> None:
+        if known.loading is not loading:
+            return
+        known.loading = None
+        known.failed, known.reason = loading.generation, reason
+        self._record_failure(record.name, known)
+        self.reconcile(record)
+
+    def _unload(self, record: ModelRecord, known: VersionRecord) -> None:
+        servable = known.servable
+        assert servable is not None
+        known.servable = known.generation = known.failed = None
+        known.reason = ""
+        log.info("model '%s' version %d is unloading", record.name, known.version, extra={"model": record.name, "version": known.version})
+        self._retire(record, known, servable)
+        self._record_state(record.name, known)
+
+    def _retire(self, record: ModelRecord, known: VersionRecord, servable: Servable) -> None:
+        """Takes out of service what is out of the table already."""
+
+        def gone() -> None:
+            known.draining -= 1
+            self._record_state(record.name, known)
+            self._changed(record)
+
+        known.draining += 1
+        self._retirement.begin(servable, gone)
+
+    def _record_state(self, name: str, known: VersionRecord) -> None:
+        self._recorder.state(name, known.version, known.state)
+
+    def _record_failure(self, name: str, known: VersionRecord) -> None:
+        self._recorder.load_failed(name, known.version)
+        self._record_state(name, known)
+        log.error(
+            "model '%s' version %d failed to load%s: %s",
+            name,
+            known.version,
+            " (the loaded one goes on serving)" if known.servable is not None else "",
+            known.reason,
+            extra={"model": name, "version": known.version},
+        )
+
+    def _start(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(load)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+        return task

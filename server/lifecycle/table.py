@@ -1,0 +1,165 @@
+"""The table name/version -> state. Only the manager writes it; everybody else asks the manager."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from server.core.model_config import NoVersions
+from server.core.state import IndexEntry, VersionState
+from server.lifecycle.listing import ModelListing
+from server.lifecycle.loader import VersionSource
+from server.lifecycle.reconcile import Generation, VersionStatus
+from server.lifecycle.servable import Servable
+
+UNLOADED_REASON = "unloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A version that should serve.
+
+    Attributes:
+        generation: Its content; None where it is not in the repository.
+        source: What the loader is given; None as above.
+        error: Why loading need not even be tried.
+    """
+
+    generation: Generation | None = None
+    source: VersionSource | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """A load under way; `has_begun` once it has a slot."""
+
+    generation: Generation
+    task: asyncio.Task[None] | None = None
+    has_begun: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class VersionRecord:
+    """What is the case with one version.
+
+    Attributes:
+        version: Its number.
+        servable: What serves; None: nothing.
+        generation: The content that serves.
+        loading: The load under way.
+        failed: The content that failed to load last.
+        is_missing: Wanted, not serving, and not in the repository.
+        reason: Why it failed or is missing.
+        draining: Servables out of the table that requests still hold, or that are being closed.
+        has_served: Whether it was ever READY.
+    """
+
+    version: int
+    servable: Servable | None = None
+    generation: Generation | None = None
+    loading: Loading | None = None
+    failed: Generation | None = None
+    is_missing: bool = False
+    reason: str = ""
+    draining: int = 0
+    has_served: bool = False
+
+    @property
+    def state(self) -> VersionState:
+        """The state that clients and metrics see. A version that serves is READY whatever else happens to it."""
+        if self.servable is not None:
+            return VersionState.READY
+        if self.loading is not None:
+            return VersionState.LOADING if self.loading.has_begun else VersionState.NEW
+        if self.failed is not None or self.is_missing:
+            return VersionState.FAILED
+        return VersionState.DRAINING if self.draining else VersionState.UNLOADED
+
+    @property
+    def status(self) -> VersionStatus:
+        """What a plan needs to know."""
+        loading = None if self.loading is None else self.loading.generation
+        return VersionStatus(version=self.version, serving=self.generation, loading=loading, failed=self.failed)
+
+
+@dataclass(slots=True, eq=False)
+class ModelRecord:
+    """A model that was asked for at least once.
+
+    Attributes:
+        name: Its name.
+        listing: What the repository (or the last load's overrides) held when it was last looked at; None: nothing.
+        targets: The versions that should serve.
+        versions: All versions that something is known of.
+        error: Why the model as a whole cannot be loaded; what serves goes on serving.
+        is_required: Whether the server is ready only with it.
+    """
+
+    name: str
+    listing: ModelListing | None = None
+    targets: dict[int, Target] = field(default_factory=dict)
+    versions: dict[int, VersionRecord] = field(default_factory=dict)
+    error: str = ""
+    is_required: bool = False
+
+    @property
+    def wanted(self) -> dict[int, Generation | None]:
+        """What a plan needs to know of the targets."""
+        return {version: target.generation for version, target in self.targets.items()}
+
+    def version(self, version: int) -> VersionRecord:
+        """The record of `version`, made if need be."""
+        return self.versions.setdefault(version, VersionRecord(version))
+
+    def ready_versions(self) -> tuple[int, ...]:
+        """Versions that serve, ascending."""
+        return tuple(sorted(version for version, record in self.versions.items() if record.servable is not None))
+
+    def default(self) -> Servable | None:
+        """The highest version that serves."""
+        best: VersionRecord | None = None
+        for record in self.versions.values():
+            if record.servable is not None and (best is None or record.version > best.version):
+                best = record
+        return None if best is None else best.servable
+
+    def loads(self) -> list[asyncio.Task[None]]:
+        """The loads under way."""
+        return [record.loading.task for record in self.versions.values() if record.loading is not None and record.loading.task is not None]
+
+    def is_satisfied(self) -> bool:
+        """Whether readiness need not wait for this model: some version serves, or none is wanted."""
+        if any(record.servable is not None for record in self.versions.values()):
+            return True
+        wants_none = (
+            self.listing is not None and self.listing.config is not None and isinstance(self.listing.config.version_policy, NoVersions)
+        )
+        return wants_none and not self.error
+
+    def failures(self) -> list[str]:
+        """What keeps wanted versions from serving as they should, one text each."""
+        if self.error:
+            return [self.error]
+        broken = [record for version, record in sorted(self.versions.items()) if version in self.targets and record.reason]
+        return [f"version {record.version}: {record.reason}" for record in broken]
+
+    def index(self) -> Iterator[IndexEntry]:
+        """This model's lines of the repository index."""
+        backend = "" if self.listing is None or self.listing.config is None else self.listing.config.backend
+        if not self.versions:
+            yield IndexEntry(self.name, None, None, self.error, backend)
+        for version, record in sorted(self.versions.items()):
+            used = record.servable.config.backend if record.servable is not None else backend
+            yield IndexEntry(self.name, version, record.state, self._reason(record), used)
+
+    def _reason(self, record: VersionRecord) -> str:
+        match record.state:
+            case VersionState.READY:
+                trouble = record.reason or self.error
+                return f"reload failed: {trouble}" if trouble else ""
+            case VersionState.FAILED:
+                return record.reason
+            case VersionState.UNLOADED:
+                return self.error or UNLOADED_REASON
+            case _:
+                return ""
