@@ -12,7 +12,7 @@ from backends.onnx.external_data import check_external_data
 from backends.onnx.knobs import PARAMETER_KEYS, read_knobs
 from backends.onnx.messages import public_text
 from backends.onnx.model_file import OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
-from backends.onnx.runtime_limits import limits_of
+from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, session_options
 
 
@@ -32,7 +32,7 @@ class OnnxRuntimeBackend(Backend):
         file = _read(request.files, request.model_filename)
         facts = _facts(file, request.model_filename)
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
-        knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads)
+        knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
         try:
             session = ort.InferenceSession(
                 str(request.files.path(request.model_filename)), session_options(knobs), providers=["CPUExecutionProvider"]

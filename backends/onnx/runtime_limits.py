@@ -41,11 +41,19 @@ class RuntimeLimits:
 
 def limits_of(release: str) -> RuntimeLimits | None:
     """The limits of an onnxruntime release such as `1.31.1`; None for one newer or older than the table."""
-    try:
-        major, minor = (int(part) for part in release.split(".")[:2])
-    except ValueError:
-        return None
-    rows = [row for row in _READS if row[0] <= (major, minor)]
-    if not rows or (major, minor) > _LAST_CHECKED:
+    number = _number(release)
+    rows = [row for row in _READS if row[0] <= number]
+    if not rows or number > _LAST_CHECKED:
         return None
     return RuntimeLimits(release, *rows[-1][1:])
+
+
+def bounds_spinning(release: str) -> bool:
+    """Whether that release knows `session.*.spin_duration_us`; others ignore the entry and spin without bound."""
+    return _number(release) >= (1, 27)
+
+
+def _number(release: str) -> tuple[int, int]:
+    """(1, 31) of `1.31.1`; (0, 0) where it is no number."""
+    major, minor = (*release.split("."), "")[:2]
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)

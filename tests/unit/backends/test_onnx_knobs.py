@@ -2,6 +2,7 @@ import pytest
 
 from backends.api.errors import ModelLoadError
 from backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, read_knobs
+from backends.onnx.runtime_limits import bounds_spinning
 
 
 def test_unset_knobs_suit_a_server() -> None:
@@ -9,7 +10,25 @@ def test_unset_knobs_suit_a_server() -> None:
     assert (knobs.intra_op_threads, knobs.inter_op_threads, knobs.parallel) == (3, 1, False)
     assert (knobs.mem_arena, knobs.mem_pattern, knobs.shrink_arena) == (True, True, False)
     assert knobs.graph is GraphOptimization.ALL
-    assert knobs.entries == {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+    assert knobs.entries == {"session.intra_op.spin_duration_us": "50", "session.inter_op.spin_duration_us": "50"}
+
+
+def test_a_runtime_that_cannot_bound_spinning_does_not_spin() -> None:
+    entries = read_knobs({}, None, 3, bounds_spinning=False).entries
+    assert entries == {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+
+
+@pytest.mark.parametrize("wish", ["0", "1"])
+def test_a_written_wish_about_spinning_is_taken_whole(wish: str) -> None:
+    assert read_knobs({"session.intra_op.allow_spinning": wish}, None, 3).entries == {
+        "session.intra_op.allow_spinning": wish,
+        "session.inter_op.spin_duration_us": "50",
+    }
+
+
+@pytest.mark.parametrize(("release", "bounds"), [("1.31.1", True), ("1.27.0", True), ("1.26.0", False), ("dev", False)])
+def test_which_runtimes_bound_spinning(release: str, bounds: bool) -> None:
+    assert bounds_spinning(release) is bounds
 
 
 def test_written_threads_win_and_zero_means_the_default() -> None:
@@ -31,7 +50,7 @@ def test_session_entries_pass_through_and_override() -> None:
     written = {"session.intra_op.allow_spinning": "1", "session.disable_prepacking": "1", "session.unheard_of": "1"}
     assert read_knobs(written, None, 1).entries == {
         "session.intra_op.allow_spinning": "1",
-        "session.inter_op.allow_spinning": "0",
+        "session.inter_op.spin_duration_us": "50",
         "session.disable_prepacking": "1",
     }
 
