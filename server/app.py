@@ -81,6 +81,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     fronts = Fronts(engine, config)
     ready_file = ReadyFile(config.ready_file)
     asked = asyncio.create_task(shutdown.asked.wait())
+    is_refused = False
     try:
         endpoints = await fronts.start()
         await manager.start()
@@ -94,13 +95,17 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
             await _unless(asked, ready_file.write_once_ready(engine, ports))
         await asked
         return 0
+    except (OSError, RepositoryUnreadable):
+        is_refused = True
+        raise
     finally:
         asked.cancel()
         engine.begin_shutdown()
         ready_file.remove()
         await fronts.stop(config.exit_timeout_s)
         await manager.stop(UNLOAD_GRACE_S)
-        log.info("stopped")
+        if not is_refused:
+            log.info("stopped")
 
 
 def _build(config: ServerConfig, area: Path, sink: Logs) -> tuple[ModelManager, ServingEngine]:
@@ -111,9 +116,7 @@ def _build(config: ServerConfig, area: Path, sink: Logs) -> tuple[ModelManager, 
         clock=clock,
         timers=LoopTimers(asyncio.get_running_loop(), clock),
         recorder=metrics,
-        settings=LoaderSettings(
-            snapshot_dir=area, usable_cores=config.cpu_threads or usable_cores(), max_queue_size=config.max_queue_size
-        ),
+        settings=LoaderSettings(snapshot_dir=area, usable_cores=config.cpu_threads or usable_cores(), max_queue_size=config.max_queue_size),
     )
     settings = LifecycleSettings(
         control_mode=config.control_mode,

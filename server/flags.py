@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -51,6 +51,15 @@ class LogFormat(StrEnum):
     ISO8601 = "ISO8601"
 
 
+_FORMATS: dict[LogFormat, Literal["auto", "text", "json"]] = {
+    LogFormat.AUTO: "auto",
+    LogFormat.TEXT: "text",
+    LogFormat.JSON: "json",
+    LogFormat.DEFAULT: "text",
+    LogFormat.ISO8601: "text",
+}
+
+
 def _boolean(text: str | bool) -> bool:
     if isinstance(text, bool):
         return text
@@ -88,7 +97,8 @@ def spell(arguments: Sequence[str]) -> list[str]:
 
 def _option(name: str, *also: str, text: str, panel: str, **settings: Any) -> Any:
     names = [f"--{each}" for each in (name, *also)]
-    return typer.Option(*names, help=text, rich_help_panel=panel, envvar=f"STOKER_{name.replace('-', '_').upper()}", **settings)
+    environment = f"STOKER_{name.replace('-', '_').upper()}"
+    return typer.Option(*names, help=text, rich_help_panel=panel, envvar=environment, show_envvar=False, **settings)
 
 
 def _flag(name: str, *also: str, text: str, panel: str) -> Any:
@@ -225,7 +235,7 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
                     info=log_info,
                     warning=log_warning,
                     error=log_error,
-                    format="text" if log_format in (LogFormat.DEFAULT, LogFormat.ISO8601) else log_format.value,
+                    format=_FORMATS[log_format],
                     file=log_file,
                 ),
             )

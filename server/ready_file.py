@@ -28,7 +28,7 @@ class ReadyFile:
         """Waits until the engine is ready, then writes `facts` as one JSON object, atomically."""
         if self._path is None:
             return
-        while not engine.is_ready():
+        while not engine.is_ready():  # noqa: ASYNC110 - readiness is a question, not an event: it may come and go
             await asyncio.sleep(CHECK_S)
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         draft.write_text(json.dumps({**facts, "pid": os.getpid()}) + "\n", encoding="utf-8")

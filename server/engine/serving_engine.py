@@ -79,7 +79,9 @@ class ServingEngine:
         servable = self._manager.resolve(request.model_name, request.model_version)
         signature = servable.config.signature
         if request.signature is not signature and request.signature != signature:
-            raise Unavailable(f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again")
+            raise Unavailable(
+                f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
+            )
         self._requests_in_flight += 1
         try:
             async with servable.borrow() as handle:

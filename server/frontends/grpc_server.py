@@ -67,11 +67,11 @@ class GrpcFront:
 
     def _bind(self, server: grpc.aio.Server) -> int:
         host = f"[{self._address}]" if ":" in self._address else self._address
+        # gRPC says nothing of why it cannot bind except in lines of its own on stderr; an ordinary bind does, so it goes first.
+        bind(self._address, self._port).close()
         try:
             return int(server.add_insecure_port(f"{host}:{self._port}"))
         except RuntimeError as error:
-            # gRPC does not say why; an ordinary bind does.
-            bind(self._address, self._port).close()
             raise OSError(f"gRPC cannot listen on {self._address} port {self._port}") from error
 
     def _handlers(self) -> grpc.GenericRpcHandler:

@@ -34,9 +34,9 @@ def snapshot_area(parent: Path | None) -> Iterator[Path]:
 def _remove_abandoned(root: Path) -> None:
     for entry in os.scandir(root):
         match = _NAME.fullmatch(entry.name)
-        if match and entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-            if not _is_alive(int(match[1])):
-                shutil.rmtree(entry.path, ignore_errors=True)
+        is_ours = match and entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        if match and is_ours and not _is_alive(int(match[1])):
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

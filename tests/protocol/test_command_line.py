@@ -55,7 +55,7 @@ def test_help_names_every_flag_and_exits_0():
     [
         (["--model_base_path=x", "--no_such_flag=1"], "no-such-flag"),
         (["--model_base_path=x", "--grpc_port=seventy"], "grpc-port"),
-        (["--model_base_path=x", "--grpc_port=70000"], "70000"),
+        (["--model_base_path=x", "--grpc_port=70000"], "65535"),
         (["--model_base_path=x", "--strict_readiness=perhaps"], "perhaps"),
         (["--model_base_path=x", "--model-control-mode=sometimes"], "sometimes"),
         (["--model_base_path=x", "--limit=json_depth=deep"], "json_depth"),
@@ -101,8 +101,8 @@ def test_triton_and_adlik_spellings_and_the_environment_mean_the_same(tmp_path):
         env={"STOKER_ID": "furnace", "STOKER_LOADING_METHOD": "manual"},
     ) as server:
         assert server.json("/v2")["name"] == "furnace"
-        status, body = server.get("/v2/repository/models/simple/unload", b"{}")
-        assert (status, body) == (200, b"")
+        assert server.get("/v2/repository/models/simple/unload", b"{}")[0] == 200
+        assert server.get("/v2/models/simple/ready")[0] == 400
 
 
 def test_the_ready_file_names_the_real_ports_and_goes_at_shutdown(tmp_path):
