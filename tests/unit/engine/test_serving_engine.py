@@ -1,0 +1,185 @@
+"""The engine's own part: admission, the byte budget, what happens while stopping, and when a model changed under a request."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from backends.api.errors import Unavailable, UnknownModel
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.model_config import InstanceGroup, ModelConfig
+from server.core.overrides import LoadOverrides
+from server.core.request import InferRequest, InferResponse
+from server.core.state import IndexEntry, VersionState
+from server.engine.serving_engine import ServingEngine
+from server.observability.metrics import Metrics
+from tests.fakes.fake_clock import FakeClock
+
+
+def signature(size: int = 2) -> ModelSignature:
+    return ModelSignature((TensorSpec("IN", DataType.FP32, (size,)),), (TensorSpec("OUT", DataType.FP32, (size,)),), 4)
+
+
+class OneServable:
+    """A servable that answers when its gate opens, and counts who holds it."""
+
+    def __init__(self) -> None:
+        self.config = ModelConfig(
+            name="m",
+            backend="fake",
+            platform="fake",
+            signature=signature(),
+            model_filename="x",
+            instance_groups=(InstanceGroup(name="m", count=1),),
+        )
+        self.version = 3
+        self.labels = {"OUT": ("a", "b")}
+        self.gate = asyncio.Event()
+        self.held = 0
+
+    def borrow(self) -> "OneServable":
+        return self
+
+    async def __aenter__(self) -> "OneServable":
+        self.held += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.held -= 1
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        await self.gate.wait()
+        return InferResponse(
+            model_name="m", model_version=3, request_id=request.request_id, outputs=request.inputs, signature=self.config.signature
+        )
+
+
+class OneModelManager:
+    def __init__(self, servable: OneServable) -> None:
+        self.servable = servable
+        self.calls: list[str] = []
+
+    def resolve(self, name: str, version: int | None) -> OneServable:
+        if name != "m":
+            raise UnknownModel(f"Request for unknown model: '{name}' is not found")
+        return self.servable
+
+    def ready_versions(self, name: str) -> Sequence[int]:
+        return [3]
+
+    def is_ready(self) -> bool:
+        return True
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        return name == "m"
+
+    def index(self, ready_only: bool) -> list[IndexEntry]:
+        return [IndexEntry("m", 3, VersionState.READY)]
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        self.calls.append(f"load {name}")
+
+    async def unload(self, name: str) -> None:
+        self.calls.append(f"unload {name}")
+
+
+def engine_over(servable: OneServable, budget: int = 100) -> tuple[ServingEngine, Metrics]:
+    clock = FakeClock()
+    metrics = Metrics(clock)
+    engine = ServingEngine(
+        OneModelManager(servable),  # type: ignore[arg-type]
+        metrics,
+        clock,
+        name="stoker",
+        version="1",
+        max_bytes_in_flight=budget,
+    )
+    return engine, metrics
+
+
+def request(against: ModelSignature) -> InferRequest:
+    return InferRequest(model_name="m", inputs={"IN": np.zeros((1, 2), np.float32)}, output_names=("OUT",), signature=against)
+
+
+def test_a_request_holds_its_servable_until_it_is_answered():
+    async def scenario() -> None:
+        servable = OneServable()
+        engine, _ = engine_over(servable)
+        asking = asyncio.create_task(engine.infer(request(signature())))
+        await asyncio.sleep(0)
+        assert (servable.held, engine.requests_in_flight) == (1, 1)
+        servable.gate.set()
+        assert (await asking).model_version == 3
+        assert (servable.held, engine.requests_in_flight) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_request_gives_its_servable_back():
+    async def scenario() -> None:
+        servable = OneServable()
+        engine, _ = engine_over(servable)
+        asking = asyncio.create_task(engine.infer(request(signature())))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert (servable.held, engine.requests_in_flight) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_validated_against_another_signature_is_not_run():
+    async def scenario() -> None:
+        engine, _ = engine_over(OneServable())
+        with pytest.raises(Unavailable, match="another signature"):
+            await engine.infer(request(signature(size=5)))
+
+    asyncio.run(scenario())
+
+
+def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
+    async def scenario() -> None:
+        servable = OneServable()
+        engine, _ = engine_over(servable)
+        asking = asyncio.create_task(engine.infer(request(signature())))
+        await asyncio.sleep(0)
+        engine.begin_shutdown()
+        assert not engine.is_live()
+        assert not engine.is_ready()
+        assert not engine.is_model_ready("m", None)
+        with pytest.raises(Unavailable, match="shutting down"):
+            await engine.infer(request(signature()))
+        with pytest.raises(Unavailable, match="shutting down"):
+            await engine.load("m", LoadOverrides())
+        servable.gate.set()
+        assert (await asking).model_name == "m"
+
+    asyncio.run(scenario())
+
+
+def test_the_byte_budget_refuses_what_does_not_fit_beside_others_but_never_a_lone_request():
+    async def scenario() -> None:
+        engine, _ = engine_over(OneServable(), budget=100)
+        assert engine.reserve(500)
+        assert not engine.reserve(1)
+        engine.release(500)
+        assert engine.reserve(60)
+        assert not engine.reserve(41)
+        assert engine.reserve(40)
+        assert engine.bytes_in_flight == 100
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_before_the_queue_counts_as_a_failure_of_a_known_model_only():
+    async def scenario() -> None:
+        engine, metrics = engine_over(OneServable())
+        engine.refused("m", None)
+        engine.refused("absent", None)
+        assert metrics.statistics("m", 3).fail.count == 1
+        assert b'nv_inference_request_failure{model="m",reason="OTHER",version="3"} 1' in metrics.render()
+        assert b"absent" not in metrics.render()
+
+    asyncio.run(scenario())
