@@ -23,6 +23,10 @@ from server.observability.statistics import VersionStatistics
 from server.observability.stoker_families import StokerFamilies
 from server.observability.triton_families import TritonFamilies
 
+#: A load names its model as a client likes, and each name is a series: beyond so many, failures are counted together.
+MAX_FAILING_MODELS = 1000
+FURTHER_MODELS = "(further models)"
+
 
 class Metrics:
     """The `ServerRecorder`: everything that is counted, and its two ways out. Confined to: the event loop.
@@ -74,7 +78,10 @@ class Metrics:
         self._entry(name, version).load_s = seconds
 
     def load_failed(self, name: str, version: int | None) -> None:
-        self._series.load_failures[name] = self._series.load_failures.get(name, 0) + 1
+        failures = self._series.load_failures
+        if name not in failures and len(failures) >= MAX_FAILING_MODELS:
+            name = FURTHER_MODELS
+        failures[name] = failures.get(name, 0) + 1
 
     def forget(self, name: str, version: int) -> None:
         self._series.versions.pop((name, version), None)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.core.state import VersionState
 from server.observability.exposition import write_exposition
-from server.observability.metrics import Metrics
+from server.observability.metrics import MAX_FAILING_MODELS, Metrics
 from server.observability.recorder import FailureReason
 from tests.fakes.busy_metrics import busy_metrics
 from tests.fakes.fake_clock import FakeClock
@@ -110,6 +110,17 @@ def test_forgetting_what_was_never_known_is_harmless() -> None:
     metrics = Metrics(FakeClock())
     metrics.forget("nobody", 1)
     assert "nobody" not in metrics.render().decode()
+
+
+def test_names_that_clients_make_up_cannot_grow_the_exposition_without_bound() -> None:
+    metrics = Metrics(FakeClock())
+    for number in range(MAX_FAILING_MODELS + 5):
+        metrics.load_failed(f"guess-{number}", None)
+    metrics.load_failed("guess-0", None)
+    failures = [line for line in lines_of(metrics) if line.startswith("stoker_model_load_failures_total{")]
+    assert len(failures) == MAX_FAILING_MODELS + 1
+    assert 'stoker_model_load_failures_total{model="guess-0"} 2' in failures
+    assert 'stoker_model_load_failures_total{model="(further models)"} 5' in failures
 
 
 def test_tags_become_labels_with_an_underscore_and_follow_a_changed_config() -> None:
