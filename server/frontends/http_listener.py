@@ -59,7 +59,7 @@ class HttpListener:
         port = int(listener.getsockname()[1])
         protocol = functools.partial(BoundedHttpProtocol, self._limits, config, self._state, loop)
         self._server = await loop.create_server(protocol, sock=listener, backlog=_BACKLOG)
-        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep, loop)
+        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
         return port
 
     async def stop(self, grace_s: float) -> None:
@@ -87,9 +87,12 @@ class HttpListener:
         self._sweeper.cancel()
         self._server = self._sweeper = None
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        now_s = loop.time()
+    def sweep(self, now_s: float) -> None:
+        """Ends connections whose clients are too slow at `now_s` of the loop's clock; runs by itself twice a second."""
         for connection in list(self._state.connections):
             if isinstance(connection, BoundedHttpProtocol):
                 connection.sweep(now_s)
-        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep, loop)
+
+    def _sweep_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.sweep(loop.time())
+        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)

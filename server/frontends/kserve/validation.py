@@ -94,10 +94,10 @@ class SignatureCheck:
         """Checks that no required input is missing and all have the same rows; returns the rows (1 where the model is not batched)."""
         if len(arrays) != len(self.inputs) and not self._required <= arrays.keys():
             required, most = len(self._required), len(self.inputs)
-            expected = f"{most}" if required == most else f"number of inputs between {required} and {most}"
+            expected = f"{most} inputs" if required == most else f"number of inputs between {required} and {most}"
             missing = [spec.name for spec in self.signature.inputs if not spec.optional and spec.name not in arrays]
             raise SignatureMismatch(
-                f"expected {expected} inputs but got {len(arrays)} inputs for model '{self._model}'. Got input(s) {_bracketed(arrays)}, "
+                f"expected {expected} but got {len(arrays)} inputs for model '{self._model}'. Got input(s) {_bracketed(arrays)}, "
                 f"but missing required input(s) {_bracketed(missing)}. Please provide all required input(s)."
             )
         if not self._is_batched:

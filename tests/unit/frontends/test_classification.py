@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from backends.api.errors import InvalidRequest
+from backends.api.tensor import DataType
+from server.frontends.kserve.classification import classify
+
+
+def test_the_best_classes_of_each_row_come_first_with_their_labels():
+    scores = np.array([[0.1, 0.7, 0.2], [5, 1, 2]], np.float32)
+    found = classify(scores, DataType.FP32, 2, ["a", "b"], is_batched=True, output="OUT")
+    assert found.tolist() == [[b"0.700000:1:b", b"0.200000:2"], [b"5.000000:0:a", b"2.000000:2"]]
+
+
+def test_integers_are_printed_as_integers_without_loss():
+    top = 2**63 - 1
+    found = classify(np.array([[top - 1, top]]), DataType.INT64, 1, [], is_batched=True, output="OUT")
+    assert found.tolist() == [[f"{top}:1".encode()]]
+
+
+def test_equal_values_keep_the_order_of_their_classes():
+    found = classify(np.zeros((1, 4), np.uint8), DataType.UINT8, 3, [], is_batched=True, output="OUT")
+    assert found.tolist() == [[b"0:0", b"0:1", b"0:2"]]
+
+
+def test_more_classes_than_there_are_means_all_of_them():
+    found = classify(np.arange(6, dtype=np.float64).reshape(2, 3), DataType.FP64, 100, [], is_batched=False, output="OUT")
+    assert found.shape == (6,)
+
+
+def test_nan_is_the_worst_value():
+    found = classify(np.array([[np.nan, -1.0]]), DataType.FP64, 1, [], is_batched=True, output="OUT")
+    assert found.tolist() == [[b"-1.000000:1"]]
+
+
+@pytest.mark.parametrize("datatype", [DataType.BYTES, DataType.BF16])
+def test_what_has_no_order_is_refused(datatype: DataType):
+    with pytest.raises(InvalidRequest, match="classification of output 'OUT' is not possible"):
+        classify(np.zeros((1, 2), datatype.numpy), datatype, 1, [], is_batched=True, output="OUT")

@@ -1,0 +1,304 @@
+"""Raw bytes against the connection: what it bounds, and when it hangs up. Time is moved by calling `sweep` with a later one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from server.frontends.http_exchange import send_response
+from server.frontends.http_listener import HttpListener
+from server.frontends.http_protocol import CLIENT_GONE
+from server.frontends.limits import Limits
+from server.frontends.listen import PortInUse
+
+LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, chunk_count=50)
+
+
+class Peer:
+    """A client at byte level."""
+
+    def __init__(self, listener: HttpListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.listener = listener
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Status and the whole answer, read to the end of the connection's present answer."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(head.split()[1]), head + await self.reader.readexactly(length)
+
+    async def is_closed(self) -> bool:
+        return await self.reader.read() == b""
+
+    def later(self, seconds: float) -> None:
+        self.listener.sweep(asyncio.get_running_loop().time() + seconds)
+
+
+async def read_all(scope: Any, receive: Any, send: Any) -> None:
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message["body"])
+        if not message["more_body"]:
+            break
+    await send_response(send, 200, b"%s %d" % (scope["path"].encode(), size), [])
+
+
+async def read_nothing(scope: Any, receive: Any, send: Any) -> None:
+    await send_response(send, 200, b"done", [])
+
+
+@asynccontextmanager
+async def served(app: Any = read_all, limits: Limits = LIMITS) -> AsyncIterator[Peer]:
+    listener = HttpListener(app, limits, "127.0.0.1", 0)
+    port = await listener.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Peer(listener, reader, writer)
+    finally:
+        writer.close()
+        await listener.stop(1)
+
+
+def talk(scenario: Callable[[Peer], Awaitable[None]], app: Any = read_all, limits: Limits = LIMITS) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), served(app, limits) as peer:
+            await scenario(peer)
+
+    asyncio.run(main())
+
+
+def test_requests_of_one_connection_are_answered_in_turn():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET /a HTTP/1.1\r\n\r\nPOST /b HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+        assert (await peer.answer())[1].endswith(b"/a 0")
+        assert (await peer.answer())[1].endswith(b"/b 3")
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + b"x" * 600 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 21 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nA: " + b"b" * 2500 + b"\r\n\r\n", 431),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nA\r\n" * 51, 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0x5\r\nabcde\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA : b\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00", 400),
+    ],
+)
+def test_what_breaks_the_bounds_or_the_grammar_is_refused_and_hung_up_on(data: bytes, status: int):
+    async def scenario(peer: Peer) -> None:
+        peer.send(data)
+        got, answer = await peer.answer()
+        assert got == status
+        assert b'{"error":' in answer
+        assert await peer.is_closed()
+
+    talk(scenario)
+
+
+def test_an_endless_header_is_cut_off():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET / HTTP/1.1\r\nA: ")
+        for _ in range(8):
+            peer.send(b"b" * 1000)
+            await peer.writer.drain()
+        assert (await peer.answer())[0] == 431
+
+    talk(scenario)
+
+
+def test_a_body_of_many_chunks_below_the_bound_is_taken():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nA\r\n" * 49 + b"0\r\n\r\n")
+        assert (await peer.answer())[1].endswith(b"/ 49")
+
+    talk(scenario)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nA: b\r\n"])
+def test_a_header_that_does_not_come_ends_the_connection(sent: bytes):
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET /first HTTP/1.1\r\n\r\n")
+        await peer.answer()
+        peer.send(sent or b"\r\n")
+        # Another exchange with the server makes sure that what was sent has arrived.
+        other = await asyncio.open_connection(*peer.writer.get_extra_info("peername"))
+        other[1].write(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+        await other[0].read()
+        other[1].close()
+        peer.later(4.9)
+        peer.later(5.5)
+        assert (await peer.answer())[0] == 408
+        assert await peer.is_closed()
+
+    talk(scenario)
+
+
+def test_a_fresh_connection_that_says_nothing_is_ended():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"G")
+        while not peer.listener._state.connections:  # noqa: ASYNC110 - the connection is accepted in its own time
+            await asyncio.sleep(0)
+        peer.later(5.5)
+        assert (await peer.answer())[0] == 408
+
+    talk(scenario)
+
+
+def test_silence_inside_a_body_ends_the_request():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n")
+        await peer.reader.readuntil(b"100 Continue\r\n\r\n")
+        peer.later(9.9)
+        peer.later(10.5)
+        status, answer = await peer.answer()
+        assert status == 408
+        assert b"no further byte of the body within 10 s" in answer
+
+    talk(scenario)
+
+
+def test_a_trickling_body_is_refused_by_its_rate():
+    limits = Limits(body_idle_timeout_s=0.001, body_bytes_per_s=1 << 30)
+
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n")
+        await peer.reader.readuntil(b"100 Continue\r\n\r\n")
+        peer.later(1)
+        assert (await peer.answer())[0] == 408
+
+    talk(scenario, limits=limits)
+
+
+def test_an_answer_that_nobody_reads_ends_the_connection():
+    finished = asyncio.Event()
+
+    async def send_much(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while not scope.get(CLIENT_GONE):
+                await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+        except asyncio.CancelledError:
+            finished.set()
+
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET / HTTP/1.1\r\n\r\n")
+        await peer.reader.readuntil(b"\r\n\r\n")
+        (connection,) = peer.listener._state.connections
+        while not connection.flow.write_paused:  # type: ignore[union-attr]  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        peer.later(0)
+        peer.later(10.5)
+        await finished.wait()
+
+    talk(scenario, send_much)
+
+
+def test_work_is_cancelled_when_the_client_leaves():
+    started, gone = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever(scope: Any, receive: Any, send: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert scope[CLIENT_GONE]
+            gone.set()
+
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET / HTTP/1.1\r\n\r\n")
+        await started.wait()
+        peer.writer.transport.abort()
+        await gone.wait()
+
+    talk(scenario, wait_for_ever)
+
+
+def test_a_body_after_its_answer_is_not_swallowed_without_end():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"POST / HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n")
+        assert (await peer.answer())[0] == 200
+        peer.send(bytes(2000))
+        assert await peer.is_closed()
+
+    talk(scenario, read_nothing, Limits(http_body_bytes=1000))
+
+
+def test_an_offer_of_another_protocol_is_answered_in_http_1():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET /a HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n")
+        assert (await peer.answer())[1].endswith(b"/a 0")
+
+    talk(scenario)
+
+
+def test_stop_lets_work_end_and_then_closes():
+    async def main() -> None:
+        started, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            started.set()
+            await go.wait()
+            await send_response(send, 200, bytes(1 << 20), [])
+
+        async with asyncio.timeout(20), served(slow) as peer:
+            peer.send(b"GET / HTTP/1.1\r\n\r\n")
+            await started.wait()
+            stopping = asyncio.create_task(peer.listener.stop(10))
+            await asyncio.sleep(0)
+            go.set()
+            assert (await peer.answer())[0] == 200
+            assert await peer.is_closed()
+            await stopping
+
+    asyncio.run(main())
+
+
+def test_stop_cuts_off_what_outlives_the_grace(caplog: pytest.LogCaptureFixture):
+    async def main() -> None:
+        started = asyncio.Event()
+
+        async def endless(scope: Any, receive: Any, send: Any) -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                assert scope[CLIENT_GONE]
+
+        async with asyncio.timeout(20), served(endless) as peer:
+            peer.send(b"GET / HTTP/1.1\r\n\r\n")
+            await started.wait()
+            await peer.listener.stop(0.01)
+
+    asyncio.run(main())
+    assert "cutting off 1 HTTP requests" in caplog.text
+
+
+def test_an_occupied_port_is_named():
+    async def main() -> None:
+        first = HttpListener(read_all, LIMITS, "127.0.0.1", 0)
+        port = await first.start()
+        with pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is in use"):
+            await HttpListener(read_all, LIMITS, "127.0.0.1", port).start()
+        await first.stop(0)
+
+    asyncio.run(main())
+
+
+def test_an_address_that_is_not_here_is_named():
+    with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1 port 0"):
+        asyncio.run(HttpListener(read_all, LIMITS, "192.0.2.1", 0).start())
