@@ -68,7 +68,7 @@ def test_simple_is_what_its_script_writes() -> None:
     assert (ROOT / "model_repos/simple/config.pbtxt").read_text() == script("examples/simple/build.py").CONFIG
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "1"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P"])
 @pytest.mark.parametrize("inverted", [False, True])
 def test_a_picture_is_read_whatever_its_colours(digits: Instance, mode: str, inverted: bool) -> None:
     classify = script("examples/digits/classify.py")
