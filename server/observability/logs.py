@@ -64,7 +64,8 @@ class LogSink(logging.Handler):
         super().__init__()
         self.setFormatter(formatter)
         self._raw = raw
-        self._lines: queue.Queue[bytes | None] = queue.Queue(queue_lines)
+        # Lines; an event is set once everything before it has been written; None ends the writer.
+        self._lines: queue.Queue[bytes | threading.Event | None] = queue.Queue(queue_lines)
         # Two counters, each with one kind of writer: the first under the handler's lock, the second by the writer thread alone.
         self._not_queued = 0
         self._not_written = 0
@@ -83,6 +84,14 @@ class LogSink(logging.Handler):
         except Exception:  # noqa: BLE001 - a record that cannot be formatted (a raising __str__, bad arguments) must not fail the request
             self._not_queued += 1
 
+    def flush(self) -> None:
+        """Waits until what was logged before has been written, for two seconds at most."""
+        if not self._is_closed:
+            written = threading.Event()
+            with contextlib.suppress(queue.Full):
+                self._lines.put(written, timeout=_CLOSE_TIMEOUT_S)
+                written.wait(_CLOSE_TIMEOUT_S)
+
     def close(self) -> None:
         """Writes what waits, for two seconds at most, and ends the writer."""
         if not self._is_closed:
@@ -94,6 +103,9 @@ class LogSink(logging.Handler):
 
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
+            if isinstance(line, threading.Event):
+                line.set()
+                continue
             try:
                 _write_whole(self._raw, line)
             except (OSError, ValueError):  # no space, nobody reads the pipe any more, or the file is closed
@@ -144,6 +156,10 @@ class Logs:
     def dropped(self) -> int:
         """Lines that could not be written since the start."""
         return self._sink.dropped
+
+    def flush(self) -> None:
+        """Waits, two seconds at most, for what was logged to be written: before printing past the log, or before an abrupt exit."""
+        self._sink.flush()
 
     def close(self) -> None:
         """Writes what waits, ends the writer, restores the loggers. Safe to repeat."""

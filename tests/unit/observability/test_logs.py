@@ -266,6 +266,15 @@ def test_a_pipe_nobody_reads_drops_lines_and_raises_nothing() -> None:
     assert logs.dropped() == 1
 
 
+def test_after_a_flush_everything_logged_before_has_been_written() -> None:
+    stream = io.StringIO()
+    with configure(LogSettings(format="json"), stream=stream) as logs:
+        for _ in range(100):
+            log.info("before")
+        logs.flush()
+        assert stream.getvalue().count("\n") == 100
+
+
 def test_lines_logged_from_many_threads_stay_whole() -> None:
     with captured(LogSettings(format="json")) as stream:
         threads = [threading.Thread(target=lambda: [log.info("x" * 100) for _ in range(50)]) for _ in range(4)]
