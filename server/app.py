@@ -28,7 +28,7 @@ from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from server.lifecycle.settings import LifecycleSettings
 from server.lifecycle.snapshot_area import snapshot_area
 from server.observability import logs
-from server.observability.banner import print_startup
+from server.observability.banner import address_line, print_startup
 from server.observability.logs import Logs
 from server.observability.metrics import Metrics
 from server.ready_file import ReadyFile
@@ -62,7 +62,8 @@ def run(config: ServerConfig) -> int:
 class _Shutdown:
     """Turns the first SIGTERM or SIGINT into an event, and the second into an immediate end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sink: Logs) -> None:
+        self._sink = sink
         self.asked = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._receive, number)
@@ -70,13 +71,14 @@ class _Shutdown:
     def _receive(self, number: signal.Signals) -> None:
         if self.asked.is_set():
             log.warning("second signal: ending at once", extra={"signal": number.name})
+            self._sink.flush()
             os._exit(1)
         log.info("shutting down", extra={"signal": number.name})
         self.asked.set()
 
 
 async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
-    shutdown = _Shutdown(asyncio.get_running_loop())
+    shutdown = _Shutdown(asyncio.get_running_loop(), sink)
     manager, engine = _build(config, area, sink)
     fronts = Fronts(engine, config)
     ready_file = ReadyFile(config.ready_file)
@@ -90,7 +92,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
             log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
             return 1
         if not asked.done():
-            _announce(engine, endpoints, as_json=sink.is_json and config.logs.file is None)
+            sink.flush()  # what was logged while loading stands above the table
+            _announce(engine, endpoints, as_json=config.logs.format == "json")
             ports = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
             await _unless(asked, ready_file.write_once_ready(engine, ports))
         await asked
@@ -153,5 +156,7 @@ async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any
 
 
 def _announce(engine: ServingEngine, endpoints: Mapping[str, Endpoint], *, as_json: bool) -> None:
+    """The table is for people and goes to standard output; the log says where the server listens in its own form."""
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
-    print_startup(engine.index(), addresses, stream=sys.stderr, is_terminal=sys.stderr.isatty(), as_json=as_json)
+    log.info("%s", address_line(addresses), extra=addresses)
+    print_startup(engine.index(), addresses, stream=sys.stdout, is_terminal=sys.stdout.isatty(), as_json=as_json)

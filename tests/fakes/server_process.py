@@ -26,7 +26,7 @@ class ServerProcess:
     Attributes:
         process: The child.
         grpc_port, http_port: Where it listens.
-        log_path: What it printed.
+        log_path: What it wrote to standard error; standard output is in `out_path`.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", facts: Mapping[str, int], log_path: Path) -> None:
@@ -35,6 +35,7 @@ class ServerProcess:
         self.http_port = facts.get("http_port", 0)
         self.metrics_port = facts.get("metrics_port", 0)
         self.log_path = log_path
+        self.out_path = log_path.with_name("server.out")
 
     @property
     def grpc(self) -> str:
@@ -75,9 +76,9 @@ def start_server(*flags: str, at: Path, env: Mapping[str, str] | None = None, wa
     at.mkdir(parents=True, exist_ok=True)
     ready, log_path = at / "ready.json", at / "server.log"
     command = [sys.executable, "-m", "server.main", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
-    with log_path.open("wb") as log:
+    with log_path.open("wb") as log, log_path.with_name("server.out").open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=REPOSITORY_ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
+            command, cwd=REPOSITORY_ROOT, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
         )
     facts: Mapping[str, int] = {}
     if wait_ready:

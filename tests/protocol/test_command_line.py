@@ -117,15 +117,24 @@ def test_the_ready_file_names_the_real_ports_and_goes_at_shutdown(tmp_path):
         assert not ready.exists()
 
 
-def test_off_a_terminal_every_line_is_one_json_object(tmp_path):
+def test_off_a_terminal_the_table_is_text_and_every_log_line_one_json_object(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
         server.get("/v2/models/absent")
         server.stop()
         lines = [json.loads(line) for line in server.log().splitlines()]
-    assert {"ts", "level"} <= lines[0].keys()
-    [table] = [line for line in lines if line.get("event") == "models"]
-    assert {row["model"] for row in table["models"]} >= {"digits", "simple"}
-    assert str(server.http_port) in json.dumps(table)
+        table = server.out_path.read_text().splitlines()
+    assert all({"ts", "level", "message"} <= line.keys() for line in lines)
+    assert any(line.get("http") == server.http and line.get("grpc") == server.grpc for line in lines)
+    assert [row.split()[:4] for row in table[1:-1]] == [[name, "1", "onnxruntime", "READY"] for name in ("digits", "simple")]
+    assert table[-1] == f"serving grpc on {server.grpc}, http on {server.http}"
+
+
+def test_asked_for_json_the_table_is_one_json_line_too(tmp_path):
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", "--log-format=json", at=tmp_path) as server:
+        server.stop()
+        [table] = [json.loads(line) for line in server.out_path.read_text().splitlines()]
+    assert {row["model"] for row in table["models"]} == {"digits", "simple"}
+    assert table["addresses"] == {"grpc": server.grpc, "http": server.http}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
