@@ -12,7 +12,7 @@ with other clients of the same protocol.
 from stoker_client.async_client import AsyncClient
 from stoker_client.client import Client
 from stoker_client.connecting import connect, connect_async
-from stoker_client.datatypes import bf16_to_float32
+from stoker_client.datatypes import bf16_to_float32, float32_to_bf16
 from stoker_client.errors import (
     Cancelled,
     Conflict,
@@ -69,4 +69,5 @@ __all__ = [
     "bf16_to_float32",
     "connect",
     "connect_async",
+    "float32_to_bf16",
 ]

@@ -88,4 +88,12 @@ def unpack_bytes(raw: memoryview, count: int, name: str) -> Array:
 
 def bf16_to_float32(bits: Array) -> Array:
     """Widens BF16 bits (uint16, any shape) to float32; exact."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bf16(values: Array) -> Array:
+    """Rounds float32 (any shape) to the nearest BF16, ties to even; returns its bits as uint16, to send as `TypedArray(bits, "BF16")`."""
+    bits = np.asarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)  # wide enough for the carry
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    quiet_nan = bits | 0x0040_0000  # a NaN whose payload is all in the low bits must stay one
+    return (np.where(np.isnan(values), quiet_nan, rounded) >> 16).astype(np.uint16)

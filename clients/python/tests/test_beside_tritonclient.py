@@ -37,8 +37,9 @@ def test_both_clients_import_in_one_process(environment, protobuf, order):
     python = ROOT / environment / "bin" / "python"
     if not python.exists():
         pytest.skip(f"no {environment}: run 'make clients-env'")
-    if subprocess.run([python, "-c", "import httpx"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{environment} has no httpx, which stoker_client needs")
+    alone = subprocess.run([python, "-c", "import httpx, tritonclient.grpc"], capture_output=True, text=True, check=False)
+    if alone.returncode:
+        pytest.skip(f"{environment} lacks what the clients need: {alone.stderr.strip().splitlines()[-1]}")
     done = subprocess.run(
         [python, "-c", order + TOGETHER],
         env={"PYTHONPATH": str(ROOT / "clients" / "python")},

@@ -1,0 +1,91 @@
+"""The `stoker` command.
+
+Commands import what they need when they run, so that `stoker --help` needs neither the server nor the client. Everything after
+`stoker serve` is passed on untouched. Exit codes: 0; 1 the command failed; 2 it was called wrongly; 3 the server cannot be reached.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from cli.control import load, unload
+from cli.describe import config, metadata, version
+from cli.failure import CommandFailed, ExitCode
+from cli.infer import infer
+from cli.models import models
+from cli.status import status
+
+app = typer.Typer(
+    name="stoker",
+    help="Serve models, and talk to servers that do. --url (or STOKER_URL) says which; flags may be spelled with - or _.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(context: typer.Context) -> None:
+    """Serve a model repository: the `serve` command, with all its flags (see `stoker serve --help`)."""
+    _serve(context.args)
+
+
+for _command in (models, status, infer, metadata, config, load, unload, version):
+    app.command()(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line (default: the process's own) and ends the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["serve"]:
+        _serve(words[1:])
+    try:
+        code = app(_spelled(words), prog_name="stoker", standalone_mode=False)
+    except CommandFailed as failure:
+        _fail(failure.message, failure.exit_code)
+    except typer.Abort:
+        _fail("aborted", ExitCode.FAILED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
+        sys.stderr.close()
+        sys.exit(ExitCode.FAILED)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a usage error of typer's: a defect, shown as one
+            raise
+        _fail(error.format_message(), ExitCode.USAGE)
+    sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _serve(arguments: Sequence[str]) -> NoReturn:
+    from server.main import main as serve_main
+
+    serve_main(arguments)
+
+
+def _spelled(words: Sequence[str]) -> list[str]:
+    """Every flag with dashes: `--api_key` is `--api-key`. What follows `--` is left alone."""
+    end = words.index("--") if "--" in words else len(words)
+    spelled = []
+    for word in words[:end]:
+        name, equals, value = word.partition("=")
+        spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
+    return [*spelled, *words[end:]]
+
+
+def _fail(message: str, code: ExitCode) -> NoReturn:
+    print(f"stoker: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line that a failed command prints
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Options that many commands share, declared once."""
+
+from typing import Annotated
+
+import typer
+
+DEFAULT_URL = "grpc://127.0.0.1:8500"
+DEFAULT_TIMEOUT_S = 30.0
+
+_SERVER = "Server"
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="STOKER_URL", rich_help_panel=_SERVER, help="grpc://host:port, grpcs://, http:// or https://."),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="STOKER_API_KEY", rich_help_panel=_SERVER, help="Sent as 'authorization: Bearer KEY'."),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, rich_help_panel=_SERVER, help="Limit of each call to the server.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Model = Annotated[str, typer.Argument(help="Model name.", show_default=False)]
+Version = Annotated[int | None, typer.Option("--version", min=0, help="Model version; default: the server's choice.", show_default=False)]
