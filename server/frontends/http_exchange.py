@@ -17,8 +17,6 @@ Receive = Any
 Send = Any
 Scope = Any
 HeaderList = list[tuple[bytes, bytes]]
-#: Set in the scope of a request once its whole body has been taken in.
-BODY_READ = "stoker.body_read"
 INTERNAL_TEXT = "internal error: see the server's log"
 
 
@@ -52,11 +50,10 @@ class Reservation:
         self._engine.release(self._held_bytes)
 
 
-async def read_body(scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits) -> bytes:
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits) -> bytes:
     """The whole body, unpacked. Bytes are reserved as they come, so that a client holds only what it has sent.
 
     Args:
-        scope: Of the request; `BODY_READ` is set in it.
         receive: Of the request.
         headers: Of the request, as a mapping.
         reservation: What the request holds of the budget.
@@ -85,7 +82,6 @@ async def read_body(scope: Scope, receive: Receive, headers: Mapping[bytes, byte
         pieces.append(piece)
         if not message.get("more_body", False):
             break
-    scope[BODY_READ] = True
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits)

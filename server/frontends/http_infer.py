@@ -37,7 +37,7 @@ class HttpInfer:
         received_ns = engine.now_ns()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         with Reservation(engine) as reservation:
-            body = await read_body(scope, receive, headers, reservation, limits)
+            body = await read_body(receive, headers, reservation, limits)
             check_model_name(model)
             check = self._checks.find(model, version)
             length = headers.get(HEADER_LENGTH)

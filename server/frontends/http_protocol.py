@@ -19,6 +19,8 @@ from server.frontends.limits import Limits
 
 #: Set in the scope of a request whose client is gone, just before its task is cancelled.
 CLIENT_GONE = "stoker.client_gone"
+#: How long a refused client may take to hang up.
+_LINGER_S = 2.0
 
 
 class _Reading(enum.Enum):
@@ -57,7 +59,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         if self.transport.is_closing():
             return
-        if self._reading is _Reading.HEADER and now_s - self._since_s > limits.header_timeout_s:
+        if self._is_refused:
+            if now_s - self._since_s > _LINGER_S:
+                self.transport.abort()
+        elif self._reading is _Reading.HEADER and now_s - self._since_s > limits.header_timeout_s:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s")
         elif self._reading is _Reading.BODY and not self.flow.read_paused:
             if now_s - self._since_s > limits.body_idle_timeout_s:
@@ -66,6 +71,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             paid_for_s = self._body_bytes / limits.body_bytes_per_s
             if now_s - self._body_since_s > limits.body_idle_timeout_s + paid_for_s:
                 self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the body comes slower than {limits.body_bytes_per_s} bytes a second")
+
+    def shutdown(self) -> None:
+        if self._is_refused:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -173,7 +184,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 % (status.value, status.phrase.encode(), len(body), body)
             )
         self._cancel_work()
-        self.transport.close()
+        # A close now, with bytes unread, would reset the connection and might take the answer with it: end our side, and drop what
+        # comes until the client has ended its own.
+        self._since_s = self.loop.time()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _cancel_work(self) -> None:
         cycle = self.cycle

@@ -17,7 +17,7 @@ from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
 from server.frontends import http_schemas as schemas
 from server.frontends.http_call import HttpCall
-from server.frontends.http_exchange import BODY_READ, INTERNAL_TEXT, ClientGone, Reservation, error_body, error_response, read_body
+from server.frontends.http_exchange import INTERNAL_TEXT, ClientGone, Reservation, error_body, error_response, read_body
 from server.frontends.http_infer import HttpInfer
 from server.frontends.http_repository import load_request, unload_request
 from server.frontends.kserve.message_json import message_to_json
@@ -167,7 +167,7 @@ class RestRoutes:
     async def _read_object(self, request: Request) -> dict[str, Any]:
         """The JSON object of a control request's body; empty where there is no body."""
         with Reservation(self._engine) as reservation:
-            body = await read_body(request.scope, request.receive, dict(request.scope["headers"]), reservation, self._limits)
+            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, self._limits)
             given = parse_bounded(body, self._limits) if body else {}
         if not isinstance(given, dict):
             raise InvalidRequest("the request must be a JSON object")
@@ -249,8 +249,6 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ServingError):
         raise error
     status, body, headers = error_response(error)
-    if request.method == "POST" and BODY_READ not in request.scope:
-        headers.append((b"connection", b"close"))
     return Response(body, status, {name.decode(): value.decode() for name, value in headers})
 
 

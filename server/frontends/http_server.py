@@ -11,10 +11,8 @@ from typing import Any
 from backends.api.errors import ServingError
 from server.engine.interface import Engine
 from server.frontends.http_exchange import (
-    BODY_READ,
     INTERNAL_TEXT,
     ClientGone,
-    HeaderList,
     Receive,
     Scope,
     Send,
@@ -95,7 +93,8 @@ class _Dispatcher:
                 version = route[2]
                 await self._infer.respond(route[1], None if version is None else int(version), scope, receive, send)
         except ServingError as error:
-            await _send_error(scope, send, *error_response(error))
+            # What is left of the body is read and dropped, up to the cap, so that the client sees the answer and not a reset.
+            await send_response(send, *error_response(error))
         except ClientGone:
             return
         except asyncio.CancelledError:
@@ -105,11 +104,4 @@ class _Dispatcher:
             if route is not None:
                 # FastAPI has logged and answered its own.
                 _log.exception("%s failed unexpectedly", scope["path"])
-                await _send_error(scope, send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))
-
-
-async def _send_error(scope: Scope, send: Send, status: int, body: bytes, headers: HeaderList) -> None:
-    if BODY_READ not in scope:
-        # The rest of the request is still on its way, and will not be read.
-        headers.append((b"connection", b"close"))
-    await send_response(send, status, body, headers)
+                await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from backends.api.errors import InvalidRequest, NotFound, Unsupported
+from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unsupported
 from server.core.overrides import LoadOverrides
 from server.engine.interface import Engine
 from server.frontends.kserve.call import Call
@@ -72,7 +72,12 @@ class KServeService:
         _refuse_repository_name(request.repository_name)
         name = check_model_name(request.model_name)
         overrides = read_overrides(_values(request.parameters, self._limits))
-        await self._to_the_end(self._engine.load(name, overrides))
+        try:
+            await self._to_the_end(self._engine.load(name, overrides))
+        except ModelLoadError as error:
+            if error.message.startswith("failed to load"):
+                raise
+            raise ModelLoadError(f"failed to load '{name}', {error.message}") from None
         return pb.RepositoryModelLoadResponse()
 
     async def repository_model_unload(self, request: pb.RepositoryModelUnloadRequest, call: Call) -> pb.RepositoryModelUnloadResponse:

@@ -110,6 +110,19 @@ def test_what_breaks_the_bounds_or_the_grammar_is_refused_and_hung_up_on(data: b
     talk(scenario)
 
 
+def test_a_refused_client_that_does_not_hang_up_is_cut_off():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"nonsense\r\n\r\n")
+        assert (await peer.answer())[0] == 400
+        (connection,) = peer.listener._state.connections
+        peer.later(1.9)
+        assert not connection.transport.is_closing()
+        peer.later(2.5)
+        assert connection.transport.is_closing()
+
+    talk(scenario)
+
+
 def test_an_endless_header_is_cut_off():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET / HTTP/1.1\r\nA: ")

@@ -1,0 +1,338 @@
+"""The gRPC front in process, on a free port, with a fake engine behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
+
+from backends.api.errors import Overloaded, QueueTimeout
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.frontends.grpc_server import GrpcFront
+from server.frontends.limits import Limits
+from server.frontends.listen import PortInUse
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, echo, simple
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+Code = grpc.StatusCode
+Channel = grpc.aio.Channel
+
+
+def rpc(channel: Channel, name: str) -> Callable[..., Any]:
+    answer = GetMessageClass(SERVICE.methods_by_name[name].output_type)
+    open_call = channel.stream_stream if name == "ModelStreamInfer" else channel.unary_unary
+    return open_call(f"/{SERVICE.full_name}/{name}", lambda message: message.SerializeToString(), answer.FromString)
+
+
+def run(scenario: Callable[[Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: bool) -> None:
+    @asynccontextmanager
+    async def served() -> AsyncIterator[Channel]:
+        front = GrpcFront(engine, limits or Limits(), "127.0.0.1", 0, **options)
+        port = await front.start()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield channel
+        finally:
+            await front.stop(1)
+
+    async def main() -> None:
+        async with asyncio.timeout(20), served() as channel:
+            await scenario(channel)
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
+
+
+def infer_request(**fields: Any) -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest(model_name="simple", **fields)
+    for name in ("INPUT0", "INPUT1"):
+        message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        message.raw_input_contents.append(bytes(range(64)))
+    return message
+
+
+async def failure(call: Awaitable[Any]) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+async def wait_for_ever(request: InferRequest) -> None:
+    await asyncio.Event().wait()
+
+
+def test_infer_answers_raw_with_the_id():
+    async def scenario(channel: Channel) -> None:
+        answer = await rpc(channel, "ModelInfer")(infer_request(id="7"))
+        assert (answer.id, answer.model_name, answer.model_version) == ("7", "simple", "1")
+        assert [(o.name, o.datatype, list(o.shape)) for o in answer.outputs] == [
+            ("OUTPUT0", "INT32", [1, 16]),
+            ("OUTPUT1", "INT32", [1, 16]),
+        ]
+        assert answer.raw_output_contents[1] == bytes(64)
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_every_rpc_of_the_service_is_answered():
+    requests: dict[str, Any] = {
+        "ModelInfer": infer_request(),
+        "RepositoryModelLoad": {"model_name": "m"},
+        "RepositoryModelUnload": {"model_name": "m"},
+    }
+    named = ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics")
+    refused = {"SystemSharedMemoryRegister": Code.UNIMPLEMENTED, "CudaSharedMemoryRegister": Code.INVALID_ARGUMENT}
+    refused |= {"TraceSetting": Code.UNIMPLEMENTED, "LogSettings": Code.UNIMPLEMENTED}
+
+    async def scenario(channel: Channel) -> None:
+        for method in SERVICE.methods:
+            if method.name == "ModelStreamInfer":
+                continue
+            given = requests.get(method.name, {"name": "simple"} if method.name in named else {})
+            message = GetMessageClass(method.input_type)(**given) if isinstance(given, dict) else given
+            call = rpc(channel, method.name)(message)
+            if method.name in refused:
+                assert (await failure(call)).code() == refused[method.name], method.name
+            else:
+                assert isinstance(await call, GetMessageClass(method.output_type)), method.name
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_descriptions_say_what_the_engine_says():
+    async def scenario(channel: Channel) -> None:
+        metadata = await rpc(channel, "ModelMetadata")(pb.ModelMetadataRequest(name="simple"))
+        assert (list(metadata.versions), metadata.platform, list(metadata.inputs[0].shape)) == (["1"], "fake", [-1, 16])
+        config = (await rpc(channel, "ModelConfig")(pb.ModelConfigRequest(name="simple", version="1"))).config
+        assert (config.name, config.max_batch_size) == ("simple", 8)
+        stats = (await rpc(channel, "ModelStatistics")(pb.ModelStatisticsRequest())).model_stats
+        assert (stats[0].version, stats[0].inference_stats.success.count, stats[0].inference_stats.HasField("cache_hit")) == ("1", 3, True)
+        assert stats[0].batch_stats[0].batch_size == 1
+        index = (await rpc(channel, "RepositoryIndex")(pb.RepositoryIndexRequest())).models
+        assert [(m.name, m.version, m.state) for m in index] == [("simple", "1", "READY"), ("never", "", "")]
+        assert not (await rpc(channel, "ModelReady")(pb.ModelReadyRequest(name="nope"))).ready
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_load_and_unload_carry_their_parameters():
+    engine = FakeEngine(simple())
+
+    async def scenario(channel: Channel) -> None:
+        load = pb.RepositoryModelLoadRequest(model_name="m")
+        load.parameters["config"].string_param = "{}"
+        load.parameters["file:1/model.onnx"].bytes_param = b"abc"
+        await rpc(channel, "RepositoryModelLoad")(load)
+        unload = pb.RepositoryModelUnloadRequest(model_name="m")
+        unload.parameters["unload_dependents"].bool_param = True
+        await rpc(channel, "RepositoryModelUnload")(unload)
+        for bad in ("..", "a/b", "", "m" * 129, "a\nb"):
+            error = await failure(rpc(channel, "RepositoryModelLoad")(pb.RepositoryModelLoadRequest(model_name=bad)))
+            assert error.code() == Code.INVALID_ARGUMENT
+
+    run(scenario, engine)
+    assert [(name, o.config_json, dict(o.files)) for name, o in engine.loads] == [("m", "{}", {"1/model.onnx": b"abc"})]
+    assert engine.unloads == [("m", True)]
+
+
+def test_failures_have_tritons_codes():
+    busy = echo(DataType.FP32, name="busy")
+    busy.is_ready = False
+
+    async def scenario(channel: Channel) -> None:
+        infer = rpc(channel, "ModelInfer")
+        for message, code, text in (
+            (pb.ModelInferRequest(model_name="nope"), Code.NOT_FOUND, "Request for unknown model: 'nope' is not found"),
+            (infer_request(model_version="9"), Code.NOT_FOUND, "version 9 is not found"),
+            (pb.ModelInferRequest(model_name="busy"), Code.UNAVAILABLE, "is not ready"),
+            (pb.ModelInferRequest(model_name="simple"), Code.INVALID_ARGUMENT, "expected 2 inputs but got 0 inputs"),
+        ):
+            error = await failure(infer(message))
+            assert error.code() == code
+            assert text in (error.details() or "")
+
+    run(scenario, FakeEngine(simple(), busy))
+
+
+@pytest.mark.parametrize("name", ["ModelInfer", "ServerLive", "ModelMetadata"])
+def test_bytes_that_are_no_message_are_an_invalid_argument(name: str):
+    async def scenario(channel: Channel) -> None:
+        call = channel.unary_unary(f"/{SERVICE.full_name}/{name}")
+        error = await failure(call(b"\xff\xff\xff"))
+        assert error.code() == Code.INVALID_ARGUMENT
+        assert "is not a valid" in (error.details() or "")
+
+    run(scenario, FakeEngine(simple()))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "after", "text"),
+    [
+        (Overloaded("Exceeds maximum queue size", retry_after_s=2.5), Code.UNAVAILABLE, "3", "[request id: 7] Exceeds maximum queue size"),
+        (QueueTimeout("Request timeout expired"), Code.UNAVAILABLE, None, "[request id: 7] Request timeout expired"),
+        (RuntimeError("secret /etc/path"), Code.INTERNAL, None, "internal error: see the server's log"),
+    ],
+)
+def test_failures_of_the_engine_reach_the_client(
+    error: Exception, code: grpc.StatusCode, after: str | None, text: str, caplog: pytest.LogCaptureFixture
+):
+    fake = simple()
+
+    async def fail(request: InferRequest) -> None:
+        raise error
+
+    fake.before = fail
+
+    async def scenario(channel: Channel) -> None:
+        got = await failure(rpc(channel, "ModelInfer")(infer_request(id="7")))
+        assert (got.code(), got.details()) == (code, text)
+        assert dict(got.trailing_metadata() or {}).get("retry-after") == after
+
+    run(scenario, FakeEngine(fake))
+    assert ("secret" in caplog.text) == (code is Code.INTERNAL)
+
+
+def test_bytes_in_flight_are_bounded_before_anything_is_parsed():
+    async def scenario(channel: Channel) -> None:
+        error = await failure(rpc(channel, "ModelInfer")(infer_request()))
+        assert error.code() == Code.UNAVAILABLE
+        assert dict(error.trailing_metadata() or {})["retry-after"] == "1"
+
+    engine = FakeEngine(simple(), budget_bytes=100)
+    run(scenario, engine)
+    assert engine.requests == []
+
+
+def test_a_cancelled_call_takes_its_request_back():
+    fake = simple()
+    fake.before = wait_for_ever
+    engine = FakeEngine(fake)
+
+    async def scenario(channel: Channel) -> None:
+        call = rpc(channel, "ModelInfer")(infer_request())
+        await engine.arrival.wait()
+        call.cancel()
+        await engine.cancellation.wait()
+
+    run(scenario, engine)
+
+
+def test_a_deadline_reaches_the_engine_and_ends_the_work():
+    fake = simple()
+    fake.before = wait_for_ever
+    engine = FakeEngine(fake)
+
+    async def scenario(channel: Channel) -> None:
+        error = await failure(rpc(channel, "ModelInfer")(infer_request(), timeout=0.2))
+        assert error.code() == Code.DEADLINE_EXCEEDED
+        await engine.cancellation.wait()
+
+    run(scenario, engine)
+    assert engine.requests[0].deadline_ns is not None
+    assert 0 < engine.requests[0].deadline_ns - engine.time_ns < 300_000_000
+
+
+def test_without_a_deadline_the_engine_is_told_so():
+    engine = FakeEngine(simple())
+
+    async def scenario(channel: Channel) -> None:
+        await rpc(channel, "ModelInfer")(infer_request())
+
+    run(scenario, engine)
+    assert engine.requests[0].deadline_ns is None
+
+
+def test_health_follows_readiness_at_ask_time():
+    engine = FakeEngine(simple())
+
+    async def scenario(channel: Channel) -> None:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString
+        )
+        for service in ("", SERVICE.full_name):
+            engine.ready = True
+            assert (await check(health_pb2.HealthCheckRequest(service=service))).status == health_pb2.HealthCheckResponse.SERVING
+            engine.ready = False
+            assert (await check(health_pb2.HealthCheckRequest(service=service))).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await failure(check(health_pb2.HealthCheckRequest(service="other")))).code() == Code.NOT_FOUND
+
+    run(scenario, engine)
+
+
+def test_a_health_watcher_is_told_of_changes():
+    engine = FakeEngine(simple())
+
+    async def scenario(channel: Channel) -> None:
+        watch = channel.unary_stream(
+            "/grpc.health.v1.Health/Watch", health_pb2.HealthCheckRequest.SerializeToString, health_pb2.HealthCheckResponse.FromString
+        )
+        call = watch(health_pb2.HealthCheckRequest())
+        assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        engine.ready = False
+        assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        call.cancel()
+
+    run(scenario, engine, Limits(health_watch_period_s=0.001))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_reflection_is_served_only_when_asked_for(on: bool):
+    from grpc_reflection.v1alpha import reflection_pb2
+
+    async def scenario(channel: Channel) -> None:
+        call = channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        if on:
+            names = {service.name for service in (await call.read()).list_services_response.service}
+            assert SERVICE.full_name in names
+            call.cancel()
+        else:
+            assert (await failure(call.read())).code() == Code.UNIMPLEMENTED
+
+    run(scenario, FakeEngine(simple()), reflection=on)
+
+
+def test_an_occupied_port_is_named():
+    async def main() -> None:
+        first = GrpcFront(FakeEngine(), Limits(), "127.0.0.1", 0)
+        port = await first.start()
+        with pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is in use"):
+            await GrpcFront(FakeEngine(), Limits(), "127.0.0.1", port).start()
+        await first.stop(0)
+
+    asyncio.run(main())
+
+
+def test_stop_lets_calls_in_work_end():
+    fake = simple()
+    engine = FakeEngine(fake)
+
+    async def main() -> None:
+        go = asyncio.Event()
+
+        async def wait(request: InferRequest) -> None:
+            await go.wait()
+
+        fake.before = wait
+        front = GrpcFront(engine, Limits(), "127.0.0.1", 0)
+        port = await front.start()
+        async with asyncio.timeout(20), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = rpc(channel, "ModelInfer")(infer_request())
+            await engine.arrival.wait()
+            stopping = asyncio.create_task(front.stop(10))
+            await asyncio.sleep(0)
+            go.set()
+            assert (await call).model_name == "simple"
+            await stopping
+
+    asyncio.run(main())

@@ -1,0 +1,401 @@
+"""The HTTP front in process, on a free port, with a fake engine behind it."""
+
+import asyncio
+import base64
+import gzip
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from backends.api.errors import ModelLoadError, Overloaded, QueueTimeout, Unavailable
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.frontends.http_server import HttpFront, MetricsFront
+from server.frontends.limits import Limits
+from tests.fakes.fake_engine import FakeEngine, echo, simple
+
+ROW = list(range(16))
+
+
+@asynccontextmanager
+async def front(engine: FakeEngine, limits: Limits | None = None, **options: bool) -> AsyncIterator[httpx.AsyncClient]:
+    served = HttpFront(engine, limits or Limits(), "127.0.0.1", 0, **options)
+    port = await served.start()
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}) as client:
+            yield client
+    finally:
+        await served.stop(1)
+
+
+def run(
+    scenario: Callable[[httpx.AsyncClient], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: bool
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), front(engine, limits, **options) as client:
+            await scenario(client)
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
+
+
+def json_request(**fields: Any) -> dict[str, Any]:
+    tensors = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ROW} for name in ("INPUT0", "INPUT1")]
+    return {"inputs": tensors, **fields}
+
+
+def test_json_infer_answers_in_tritons_key_order():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == {
+            "id": "7",
+            "model_name": "simple",
+            "model_version": "1",
+            "outputs": [
+                {"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 16], "data": [2 * value for value in ROW]},
+                {"name": "OUTPUT1", "datatype": "INT32", "shape": [1, 16], "data": [0] * 16},
+            ],
+        }
+        assert list(answer.json()) == ["id", "model_name", "model_version", "outputs"]
+        assert "id" not in (await client.post("/v2/models/simple/versions/1/infer", json=json_request())).json()
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_no_route_needs_a_content_type():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for path, body in (
+            ("/v2/models/simple/infer", json_request()),
+            ("/v2/repository/index", {"ready": True}),
+            ("/v2/repository/models/simple/load", {}),
+        ):
+            for kind in (None, "text/plain", "application/x-www-form-urlencoded"):
+                headers = {} if kind is None else {"content-type": kind}
+                answer = await client.post(path, content=orjson.dumps(body), headers=headers)
+                assert answer.status_code == 200, (path, kind)
+
+    run(scenario, FakeEngine(simple()))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_bodies_and_answers_are_packed_as_headers_say(encoding: str):
+    async def scenario(client: httpx.AsyncClient) -> None:
+        data = np.arange(5000, dtype=np.float32)
+        head = orjson.dumps(
+            {
+                "inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 5000], "parameters": {"binary_data_size": data.nbytes}}],
+                "parameters": {"binary_data_output": True},
+            }
+        )
+        body = head + data.tobytes()
+        answer = await client.post(
+            "/v2/models/echo_fp32/infer",
+            content=gzip.compress(body) if encoding == "gzip" else zlib.compress(body),
+            headers={
+                "content-encoding": encoding,
+                "inference-header-content-length": str(len(head)),
+                "accept-encoding": f"br, {encoding}",
+            },
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-encoding"] == encoding
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.content[int(answer.headers["inference-header-content-length"]) :] == data.tobytes()
+
+    run(scenario, FakeEngine(echo(DataType.FP32)))
+
+
+def test_an_unknown_encoding_is_501_and_names_those_that_work():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/models/simple/infer", content=b"x", headers={"content-encoding": "br"})
+        assert answer.status_code == 501
+        assert answer.headers["accept-encoding"] == "gzip, deflate"
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_classification_uses_the_models_labels():
+    fake = simple()
+    fake.labels = {"OUTPUT0": [f"class {i}" for i in range(16)]}
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        outputs = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
+        answer = await client.post("/v2/models/simple/infer", json=json_request(outputs=outputs))
+        assert answer.json()["outputs"] == [
+            {"name": "OUTPUT0", "datatype": "BYTES", "shape": [1, 2], "data": ["30:15:class 15", "28:14:class 14"]}
+        ]
+
+    run(scenario, FakeEngine(fake))
+
+
+ERRORS = [
+    ("POST", "/v2/models/nope/infer", 400, "Request for unknown model: 'nope' is not found"),
+    ("POST", "/v2/models/simple/versions/9/infer", 404, "'simple' version 9 is not found"),
+    ("POST", "/v2/models/simple/versions/x/infer", 404, "Not Found"),
+    ("POST", "/v2/models/busy/infer", 503, "is not ready"),
+    ("GET", "/v2/models/simple/infer", 405, "Method Not Allowed"),
+    ("POST", "/v2/models/simple", 405, "Method Not Allowed"),
+    ("DELETE", "/v2", 405, "Method Not Allowed"),
+    ("GET", "/v3", 404, "Not Found"),
+    ("GET", "/v2/", 404, "Not Found"),
+    ("GET", "/v2/models/nope", 400, "Request for unknown model"),
+    ("GET", "/v2/models/simple/versions/9/config", 404, "is not found"),
+    ("GET", "/v2/models/...", 400, "invalid model name '...'"),
+    ("GET", "/v2/models/%24(id)", 400, "invalid model name '$(id)'"),
+    ("POST", "/v2/models/a;id/infer", 400, "invalid model name 'a;id'"),
+    ("GET", f"/v2/models/{'m' * 129}", 400, "invalid model name"),
+    ("GET", "/v2/models/a%0ab/stats", 400, "invalid model name"),
+    ("GET", "/v2/models/a%2f..%2fb", 404, "Not Found"),
+    ("POST", "/v2/repository/models/%2e%2e/load", 400, "invalid model name '..'"),
+    ("POST", "/v2/repository/mine/index", 501, "'repository_name' specification is not supported"),
+    ("POST", "/v2/repository/mine/models/simple/load", 501, "'repository_name' specification is not supported"),
+    ("GET", "/v2/trace/setting", 501, "trace settings"),
+    ("POST", "/v2/models/simple/trace/setting", 501, "trace settings"),
+    ("GET", "/v2/logging", 501, "log settings"),
+    ("POST", "/v2/systemsharedmemory/region/r/register", 501, "Client shared memory is disabled"),
+    ("POST", "/v2/cudasharedmemory/region/r/register", 501, "Client shared memory is disabled"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "text"), ERRORS, ids=[f"{m} {p[:50]}" for m, p, _, _ in ERRORS])
+def test_every_failure_is_json_with_its_status(method: str, path: str, status: int, text: str):
+    busy = echo(DataType.FP32, name="busy")
+    busy.is_ready = False
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.request(method, path, content=b"{}" if method == "POST" else None)
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/json"
+        assert list(answer.json()) == ["error"]
+        assert text in answer.json()["error"]
+
+    run(scenario, FakeEngine(simple(), busy))
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "after", "text"),
+    [
+        (Overloaded("Exceeds maximum queue size", retry_after_s=2.5), 503, "3", "[request id: 7] Exceeds maximum queue size"),
+        (QueueTimeout("Request timeout expired"), 503, None, "[request id: 7] Request timeout expired"),
+        (Unavailable("draining"), 503, None, "draining"),
+        (RuntimeError("secret /etc/path"), 500, None, "internal error: see the server's log"),
+    ],
+)
+def test_failures_of_the_engine_reach_the_client(
+    error: Exception, status: int, after: str | None, text: str, caplog: pytest.LogCaptureFixture
+):
+    fake = simple()
+
+    async def fail(request: InferRequest) -> None:
+        raise error
+
+    fake.before = fail
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/models/simple/infer", json=json_request(id="7"))
+        assert (answer.status_code, answer.headers.get("retry-after"), answer.json()) == (status, after, {"error": text})
+        assert "connection" not in answer.headers
+
+    run(scenario, FakeEngine(fake))
+    assert ("secret" in caplog.text) == (status == 500)
+
+
+def test_health_tells_by_status_and_body():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for path, key, value, status in (
+            ("/v2/health/live", "live", True, 200),
+            ("/v2/health/ready", "ready", False, 400),
+            ("/v2/models/simple/ready", "ready", True, 200),
+            ("/v2/models/simple/versions/2/ready", "ready", False, 400),
+            ("/v2/models/nope/ready", "ready", False, 400),
+        ):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()[key]) == (status, value), path
+
+    engine = FakeEngine(simple())
+    engine.ready = False
+    run(scenario, engine)
+
+
+def test_descriptions_are_printed_as_triton_does():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/v2")).json()["name"] == "fake"
+        metadata = (await client.get("/v2/models/simple")).json()
+        assert metadata["versions"] == ["1"]
+        assert metadata["inputs"][0] == {"name": "INPUT0", "datatype": "INT32", "shape": [-1, 16]}
+        config = (await client.get("/v2/models/simple/versions/1/config")).json()
+        assert config["max_batch_size"] == 8
+        assert config["input"][0]["data_type"] == "TYPE_INT32"
+        assert config["input"][0]["optional"] is False
+        assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 100
+        assert config["parameters"] == {"answer": {"string_value": "42"}}
+        assert "sequence_batching" not in config
+        stats = (await client.get("/v2/models/simple/stats")).json()["model_stats"]
+        assert stats[0]["inference_stats"]["queue"] == {"count": 3, "ns": 3000}
+        assert stats[0]["inference_stats"]["cache_miss"] == {"count": 0, "ns": 0}
+        assert (await client.get("/v2/models/stats")).json()["model_stats"] == stats
+        index = (await client.post("/v2/repository/index")).json()
+        assert index == [{"name": "simple", "version": "1", "state": "READY"}, {"name": "never"}]
+        assert (await client.post("/v2/repository/index", content=b'{"ready":true}')).json() == index[:1]
+        assert (await client.get("/v2/systemsharedmemory/status")).json() == []
+        assert (await client.post("/v2/cudasharedmemory/region/x/unregister")).status_code == 200
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_load_and_unload_carry_their_parameters():
+    engine = FakeEngine(simple())
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        parameters = {"config": "{}", "file:1/model.onnx": base64.b64encode(b"abc").decode()}
+        assert (await client.post("/v2/repository/models/m/load", json={"parameters": parameters})).status_code == 200
+        assert (await client.post("/v2/repository/models/m/load")).status_code == 200
+        assert (await client.post("/v2/repository/models/m/unload", json={"parameters": {"unload_dependents": True}})).status_code == 200
+
+    run(scenario, engine)
+    (_, first), (_, second) = engine.loads
+    assert (first.config_json, first.files) == ("{}", {"1/model.onnx": b"abc"})
+    assert (second.config_json, second.files) == (None, {})
+    assert engine.unloads == [("m", True)]
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "text"),
+    [
+        ("load", {"parameters": {"config": 7}}, "load parameter 'config' must be a string"),
+        ("load", {"parameters": {"other": "x"}}, "unrecognized load parameter 'other'"),
+        ("load", {"parameters": {"file:1/m": "abc="}}, "must be given along with"),
+        ("load", {"parameters": {"config": "{}", "file:1/m": "!"}}, "must be base64"),
+        ("load", {"parameters": 7}, "'parameters' must be an object"),
+        ("load", [], "must be a JSON object"),
+        ("unload", {"parameters": {"unload_dependents": "yes"}}, "must be a boolean"),
+    ],
+)
+def test_bad_control_requests_are_refused(action: str, body: Any, text: str):
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.post(f"/v2/repository/models/m/{action}", json=body)
+        assert answer.status_code == 400
+        assert text in answer.json()["error"]
+
+    run(scenario, FakeEngine())
+
+
+@pytest.mark.parametrize("said", ["no version is available", "failed to load 'm', no version is available"])
+def test_a_failed_load_says_which_model(said: str):
+    engine = FakeEngine()
+    engine.load_error = ModelLoadError(said)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/repository/models/m/load")
+        assert answer.status_code == 400
+        assert answer.json() == {"error": "failed to load 'm', no version is available"}
+
+    run(scenario, engine)
+
+
+def test_a_client_that_leaves_takes_its_request_back():
+    fake = simple()
+    engine = FakeEngine(fake)
+
+    async def wait(request: InferRequest) -> None:
+        await asyncio.Event().wait()
+
+    fake.before = wait
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        posting = asyncio.create_task(client.post("/v2/models/simple/infer", json=json_request()))
+        await engine.arrival.wait()
+        posting.cancel()
+        await engine.cancellation.wait()
+        assert (await client.get("/v2/health/live")).status_code == 200
+
+    run(scenario, engine)
+    assert len(engine.cancelled) == 1
+
+
+def test_too_large_bodies_are_refused_before_and_while_they_come():
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield bytes(1000)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for path in ("/v2/models/simple/infer", "/v2/repository/index"):
+            assert (await client.post(path, content=bytes(20_001))).status_code == 413
+            assert (await client.post(path, content=chunks())).status_code == 413
+            bomb = gzip.compress(bytes(1 << 20))
+            assert (await client.post(path, content=bomb, headers={"content-encoding": "gzip"})).status_code == 413
+
+    engine = FakeEngine(simple())
+    run(scenario, engine, Limits(http_body_bytes=20_000, json_values=10_000))
+    assert engine.peak_bytes < 100_000
+
+
+def test_an_amplifier_is_refused_by_count_and_priced_by_budget():
+    amplifier = b'{"inputs":[' + b"{}," * 5000 + b"{}]}"
+
+    async def refused_by_count(client: httpx.AsyncClient) -> None:
+        assert (await client.post("/v2/models/simple/infer", content=amplifier)).status_code == 413
+
+    async def refused_by_budget(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/models/simple/infer", content=amplifier)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+    run(refused_by_count, FakeEngine(simple()), Limits(json_objects=1000))
+    run(refused_by_budget, FakeEngine(simple(), budget_bytes=20 * len(amplifier)))
+
+
+def test_a_large_text_is_decoded_off_the_loop_and_answered_alike():
+    data = np.arange(4000, dtype=np.float64)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        tensor = {"name": "INPUT", "datatype": "FP64", "shape": [1, 4000], "data": data.tolist()}
+        answer = await client.post("/v2/models/echo_fp64/infer", json={"inputs": [tensor]})
+        assert answer.json()["outputs"][0]["data"] == data.tolist()
+
+    run(scenario, FakeEngine(echo(DataType.FP64)), Limits(decode_inline_bytes=100))
+
+
+def test_the_documentation_describes_every_route():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        infer = paths["/v2/models/{model}/versions/{version}/infer"]["post"]
+        assert [p["name"] for p in infer["parameters"]] == ["model", "version"]
+        assert "inputs" in infer["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        assert {"/v2", "/v2/health/live", "/v2/repository/index", "/metrics"} <= paths.keys()
+        assert "text/html" in (await client.get("/docs")).headers["content-type"]
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_metrics_are_text_and_can_be_turned_off():
+    async def on(client: httpx.AsyncClient) -> None:
+        answer = await client.get("/metrics")
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert answer.content.endswith(b"fake_total 1\n")
+
+    async def off(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/metrics")).status_code == 404
+
+    run(on, FakeEngine())
+    run(off, FakeEngine(), metrics=False)
+
+
+def test_a_metrics_front_serves_metrics_and_nothing_else():
+    async def main() -> None:
+        served = MetricsFront(FakeEngine(), Limits(), "127.0.0.1", 0)
+        port = await served.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            assert (await client.get("/metrics")).text.endswith("fake_total 1\n")
+            assert (await client.get("/v2")).status_code == 404
+            assert (await client.post("/metrics")).status_code == 405
+        await served.stop(1)
+
+    asyncio.run(main())

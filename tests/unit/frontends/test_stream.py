@@ -1,0 +1,254 @@
+"""ModelStreamInfer without a transport: a call that is two queues."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+
+from backends.api.errors import NotFound, Overloaded, ServingError
+from server.core.request import InferRequest
+from server.frontends.kserve.inference import Inference
+from server.frontends.kserve.stream import StreamInference
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, simple
+
+
+class FakeStreamCall:
+    """A stream whose two ends the test holds."""
+
+    def __init__(self, metadata: Mapping[str, str] | None = None) -> None:
+        self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.answers: asyncio.Queue[pb.ModelStreamInferResponse] = asyncio.Queue()
+        self.metadata = metadata or {}
+        self.deadline_ns: int | None = None
+        self.taken = 0
+
+    def cancelled(self) -> bool:
+        return False
+
+    async def receive(self) -> bytes | None:
+        data = await self.requests.get()
+        self.taken += 1
+        return data
+
+    async def send(self, message: pb.ModelStreamInferResponse) -> None:
+        self.answers.put_nowait(message)
+
+    def ask(self, request_id: str, *, model: str = "simple", empty_final: bool = False) -> None:
+        message = pb.ModelInferRequest(model_name=model, id=request_id)
+        for name in ("INPUT0", "INPUT1"):
+            message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+            message.raw_input_contents.append(bytes(64))
+        if empty_final:
+            message.parameters["triton_enable_empty_final_response"].bool_param = True
+        self.requests.put_nowait(message.SerializeToString())
+
+    def end(self) -> None:
+        self.requests.put_nowait(None)
+
+    def sent(self) -> list[pb.ModelStreamInferResponse]:
+        return [self.answers.get_nowait() for _ in range(self.answers.qsize())]
+
+
+def run(
+    scenario: Callable[[FakeStreamCall, asyncio.Task[None]], Awaitable[None]],
+    engine: FakeEngine,
+    limits: Limits | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    async def main() -> None:
+        call = FakeStreamCall(metadata)
+        bounds = limits or Limits()
+        streams = StreamInference(engine, Inference(engine, bounds), bounds)
+        async with asyncio.timeout(10):
+            stream = asyncio.create_task(streams.model_stream_infer(call))
+            await scenario(call, stream)
+            assert stream.done()
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
+
+
+def final(message: pb.ModelStreamInferResponse) -> bool:
+    return message.infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_answers_keep_the_order_of_requests_that_run_side_by_side():
+    fake = simple()
+    gates = {str(i): asyncio.Event() for i in range(3)}
+
+    async def wait(request: InferRequest) -> None:
+        await gates[request.request_id].wait()
+
+    fake.before = wait
+    engine = FakeEngine(fake)
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        for i in range(3):
+            call.ask(str(i))
+        call.end()
+        while len(engine.requests) < 3:  # noqa: ASYNC110 - turns the loop, waits for nothing else
+            await asyncio.sleep(0)
+        for i in (2, 1):
+            gates[str(i)].set()
+            await asyncio.sleep(0)
+        assert call.answers.empty()
+        gates["0"].set()
+        await stream
+        sent = call.sent()
+        assert [message.infer_response.id for message in sent] == ["0", "1", "2"]
+        assert all(final(message) for message in sent)
+
+    run(scenario, engine)
+
+
+def test_a_failing_request_is_told_in_place_and_the_stream_goes_on():
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.ask("1", model="nope")
+        call.requests.put_nowait(b"\xff\xff")
+        call.ask("3")
+        call.end()
+        await stream
+        texts = [message.error_message for message in call.sent()]
+        assert texts == [
+            "",
+            "Request for unknown model: 'nope' is not found",
+            "the request is not a valid ModelInferRequest message",
+            "",
+        ]
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_a_client_may_ask_for_a_real_status_instead():
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.ask("1", model="nope")
+        call.ask("2")
+        with pytest.raises(NotFound):
+            await stream
+        assert [message.infer_response.id for message in call.sent()] == ["0"]
+
+    run(scenario, FakeEngine(simple()), metadata={"triton_grpc_error": "true"})
+
+
+@pytest.mark.parametrize("empty_final", [True, False])
+def test_a_plain_answer_is_final_and_needs_no_marker_after_it(empty_final: bool):
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0", empty_final=empty_final)
+        call.end()
+        await stream
+        assert [final(message) for message in call.sent()] == [True]
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_a_model_that_answers_not_at_all_is_marked_final_only_on_request():
+    fake = simple()
+    fake.answers = 0
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.ask("1", empty_final=True)
+        call.end()
+        await stream
+        (marker,) = call.sent()
+        assert (marker.infer_response.id, final(marker), len(marker.infer_response.outputs)) == ("1", True, 0)
+
+    run(scenario, FakeEngine(fake))
+
+
+def test_all_answers_of_a_request_are_sent_and_the_last_is_final():
+    fake = simple()
+    fake.answers = 3
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0", empty_final=True)
+        call.end()
+        await stream
+        assert [final(message) for message in call.sent()] == [False, False, True]
+
+    run(scenario, FakeEngine(fake))
+
+
+def test_requests_in_work_are_bounded_and_reading_pauses():
+    fake = simple()
+    gate = asyncio.Event()
+
+    async def wait(request: InferRequest) -> None:
+        await gate.wait()
+
+    fake.before = wait
+    engine = FakeEngine(fake)
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        for i in range(10):
+            call.ask(str(i))
+        call.end()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(engine.requests) == 2
+        assert call.taken == 3
+        gate.set()
+        await stream
+        assert len(call.sent()) == 10
+
+    run(scenario, engine, Limits(stream_requests=2))
+
+
+def test_the_byte_budget_holds_for_streams_too():
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.end()
+        await stream
+        assert "as many request bytes as it may" in call.sent()[0].error_message
+
+    run(scenario, FakeEngine(simple(), budget_bytes=10))
+
+
+@pytest.mark.parametrize("error", [Overloaded("Exceeds maximum queue size"), ValueError("secret")])
+def test_failures_of_the_engine_are_told(error: Exception, caplog: pytest.LogCaptureFixture):
+    fake = simple()
+
+    async def fail(request: InferRequest) -> None:
+        raise error
+
+    fake.before = fail
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("7")
+        call.end()
+        await stream
+        text = call.sent()[0].error_message
+        if isinstance(error, ServingError):
+            assert text == "[request id: 7] Exceeds maximum queue size"
+        else:
+            assert text == "internal error: see the server's log"
+            assert "secret" in caplog.text
+
+    run(scenario, FakeEngine(fake))
+
+
+def test_a_stream_that_is_cancelled_takes_its_requests_back():
+    fake = simple()
+
+    async def wait(request: InferRequest) -> None:
+        await asyncio.Event().wait()
+
+    fake.before = wait
+    engine = FakeEngine(fake)
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("0")
+        call.ask("1")
+        while len(engine.requests) < 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+        while len(engine.cancelled) < 2:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+
+    run(scenario, engine)
