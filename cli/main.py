@@ -15,6 +15,7 @@ from cli.describe import config, metadata, version
 from cli.failure import CommandFailed, ExitCode
 from cli.infer import infer
 from cli.models import models
+from cli.output import printable
 from cli.status import status
 
 app = typer.Typer(
@@ -83,7 +84,7 @@ def _spelled(words: Sequence[str]) -> list[str]:
 
 
 def _fail(message: str, code: ExitCode) -> NoReturn:
-    print(f"stoker: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line that a failed command prints
+    print(f"stoker: error: {' '.join(printable(message).split())}", file=sys.stderr)  # noqa: T201 - the one line that a failed command prints
     sys.exit(code)
 
 

@@ -15,12 +15,12 @@ def print_json(value: Any) -> None:
 
 def print_line(text: str = "") -> None:
     """Prints one line of plain text."""
-    sys.stdout.write(_printable(text) + "\n")
+    sys.stdout.write(printable(text) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: frozenset[str] = frozenset()) -> None:
     """Prints a table; the columns named in `numeric` are aligned to the right. Cells that name a state are coloured on a terminal."""
-    cells = [[_printable(cell) for cell in row] for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _print_rich(columns, cells, numeric)
         return
@@ -46,6 +46,6 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric:
     Console(file=sys.stdout).print(table)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Control characters in a server's text must not steer the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

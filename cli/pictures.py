@@ -94,7 +94,7 @@ def read_picture(path: Path, layout: PictureLayout, dtype: np.dtype[Any], scale:
     width = converted.width if layout.width < 0 else layout.width
     height = converted.height if layout.height < 0 else layout.height
     if (width, height) != converted.size:
-        converted = converted.resize((width, height), Image.Resampling.LANCZOS)
+        converted = converted.resize((width, height), Image.Resampling.BILINEAR)
     if scale is None:
         scale = Scale(0, 1) if dtype.kind == "f" else Scale(0, 255)
     brightness = np.asarray(converted, dtype=np.float32) / 255

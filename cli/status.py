@@ -1,7 +1,7 @@
 """`stoker status`: is the server well, and what is it doing? Rates come from two readings of its counters."""
 
-import time
 from collections.abc import Mapping
+from time import monotonic, sleep
 from typing import Annotated, Any
 
 import typer
@@ -42,11 +42,11 @@ def status(
     """Show whether the server is ready, and counts, latencies and throughput of each model. Exits 1 if the server is not ready."""
     with connected(url, api_key, timeout) as client:
         facts: dict[str, Any] = {"url": url, **client.server_metadata(), "live": client.is_live(), "ready": client.is_ready()}
-        before_s, before = time.monotonic(), _by_version(client.statistics())
+        before_s, before = monotonic(), _by_version(client.statistics())
         after_s, after = before_s, before
         if interval:
-            time.sleep(interval)
-            after_s, after = time.monotonic(), _by_version(client.statistics())
+            sleep(interval)
+            after_s, after = monotonic(), _by_version(client.statistics())
     facts["models"] = [
         {"model": name, "version": version, **_averages(now), **_rates(before.get((name, version)), now, after_s - before_s)}
         for (name, version), now in sorted(after.items())

@@ -1,0 +1,229 @@
+"""Each command's output, its exit code, and its one line of error."""
+
+import json
+import subprocess
+import sys
+
+import grpc
+import numpy as np
+import pytest
+
+import cli.status
+import server.main
+from tests.fakes.fake_kserve import STATISTICS, Failure
+
+DURATIONS = {
+    "success": {"count": 4, "ns": 8_000_000},
+    "fail": {"count": 1, "ns": 1},
+    "queue": {"count": 4, "ns": 400_000},
+    "compute_input": {"count": 4, "ns": 0},
+    "compute_infer": {"count": 4, "ns": 4_000_000},
+    "compute_output": {"count": 4, "ns": 0},
+}
+
+
+def test_models_are_listed_with_backend_and_reason(stoker, fake):
+    ran = stoker("models")
+    assert ran.code == 0
+    header, *rows = [line.split() for line in ran.out.splitlines()]
+    assert header == ["MODEL", "VERSION", "STATE", "BACKEND", "PLATFORM", "REASON"]
+    assert rows == [
+        ["echo", "3", "READY", "-", "-", "-"],  # version 3 has no config route in the fake: as if unloaded meanwhile
+        ["broken", "-", "-", "-", "-", "no", "such", "file"],
+    ]
+
+
+def test_models_as_json_tell_the_backend(stoker, fake):
+    rows = json.loads(stoker("models", "--json", "--url", fake.grpc_url).out)
+    assert rows[0] == {"model": "echo", "version": "3", "state": "READY", "reason": "", "backend": "fake", "platform": "fake_platform"}
+
+
+def test_tables_on_a_terminal_are_drawn(stoker, fake, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    ran = stoker("models", "--url", fake.grpc_url)
+    assert "echo" in ran.out
+    assert "─" in ran.out
+
+
+def test_control_characters_of_a_server_do_not_reach_the_terminal(stoker, fake):
+    fake.failures.append(Failure(404, grpc.StatusCode.NOT_FOUND, "gone \x1b[2J\r\nreally"))
+    ran = stoker("metadata", "echo")
+    assert ran.code == 1
+    assert "\x1b" not in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_status_shows_means_and_rates(stoker, fake, monkeypatch):
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr(cli.status, "monotonic", lambda: next(clock))
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        STATISTICS["inference_stats"]["success"] = {"count": 4 + 6, "ns": 20_000_000}
+
+    monkeypatch.setattr(cli.status, "sleep", sleep)
+    monkeypatch.setitem(STATISTICS, "inference_stats", {key: dict(value) for key, value in DURATIONS.items()})
+    ran = stoker("status", "--json", "--interval", "2")
+    assert ran.code == 0
+    facts = json.loads(ran.out)
+    assert (facts["name"], facts["live"], facts["ready"]) == ("fake", True, True)
+    assert slept == [2.0]
+    assert facts["models"][0] == {
+        "model": "echo",
+        "version": "3",
+        "requests": 10,
+        "failed": 1,
+        "rows": 7,
+        "executions": 3,
+        "rows_per_execution": pytest.approx(7 / 3),
+        "request_ms": 2.0,
+        "queue_ms": 0.1,
+        "compute_ms": 1.0,
+        "requests_per_s": 3.0,
+        "rows_per_s": 0.0,
+    }
+
+
+def test_status_of_a_server_that_is_not_ready_exits_1(stoker, fake):
+    fake.is_ready = False
+    ran = stoker("status", "--interval=0")
+    assert ran.code == 1
+    assert "ready: no" in ran.out
+    assert ran.err == ""
+
+
+def test_metadata_lists_inputs_and_outputs(stoker, fake):
+    ran = stoker("metadata", "echo")
+    assert "echo: version 1, 3, platform fake_platform" in ran.out
+    assert ["input", "x", "FP32", "[-1,", "4]"] in [line.split() for line in ran.out.splitlines()]
+
+
+def test_config_is_json(stoker, fake):
+    assert json.loads(stoker("config", "echo").out)["max_batch_size"] == 8
+
+
+def test_version_needs_no_server(stoker):
+    assert json.loads(stoker("version", "--json").out).keys() == {"stoker", "stoker-client"}
+
+
+def test_load_sends_config_and_files(stoker, fake, tmp_path):
+    (tmp_path / "c.json").write_text('{"max_batch_size": 2}')
+    (tmp_path / "m.onnx").write_bytes(b"\1\2")
+    ran = stoker("load", "echo", "--config", str(tmp_path / "c.json"), "--file", f"1/model.onnx={tmp_path / 'm.onnx'}")
+    assert (ran.code, ran.out) == (0, "model 'echo' is loaded: version 1, 3\n")
+    assert json.loads(fake.bodies[0])["parameters"] == {"config": '{"max_batch_size": 2}', "file:1/model.onnx": "AQI="}
+
+
+def test_unload_says_so(stoker, fake):
+    assert json.loads(stoker("unload", "echo", "--json").out) == {"model": "echo", "loaded": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["models", "--url", "bla"], 2, "does not say the protocol"),
+        (["models", "--bogus"], 2, "No such option: --bogus"),
+        (["modelz"], 2, "No such command"),
+        (["infer", "echo"], 2, "Missing option '--input'"),
+        (["load", "echo", "--file", "x"], 2, "--file x: expected PATH=LOCAL"),
+        (["load", "echo", "--file", "x=/no/such/file"], 2, "cannot read /no/such/file"),
+        (["load", "echo", "--config", "[1]"], 1, "JSON list"),
+        (["metadata", "other"], 1, "no route /v2/models/other"),
+        (["metadata", "echo", "--version", "-1"], 2, "--version"),
+    ],
+)
+def test_failures_are_one_line_and_an_exit_code(stoker, fake, words, code, text):
+    ran = stoker(*words)
+    assert ran.code == code
+    assert text in ran.err
+    assert ran.err.startswith("stoker: error: ")
+    assert len(ran.err.splitlines()) == 1
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_a_server_that_is_not_there_exits_3(stoker, scheme):
+    ran = stoker("status", "--url", f"{scheme}://127.0.0.1:1")
+    assert ran.code == 3
+    assert ran.err.startswith(f"stoker: error: cannot connect to {scheme}://127.0.0.1:1: ")
+
+
+def test_the_api_key_comes_from_flag_or_environment(stoker, fake, monkeypatch):
+    stoker("metadata", "echo", "--api_key", "flag")
+    assert fake.headers["authorization"] == "Bearer flag"
+    monkeypatch.setenv("STOKER_API_KEY", "environment")
+    stoker("metadata", "echo")
+    assert fake.headers["authorization"] == "Bearer environment"
+
+
+def test_flags_take_underscores_and_values_keep_them(stoker, fake):
+    assert stoker("metadata", "echo", "--api_key=a_b").code == 0
+    assert fake.headers["authorization"] == "Bearer a_b"
+
+
+def test_serve_passes_its_words_on_untouched(stoker, monkeypatch):
+    seen = []
+
+    def serve_main(arguments):
+        seen.append(list(arguments))
+        raise SystemExit(7)
+
+    monkeypatch.setattr(server.main, "main", serve_main)
+    words = ["--model_base_path=a_b", "--exit_on_error", "false", "--", "--help"]
+    assert stoker("serve", *words).code == 7
+    assert seen == [words]
+
+
+def test_help_names_every_command_and_loads_no_client():
+    script = (
+        "import sys\nfrom cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: code = end.code\n"
+        "heavy = {'stoker_client', 'grpc', 'httpx', 'numpy', 'server', 'PIL'} & set(sys.modules)\n"
+        "assert code == 0 and not heavy, (code, heavy)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("serve", "models", "status", "infer", "metadata", "config", "load", "unload", "version"):
+        assert f" {name} " in done.stdout
+
+
+def test_no_command_prints_the_help(stoker):
+    ran = stoker()
+    assert ran.code == 0
+    assert "Usage: stoker" in ran.out
+
+
+INFER_FOUR = ["infer", "echo", "--input", "x=[1, 2, 3, 4]"]
+
+
+def test_infer_adds_the_batch_dimension_and_prints_values(stoker, fake):
+    ran = stoker(*INFER_FOUR)
+    assert ran.code == 0
+    assert ran.out.splitlines() == ["echo version 3", "x  FP32[1, 4]", "  [[1. 2. 3. 4.]]"]
+
+
+def test_infer_as_json(stoker, fake):
+    assert json.loads(stoker(*INFER_FOUR, "--json", "--top", "1").out) == {
+        "model": "echo",
+        "version": "3",
+        "outputs": {
+            "x": {"datatype": "FP32", "shape": [1, 4], "data": [[1, 2, 3, 4]], "top": [{"row": 0, "place": 3, "value": 4.0}]},
+        },
+    }
+
+
+def test_infer_shows_the_largest_values_of_each_row(stoker, fake):
+    ran = stoker("infer", "echo", "--input", "x=[[1, 9, 3, 4], [7, 0, 8, 0]]", "--top", "2")
+    assert [line.split() for line in ran.out.splitlines()[1:]] == [
+        ["x", "0", "1", "9"],
+        ["x", "0", "3", "4"],
+        ["x", "1", "2", "8"],
+        ["x", "1", "0", "7"],
+    ]
+
+
+def test_infer_saves_outputs(stoker, fake, tmp_path):
+    assert stoker(*INFER_FOUR, "--save", str(tmp_path / "out")).code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "x.npy"), np.array([[1, 2, 3, 4]], np.float32))
