@@ -108,6 +108,11 @@ class ModelManager:
         return [name for name, record in sorted(self._table.items()) if record.is_required and record.failures()]
 
     @property
+    def is_busy(self) -> bool:
+        """Whether an explicit load or unload is being done, also one whose caller went away."""
+        return bool(self._busy)
+
+    @property
     def must_exit(self) -> bool:
         """Whether a model failed to load at start and the operator asked to end the process then."""
         return self._settings.exit_on_error and self._is_initial_over and bool(self.failed_models())

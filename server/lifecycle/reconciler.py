@@ -42,19 +42,20 @@ class Reconciler:
 
     def reconcile(self, record: ModelRecord) -> None:
         """Makes the plan and does it. To be called whenever what is wanted or what is known has changed; safe to repeat."""
-        for version, target in record.targets.items():
-            self._compare(record.name, record.version(version), target)
+        for version in {*record.targets, *record.versions}:
+            self._compare(record.name, record.version(version), record.targets.get(version))
         for action in plan([known.status for known in record.versions.values()], record.wanted):
             known = record.version(action.version)
             match action:
                 case Load(version, generation):
                     self._begin_load(record, known, record.targets[version], generation)
                 case CancelLoad():
-                    self._cancel_load(record.name, known)
+                    _cancel_load(known)
                 case Unload():
                     self._unload(record, known)
                 case Forget():
                     known.failed, known.reason = None, ""
+        self._report(record)
         self._changed(record)
 
     async def loads_end(self, records: Iterable[ModelRecord]) -> None:
@@ -89,36 +90,29 @@ class Reconciler:
         del record.versions[version]
         self._recorder.forget(record.name, version)
 
-    def _compare(self, name: str, known: VersionRecord, target: Target) -> None:
-        """Drops what was known of a failure that is no more, and notes that a version is missing."""
-        if known.failed is not None and known.failed != target.generation:
+    def _compare(self, name: str, known: VersionRecord, target: Target | None) -> None:
+        """Drops what was known of a failure that is no more, and notes that a wanted version is missing."""
+        if target is not None and known.failed is not None and known.failed != target.generation:
             known.failed, known.reason = None, ""
-        is_missing = target.generation is None and known.servable is None
-        if is_missing and not known.is_missing:
-            known.reason = f"version {known.version} is named by the version policy and is not in the repository"
+        was_missing = known.is_missing
+        known.is_missing = target is not None and target.generation is None and known.servable is None
+        if known.is_missing and not was_missing:
+            known.reason = "named by the version policy, but not in the repository"
             self._record_failure(name, known)
-        elif known.is_missing and not is_missing:
+        elif was_missing and not known.is_missing:
             known.reason = ""
-        known.is_missing = is_missing
 
     def _begin_load(self, record: ModelRecord, known: VersionRecord, target: Target, generation: Generation) -> None:
-        self._cancel_load(record.name, known)
+        _cancel_load(known)
         loading = known.loading = Loading(generation)
         loading.task = self._start(self._load(record, known, loading, target))
-        self._record_state(record.name, known)
-
-    def _cancel_load(self, name: str, known: VersionRecord) -> None:
-        if known.loading is not None and known.loading.task is not None:
-            known.loading.task.cancel()
-            known.loading = None
-            self._record_state(name, known)
 
     async def _load(self, record: ModelRecord, known: VersionRecord, loading: Loading, target: Target) -> None:
         """Loads one version and publishes what came of it. INVARIANT: no suspension between the loader's return and publishing."""
         try:
             async with self._slots:
                 loading.has_begun = True
-                self._record_state(record.name, known)
+                self._report(record)
                 since_ns = self._clock.now_ns()
                 servable = await self._attempt(target)
             if known.loading is loading:
@@ -154,7 +148,6 @@ class Reconciler:
         known.servable, known.generation, known.has_served = servable, loading.generation, True
         known.loading = known.failed = None
         known.reason = ""
-        self._record_state(record.name, known)
         self._recorder.loaded(record.name, known.version, seconds=seconds)
         log.info(
             "model '%s' version %d is ready",
@@ -181,25 +174,27 @@ class Reconciler:
         known.reason = ""
         log.info("model '%s' version %d is unloading", record.name, known.version, extra={"model": record.name, "version": known.version})
         self._retire(record, known, servable)
-        self._record_state(record.name, known)
 
     def _retire(self, record: ModelRecord, known: VersionRecord, servable: Servable) -> None:
         """Takes out of service what is out of the table already."""
 
         def gone() -> None:
             known.draining -= 1
-            self._record_state(record.name, known)
+            self._report(record)
             self._changed(record)
 
         known.draining += 1
         self._retirement.begin(servable, gone)
 
-    def _record_state(self, name: str, known: VersionRecord) -> None:
-        self._recorder.state(name, known.version, known.state)
+    def _report(self, record: ModelRecord) -> None:
+        """Tells the recorder of every state that has changed since it was last told."""
+        for known in record.versions.values():
+            if known.reported is not known.state:
+                known.reported = known.state
+                self._recorder.state(record.name, known.version, known.state)
 
     def _record_failure(self, name: str, known: VersionRecord) -> None:
         self._recorder.load_failed(name, known.version)
-        self._record_state(name, known)
         log.error(
             "model '%s' version %d failed to load%s: %s",
             name,
@@ -214,3 +209,9 @@ class Reconciler:
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
         return task
+
+
+def _cancel_load(known: VersionRecord) -> None:
+    if known.loading is not None and known.loading.task is not None:
+        known.loading.task.cancel()
+        known.loading = None

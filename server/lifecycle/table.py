@@ -52,6 +52,7 @@ class VersionRecord:
         reason: Why it failed or is missing.
         draining: Servables out of the table that requests still hold, or that are being closed.
         has_served: Whether it was ever READY.
+        reported: The state that metrics were last told.
     """
 
     version: int
@@ -63,6 +64,7 @@ class VersionRecord:
     reason: str = ""
     draining: int = 0
     has_served: bool = False
+    reported: VersionState | None = None
 
     @property
     def state(self) -> VersionState:
