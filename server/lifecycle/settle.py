@@ -40,7 +40,7 @@ class _Watched(Generic[Part]):
 class _WatchedModel:
     itself: _Watched[ModelListing] = field(default_factory=lambda: _Watched[ModelListing]())
     versions: dict[int, _Watched[VersionListing]] = field(default_factory=dict)
-    counts: bool = False
+    last: ModelListing | None = None
 
     def parts(self) -> list[_Watched[Any]]:
         """The model itself and its versions."""
@@ -58,7 +58,7 @@ class Settler:
         """Accepts all of `snapshot` at once: at start nothing is worth waiting for."""
         for name, listing in snapshot.models.items():
             versions = {version: _Watched(accepted=part, seen=part) for version, part in listing.versions.items()}
-            self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, counts=True)
+            self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, last=listing)
 
     def settle(self, snapshot: RepositorySnapshot, now_ns: int) -> tuple[RepositorySnapshot, bool]:
         """What counts after this scan, and whether nothing is left to wait for (else scan again after the settling time)."""
@@ -84,13 +84,12 @@ class Settler:
         accepted = watched.itself.accepted
         counting = {v: part.accepted for v, part in sorted(watched.versions.items()) if part.accepted is not None}
         if accepted is None:
-            watched.counts = False
-            return None
-        if not watched.counts and not counting and versions:
-            # A new model counts together with its first whole version, not before: it would be called broken while it is being copied.
-            return None
-        watched.counts = True
-        return replace(accepted, versions=counting)
+            watched.last = None
+        elif counting or not versions:
+            watched.last = replace(accepted, versions=counting)
+        # Else its first whole version is still arriving: a new model does not count yet (it would be called broken while it is being
+        # copied), a known one counts as before (it would be unloaded although something comes).
+        return watched.last
 
     def _drop_vanished(self, watched: _WatchedModel, now_ns: int) -> None:
         """Accepts that parts are gone, but not while something of the same model is still arriving: that may be what replaces them."""

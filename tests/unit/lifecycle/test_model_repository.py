@@ -1,0 +1,302 @@
+"""What a scan of real folders sees."""
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from server.core.model_config import AllVersions, LatestVersions
+from server.lifecycle import model_folder, repository
+from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def add_model(root: Path, name: str, *versions: object, config: str | None = None) -> Path:
+    folder = root / name
+    folder.mkdir()
+    for version in versions:
+        (folder / str(version)).mkdir()
+        (folder / str(version) / "model.onnx").write_bytes(b"model")
+    if config is not None:
+        (folder / "config.pbtxt").write_text(config)
+    return folder
+
+
+def test_finds_models_with_their_configs_and_versions(root: Path) -> None:
+    add_model(root, "b", 1, 3, config="version_policy { all {} }")
+    add_model(root, "a", 10)
+    models = ModelRepository([root]).scan().models
+    assert list(models) == ["a", "b"]
+    assert set(models["b"].versions) == {1, 3}
+    assert models["b"].versions[3].directory == root / "b" / "3"
+    assert isinstance(models["b"].config.version_policy, AllVersions)
+    assert models["b"].has_config_file
+    assert isinstance(models["a"].config.version_policy, LatestVersions)
+    assert not models["a"].has_config_file
+    assert models["a"].error is None
+
+
+def test_two_scans_of_the_same_content_are_equal(root: Path) -> None:
+    add_model(root, "m", 1, config="max_batch_size: 4")
+    repository = ModelRepository([root])
+    first, second = repository.scan(), repository.scan()
+    assert first.models["m"].mark == second.models["m"].mark
+    assert first.models["m"].mark == repository.find("m").mark
+
+
+@pytest.mark.parametrize("name", ["0", "01", "+1", "-1", "1.0", "1a", "1 ", "١", "9" * 20, str(2**63), "warmup"])
+def test_only_plain_positive_numbers_are_versions(root: Path, name: str) -> None:
+    add_model(root, "m", 1, name)
+    assert set(ModelRepository([root]).scan().models["m"].versions) == {1}
+
+
+def test_folders_that_look_like_versions_and_are_none_are_noted(root: Path) -> None:
+    add_model(root, "m", 1, "02", "0")
+    notes = ModelRepository([root]).scan().notes
+    assert len(notes) == 2
+    assert "model 'm': folder '0' is passed over: a version is a number from 1 without sign or leading zeros" in notes
+
+
+def test_a_file_named_like_a_version_is_no_version(root: Path) -> None:
+    folder = add_model(root, "m", 1)
+    (folder / "2").write_bytes(b"")
+    assert set(ModelRepository([root]).scan().models["m"].versions) == {1}
+
+
+def test_files_hidden_folders_and_leftovers_are_no_models(root: Path) -> None:
+    (root / "README.md").write_text("hello")
+    for name in (".git", "..data", "lost+found", ".hidden"):
+        add_model(root, name, 1)
+    (root / "pictures").mkdir()
+    snapshot = ModelRepository([root]).scan()
+    assert snapshot.models == {}
+    assert snapshot.notes == ("folder 'pictures' is passed over: it has neither a config.pbtxt nor a version folder such as '1'",)
+    assert ModelRepository([root]).find("..data") is None
+
+
+@pytest.mark.parametrize("name", ["a b", "x" * 129, "\u202ex", "$(id)", "a;id", "...", "modèle"])
+def test_names_outside_the_allow_list_are_noted_and_passed_over(root: Path, name: str) -> None:
+    add_model(root, name, 1)
+    snapshot = ModelRepository([root]).scan()
+    assert snapshot.models == {}
+    if not name.startswith("."):
+        assert "is passed over: a model name is" in snapshot.notes[0]
+        assert snapshot.notes[0].isprintable()
+    assert ModelRepository([root]).find(name) is None
+
+
+def test_a_config_typo_breaks_its_model_only_and_says_where(root: Path) -> None:
+    add_model(root, "bad", 1, config="max_batch_size: 4\ninptu {}\n")
+    add_model(root, "good", 1)
+    models = ModelRepository([root]).scan().models
+    assert models["good"].error is None
+    assert models["bad"].config is None
+    assert models["bad"].error.startswith("bad/config.pbtxt:2:")
+    assert "inptu" in models["bad"].error
+    assert set(models["bad"].versions) == {1}
+
+
+def test_a_mended_config_is_noticed_and_an_unchanged_one_is_parsed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = add_model(root, "m", 1, config="max_batch_size: 4")
+    parses: list[str] = []
+    real = repository.parse_pbtxt
+    monkeypatch.setattr(repository, "parse_pbtxt", lambda text, **more: parses.append(text) or real(text, **more))
+    here = ModelRepository([root])
+    first = here.scan().models["m"]
+    assert here.scan().models["m"].config is first.config
+    assert len(parses) == 1
+    (folder / "config.pbtxt").write_text("max_batch_size: 8")
+    second = here.scan().models["m"]
+    assert second.config.message.max_batch_size == 8
+    assert second.fingerprint != first.fingerprint
+
+
+def test_touching_the_config_changes_nothing(root: Path) -> None:
+    folder = add_model(root, "m", 1, config="max_batch_size: 4")
+    here = ModelRepository([root])
+    before = here.scan().models["m"].mark
+    os.utime(folder / "config.pbtxt", ns=(1, 1))
+    assert here.scan().models["m"].mark == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda version: (version / "model.onnx").write_bytes(b"longer model"),
+        lambda version: os.utime(version / "model.onnx", ns=(1, 1)),
+        lambda version: (version / "extra").write_bytes(b""),
+        lambda version: (version / "model.onnx").unlink(),
+        lambda version: (version / "model.onnx").rename(version / "model2.onnx"),
+        lambda version: (version / "folder").mkdir(),
+        lambda version: (version / "link").symlink_to("model.onnx"),
+    ],
+)
+def test_every_change_of_a_version_changes_its_fingerprint_and_no_other(root: Path, change) -> None:
+    folder = add_model(root, "m", 1, 2)
+    here = ModelRepository([root])
+    before = here.scan().models["m"]
+    change(folder / "1")
+    after = here.scan().models["m"]
+    assert after.versions[1].fingerprint != before.versions[1].fingerprint
+    assert after.versions[2] == before.versions[2]
+    assert after.fingerprint == before.fingerprint
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_a_change(root: Path) -> None:
+    folder = add_model(root, "m", 1)
+    here = ModelRepository([root])
+    before = here.scan().models["m"].versions[1].fingerprint
+    old = (folder / "1" / "model.onnx").stat()
+    (folder / "1" / "new").write_bytes(b"ledom")
+    os.utime(folder / "1" / "new", ns=(old.st_atime_ns, old.st_mtime_ns))
+    (folder / "1" / "new").rename(folder / "1" / "model.onnx")
+    assert here.scan().models["m"].versions[1].fingerprint != before
+
+
+def test_labels_and_warmup_data_belong_to_the_model_and_editors_leftovers_do_not(root: Path) -> None:
+    folder = add_model(root, "m", 1)
+    (folder / "labels.txt").write_text("a")
+    (folder / "warmup").mkdir()
+    here = ModelRepository([root])
+    marks = [here.scan().models["m"].fingerprint]
+    for path, content in [("labels.txt", "ab"), ("warmup/x.raw", "1"), (".labels.txt.swp", "1"), ("labels.txt~", "a"), ("src", None)]:
+        (folder / path).mkdir() if content is None else (folder / path).write_text(content)
+        marks.append(here.scan().models["m"].fingerprint)
+    assert len(set(marks[:3])) == 3
+    assert set(marks[2:]) == {marks[2]}
+
+
+def test_linked_folders_are_errors_not_ways_out(root: Path, tmp_path: Path) -> None:
+    outside = add_model(tmp_path, "outside", 1)
+    (root / "linked").symlink_to(outside)
+    folder = add_model(root, "m", 1)
+    (folder / "2").symlink_to(outside / "1")
+    (root / "file_link").symlink_to("/etc/passwd")
+    (root / "dangling").symlink_to("nowhere")
+    models = ModelRepository([root]).scan().models
+    assert set(models) == {"linked", "m"}
+    assert models["linked"].error == "the model folder is a symbolic link; it must be a real folder"
+    assert models["m"].error is None
+    assert models["m"].versions[2].error == "the version folder is a symbolic link; it must be a real folder"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path, outside: path.symlink_to(outside), "it is a symbolic link"),
+        (lambda path, outside: os.mkfifo(path), "config.pbtxt is not a plain file"),
+        (lambda path, outside: path.mkdir(), "config.pbtxt"),
+        (lambda path, outside: path.write_bytes(b"#" * (1 << 20) + b"#"), "larger than 1048576 bytes"),
+        (lambda path, outside: path.write_bytes(b"name: \xff"), "not UTF-8 at byte 6"),
+    ],
+)
+def test_a_config_that_is_no_plain_small_text_is_an_error_of_its_model(root: Path, tmp_path: Path, make, reason: str) -> None:
+    (tmp_path / "secret").write_text("secret")
+    folder = add_model(root, "m", 1)
+    make(folder / "config.pbtxt", tmp_path / "secret")
+    listing = ModelRepository([root]).scan().models["m"]
+    assert reason in listing.error
+    assert "secret" not in listing.error
+    assert listing.config is None
+    assert set(listing.versions) == {1}
+
+
+def test_a_fifo_in_a_version_never_blocks_a_scan(root: Path) -> None:
+    folder = add_model(root, "m", 1)
+    os.mkfifo(folder / "1" / "pipe")
+    scanning = threading.Thread(target=ModelRepository([root]).scan, daemon=True)
+    scanning.start()
+    scanning.join(5)
+    assert not scanning.is_alive()
+
+
+def test_a_name_in_two_roots_is_an_error_that_names_both(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "more"
+    other.mkdir()
+    add_model(root, "m", 1)
+    add_model(other, "m", 2)
+    add_model(other, "n", 1)
+    here = ModelRepository([root, other])
+    models = here.scan().models
+    assert models["n"].error is None
+    assert models["m"].error == "the name is taken in model repositories 1 ('models') and 2 ('more'); it must be in one only"
+    assert here.find("m").error == models["m"].error
+    assert here.find("m").mark == models["m"].mark
+    assert str(tmp_path) not in models["m"].error
+
+
+def test_a_root_that_is_missing_or_a_file_is_refused_at_start(root: Path) -> None:
+    with pytest.raises(RepositoryUnreadable, match="cannot be read: No such file"):
+        ModelRepository([root / "missing"]).scan()
+    (root / "file").write_text("")
+    with pytest.raises(RepositoryUnreadable, match="cannot be read: Not a directory"):
+        ModelRepository([root / "file"]).scan()
+
+
+def test_a_root_that_is_itself_a_model_is_refused_with_advice(root: Path) -> None:
+    folder = add_model(root, "m", 1, config="")
+    with pytest.raises(
+        RepositoryUnreadable, match=r"holds a config\.pbtxt, so it is a model; give the folder that holds the model folders"
+    ):
+        ModelRepository([folder]).scan()
+
+
+def test_a_root_that_becomes_unreadable_counts_as_last_seen_and_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    add_model(root, "m", 1)
+    here = ModelRepository([root])
+    before = here.scan().models
+    root.rename(root.with_name("away"))
+    assert here.scan().models == before
+    assert here.scan().models == before
+    assert caplog.text.count("cannot be read any more") == 1
+    assert here.find("m").error == "model repository 1 cannot be read: No such file or directory"
+    root.with_name("away").rename(root)
+    assert here.scan().models["m"].mark == before["m"].mark
+    assert "is readable again" in caplog.text
+
+
+def test_a_linked_root_is_followed(root: Path, tmp_path: Path) -> None:
+    add_model(root, "m", 1)
+    (tmp_path / "current").symlink_to(root)
+    assert set(ModelRepository([tmp_path / "current"]).scan().models) == {"m"}
+
+
+def test_bounds_hold(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "MAX_MODELS", 2)
+    monkeypatch.setattr(repository, "MAX_VERSIONS", 2)
+    monkeypatch.setattr(model_folder, "MAX_COMPANIONS", 1)
+    monkeypatch.setattr("server.lifecycle.tree.MAX_FILES_PER_VERSION", 1)
+    first = add_model(root, "a", 1, 2, 3)
+    second = add_model(root, "b", 1)
+    add_model(root, "c", 1)
+    (first / "3" / "extra").write_text("")
+    for name in ("x", "y"):
+        (second / name).write_text("")
+    snapshot = ModelRepository([root]).scan()
+    assert list(snapshot.models) == ["a", "b"]
+    assert set(snapshot.models["a"].versions) == {2, 3}
+    assert snapshot.models["a"].versions[3].error == "the version folder cannot be read: more than 1 files and folders"
+    assert snapshot.models["b"].error == "more than 1 files lie next to the version folders"
+    assert "only the first 2 of 3 models are taken" in snapshot.notes
+    assert "model 'a': only the highest 2 of 3 versions are taken" in snapshot.notes
+
+
+def test_a_folder_with_too_many_entries_is_an_error_of_its_model(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_folder, "MAX_FOLDER_ENTRIES", 3)
+    folder = add_model(root, "m", 1)
+    for name in "abc":
+        (folder / name).write_text("")
+    assert ModelRepository([root]).scan().models["m"].error == "the model folder cannot be read: more than 3 entries in one folder"
+
+
+def test_a_model_that_does_not_exist_is_not_found(root: Path) -> None:
+    assert ModelRepository([root]).find("m") is None

@@ -1,0 +1,135 @@
+"""When the repository is looked at again; time and events come from the test."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from server.lifecycle.watch import RepositoryWatcher
+from tests.fakes.fake_loader import turn
+from tests.fakes.manager_bench import in_loop
+
+
+class WatchBench:
+    """A watcher whose events and timeouts the test makes."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+        self.scans = 0
+        self.is_settled = True
+        self.error: Exception | None = None
+        self.events: asyncio.Queue[object] = asyncio.Queue()
+        self.event_error: Exception | None = None
+        self._time_up = asyncio.Event()
+        watcher = RepositoryWatcher([Path("x")], self._rescan, poll_interval_s=15, settle_s=1, events=self._events, wait=self._wait)
+        self.task = asyncio.create_task(watcher.run())
+
+    async def time_passes(self) -> None:
+        self._time_up.set()
+        await turn()
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _rescan(self) -> bool:
+        self.scans += 1
+        if self.error is not None:
+            raise self.error
+        return self.is_settled
+
+    async def _events(self) -> AsyncIterator[object]:
+        if self.event_error is not None:
+            raise self.event_error
+        while True:
+            yield await self.events.get()
+
+    async def _wait(self, event: asyncio.Event, timeout_s: float) -> None:
+        self.timeouts.append(timeout_s)
+        self._time_up.clear()
+        waits = [asyncio.create_task(event.wait()), asyncio.create_task(self._time_up.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+@in_loop
+async def test_scans_every_poll_interval_without_any_event() -> None:
+    bench = WatchBench()
+    await turn()
+    for expected in (1, 2, 3):
+        await bench.time_passes()
+        assert bench.scans == expected
+    assert set(bench.timeouts) == {15}
+    await bench.stop()
+
+
+@in_loop
+async def test_an_event_triggers_a_scan() -> None:
+    bench = WatchBench()
+    await turn()
+    bench.events.put_nowait("changed")
+    await turn()
+    assert bench.scans == 1
+    await bench.stop()
+
+
+@in_loop
+async def test_what_is_unsettled_is_looked_at_again_after_the_settling_time() -> None:
+    bench = WatchBench()
+    await turn()
+    bench.is_settled = False
+    await bench.time_passes()
+    bench.is_settled = True
+    await bench.time_passes()
+    assert bench.timeouts == [15, 1, 15]
+    await bench.stop()
+
+
+@in_loop
+async def test_where_files_cannot_be_watched_polling_goes_on_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = WatchBench()
+    bench.event_error = OSError("inotify watch limit reached")
+    await turn()
+    await bench.time_passes()
+    await bench.time_passes()
+    assert bench.scans == 2
+    assert caplog.text.count("inotify watch limit reached") == 1
+    await bench.stop()
+
+
+@in_loop
+async def test_a_scan_that_raises_does_not_end_the_watching(caplog: pytest.LogCaptureFixture) -> None:
+    bench = WatchBench()
+    await turn()
+    bench.error = RuntimeError("disk on fire")
+    await bench.time_passes()
+    await bench.time_passes()
+    assert bench.scans == 2
+    assert "disk on fire" in caplog.text
+    await bench.stop()
+
+
+@in_loop
+async def test_real_file_events_arrive(tmp_path: Path) -> None:
+    seen = asyncio.Event()
+
+    async def rescan() -> bool:
+        seen.set()
+        return True
+
+    task = asyncio.create_task(RepositoryWatcher([tmp_path], rescan, poll_interval_s=600, settle_s=1).run())
+    for number in range(100):
+        # Watching begins in a thread, so the first changes may come before it.
+        (tmp_path / f"{number}").mkdir()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(seen.wait(), 0.3)
+            break
+    assert seen.is_set()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
