@@ -43,11 +43,12 @@ class HttpInfer:
             length = headers.get(HEADER_LENGTH)
             header_length = None if length is None else http_codec.parse_header_length(length.decode("latin-1"), len(body))
             text = body if header_length is None else body[:header_length]
-            reservation.take(memory_cost(text, limits))
             target = http_codec.Target(model, version, received_ns)
             if len(text) > limits.decode_inline_bytes:
+                reservation.take(await asyncio.to_thread(memory_cost, text, limits))
                 decoded = await asyncio.to_thread(http_codec.decode, check, target, body, header_length, limits)
             else:
+                reservation.take(memory_cost(text, limits))
                 decoded = http_codec.decode(check, target, body, header_length, limits)
             try:
                 response = await engine.infer(decoded.request)

@@ -59,7 +59,7 @@ class Limits:
     json_depth: int = 100
     json_objects: int = 65_536
     json_arrays: int = 2_000_000
-    json_values: int = 16_000_000
+    json_values: int = 10_000_000
     decode_inline_bytes: int = 256 * 1024
     header_bytes: int = 64 * 1024
     header_count: int = 100

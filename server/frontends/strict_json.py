@@ -19,7 +19,7 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
 #: What CPython takes for one parsed value, list and dictionary, roundly.
-_VALUE_BYTES, _ARRAY_BYTES, _OBJECT_BYTES = 40, 88, 300
+_VALUE_BYTES, _ARRAY_BYTES, _OBJECT_BYTES = 32, 88, 300
 _LARGE_BYTES = 1 << 20
 
 Json = Any
@@ -50,8 +50,9 @@ def parse_json(text: bytes, limits: Limits) -> Json:
     Raises:
         InvalidRequest: it is not JSON, or nested too deeply.
     """
-    if text.count(b"[") + text.count(b"{") > limits.json_depth:
-        _check_depth(text, limits.json_depth)
+    # Brackets that do not match come back as None too; those the parser would refuse anyhow.
+    if text.count(b"[") + text.count(b"{") > limits.json_depth and bracket_levels(text, limits.json_depth) is None:
+        raise InvalidRequest(f"JSON is nested more than {limits.json_depth} levels deep, or its brackets do not match")
     # A parse makes only live objects: letting the collector look at every few thousand of them makes it six times slower.
     was_collecting = len(text) > _LARGE_BYTES and gc.isenabled()
     if was_collecting:
@@ -75,20 +76,20 @@ def parse_bounded(text: bytes, limits: Limits) -> Json:
     return parse_json(text, limits)
 
 
-def _check_depth(text: bytes, most: int) -> None:
+def bracket_levels(text: bytes, most: int) -> int | None:
+    """How deep the brackets of `text` nest, strings not counted; None if they do not match or nest deeper than `most`."""
     if b'"' in text:
         text = _STRING.sub(b"", text)
     brackets = text.translate(_ROUND, _NOT_BRACKETS)
     too_deep = b"(" * (most + 1)
-    for _ in range(most):
+    for level in range(most + 1):
+        if not brackets:
+            return level
         if too_deep in brackets:
-            break
+            return None
         # All brackets look alike here, so that each round takes away exactly the innermost level.
         peeled = brackets.replace(b"()", b"")
-        if not peeled:
-            return
         if len(peeled) == len(brackets):
-            # Unbalanced: the parser says where. It bounds its own recursion.
-            return
+            return None
         brackets = peeled
-    raise InvalidRequest(f"JSON is nested more than {most} levels deep")
+    return None

@@ -16,6 +16,7 @@ from server.engine.interface import Engine
 from server.frontends.kserve.classification import classify
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, json_from_array, unsendable
+from server.frontends.kserve.number_runs import parse_infer_json
 from server.frontends.kserve.parameters import (
     NO_PARAMETERS,
     RequestParameters,
@@ -26,7 +27,6 @@ from server.frontends.kserve.parameters import (
 from server.frontends.kserve.tensor_bytes import array_from_bytes, array_to_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
-from server.frontends.strict_json import parse_json
 
 _HEADER_DIGITS = 20
 
@@ -72,7 +72,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, header_length: in
     try:
         if header_length == 0:
             return _whole_body(check, target, body)
-        head = parse_json(body if header_length is None else body[:header_length], limits)
+        head = parse_infer_json(body if header_length is None else body[:header_length], limits)
         if not isinstance(head, dict):
             raise InvalidRequest("the request must be a JSON object")
         request_id = _text(head.get("id", ""), "id")

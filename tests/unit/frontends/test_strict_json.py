@@ -49,7 +49,7 @@ def test_a_tower_of_brackets_is_refused_without_parsing():
 
 
 def test_an_unterminated_string_full_of_quotes_takes_linear_time():
-    with pytest.raises(InvalidRequest, match="failed to parse"):
+    with pytest.raises(InvalidRequest, match="brackets do not match"):
         parse_json(b"[" * 50 + b"[]," * 60 + b'"' + b'\\"' * 500_000, LIMITS)
 
 

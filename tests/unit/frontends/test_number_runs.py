@@ -1,0 +1,144 @@
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.api.errors import InvalidRequest
+from backends.api.tensor import DataType
+from server.frontends.kserve import http_codec
+from server.frontends.kserve.checks import SignatureChecks
+from server.frontends.kserve.number_runs import parse_infer_json
+from server.frontends.limits import Limits
+from server.frontends.strict_json import parse_json
+from tests.fakes.fake_engine import FakeEngine, echo
+
+LIMITS = Limits()
+MANY = 100_000
+
+
+def parse(*data: bytes, tail: bytes = b"") -> Any:
+    return parse_infer_json(b'{"inputs":[' + b",".join(b'{"name":"I","data" : ' + d + b"}" for d in data) + b"]" + tail + b"}", LIMITS)
+
+
+def text(values: Any) -> bytes:
+    return orjson.dumps(values)
+
+
+def test_long_runs_of_numbers_become_arrays():
+    ints, floats = list(range(MANY)), [i / 8 for i in range(MANY)]
+    first, second, third = (tensor["data"] for tensor in parse(text(ints), text(floats), b"[1,2]")["inputs"])
+    assert first.dtype == np.int64
+    assert first.tolist() == ints
+    assert second.dtype == np.float64
+    assert second.tolist() == floats
+    assert third == [1, 2]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.booleans(), st.sampled_from(["", " ", "\n\t "]))
+def test_nesting_and_blanks_do_not_matter(dims: list[int], floats: bool, blank: str):
+    row = int(np.prod(dims))
+    array = np.arange(20_000 // row * row).reshape(-1, *dims).astype(np.float64 if floats else np.int64)
+    written = text(array.tolist()).replace(b",", f"{blank},{blank}".encode()).replace(b"]", f"{blank}]".encode())
+    data = parse(written)["inputs"][0]["data"]
+    assert (data if isinstance(data, list) else data.tolist()) == (array.tolist() if isinstance(data, list) else array.reshape(-1).tolist())
+
+
+NUMBERS = b"1," * MANY
+
+ODD = [
+    b"[%b2]" % NUMBERS.replace(b"1", b"true"),
+    b"[%b2]" % NUMBERS.replace(b"1", b"18446744073709551615"),
+    b"[%bnull]" % NUMBERS,
+    b"[%b[],2]" % NUMBERS,
+    b'[%b"x"]' % NUMBERS,
+    b'["x",%b2]' % NUMBERS,
+    b'[%b{"a":1}]' % NUMBERS,
+]
+
+
+@pytest.mark.parametrize("written", ODD, ids=range(len(ODD)))
+def test_what_is_not_only_numbers_is_left_to_the_parser(written: bytes):
+    assert parse(written)["inputs"][0]["data"] == parse_json(written, LIMITS)
+
+
+BROKEN = [
+    b"[%b]" % NUMBERS,
+    b"[,%b1]" % NUMBERS,
+    b"[%b,1]" % NUMBERS,
+    b"[%b1" % NUMBERS,
+    b"[%b1]]" % NUMBERS,
+    b"[[%b1]" % NUMBERS,
+    b"[%b1],[2]" % NUMBERS,
+    b"[%b1][2]" % NUMBERS,
+    b"[%b1 2]" % NUMBERS,
+    b"[[%b1][2]]" % NUMBERS,
+    b"[%b01]" % NUMBERS,
+    b"[%bNaN]" % NUMBERS,
+    b"[%b1e999]" % NUMBERS,
+    b"[%b-]" % NUMBERS,
+    b"[" * 101 + NUMBERS + b"1" + b"]" * 101,
+]
+
+
+@pytest.mark.parametrize("written", BROKEN, ids=range(len(BROKEN)))
+def test_what_is_no_json_is_refused(written: bytes):
+    with pytest.raises(InvalidRequest):
+        parse(written)
+
+
+def test_a_run_that_is_no_inputs_data_is_no_array_of_a_tensor():
+    parsed = parse(b"[1]", tail=b',"data":[%b1]' % NUMBERS)
+    assert isinstance(parsed["inputs"][0]["data"], list)
+
+
+def test_a_quoted_run_is_text():
+    value = f'"data":[{NUMBERS.decode()}1]'
+    assert parse(b"[%b]" % text(value))["inputs"][0]["data"] == [value]
+
+
+def test_many_beginnings_are_read_through_once():
+    with pytest.raises(InvalidRequest):
+        parse_infer_json(b'"data":[' * 200_000, LIMITS)
+
+
+def decode(datatype: DataType, data: bytes, count: int) -> Any:
+    check = SignatureChecks(FakeEngine(echo(datatype)), LIMITS).find(f"echo_{datatype.value.lower()}", None)
+    body = b'{"inputs":[{"name":"INPUT","datatype":"%b","shape":[1,%d],"data":%b}]}' % (datatype.value.encode(), count, data)
+    target = http_codec.Target(f"echo_{datatype.value.lower()}", None, 0)
+    return http_codec.decode(check, target, body, None, LIMITS).request.inputs["INPUT"]
+
+
+NUMERIC = [t for t in DataType if t.value.startswith(("INT", "UINT")) or t in (DataType.FP32, DataType.FP64)]
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_every_numeric_type_is_read_from_a_run(datatype: DataType):
+    array = decode(datatype, b"[%b7]" % NUMBERS, MANY + 1)
+    assert array.dtype == datatype.numpy
+    assert array[0, -1] == 7
+    assert array.sum() == MANY + 7 or datatype.item_bytes == 1
+
+
+REFUSED = [
+    (DataType.INT32, b"[%b1.5]" % NUMBERS, "integers that fit 64 bits"),
+    (DataType.INT8, b"[%b128]" % NUMBERS, "outside the range of INT8"),
+    (DataType.UINT64, b"[%b-1]" % NUMBERS, "outside the range of UINT64"),
+    (DataType.FP32, b"[%b1e39]" % NUMBERS, "outside the range of FP32"),
+    (DataType.BYTES, b"[%b1]" % NUMBERS, "must hold only strings"),
+    (DataType.BOOL, b"[%b1]" % NUMBERS, "true or false"),
+    (
+        DataType.FP32,
+        b"[%b1,2]" % NUMBERS,
+        f"expected {MANY + 1} elements for inference input 'INPUT' for model 'echo_fp32', got {MANY + 2}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("datatype", "data", "words"), REFUSED, ids=[f"{t.value}-{w[:20]}" for t, _, w in REFUSED])
+def test_runs_are_judged_like_lists(datatype: DataType, data: bytes, words: str):
+    with pytest.raises(InvalidRequest, match=words):
+        decode(datatype, data, MANY + 1)
