@@ -5,11 +5,13 @@ answer instead (None: nothing else).
 """
 
 import json
+import ssl
 import threading
 from collections import deque
 from concurrent import futures
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import grpc
 from stoker_client._pb import messages as pb
@@ -41,16 +43,27 @@ class FakeKserve:
     While `hold` is cleared calls get no answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: tuple[Path, Path] | None = None) -> None:
+        """With `tls` (certificate and key, PEM) both speak TLS, and demand the same certificate of their clients."""
         self.called = threading.Event()
         self.hold = threading.Event()
         self.reset()
         self._grpc = grpc.server(futures.ThreadPoolExecutor(4))
         self._grpc.add_generic_rpc_handlers((_GrpcHandlers(self),))
-        self.grpc_url = f"grpc://127.0.0.1:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        if tls is None:
+            self.grpc_url = f"grpc://127.0.0.1:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        else:
+            cert, key = tls[0].read_bytes(), tls[1].read_bytes()
+            credentials = grpc.ssl_server_credentials([(key, cert)], root_certificates=cert, require_client_auth=True)
+            self.grpc_url = f"grpcs://127.0.0.1:{self._grpc.add_secure_port('127.0.0.1:0', credentials)}"
         self._grpc.start()
         self._http = _HttpServer(("127.0.0.1", 0), _handler_for(self))
-        self.http_url = f"http://127.0.0.1:{self._http.server_address[1]}"
+        self.http_url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._http.server_address[1]}"
+        if tls is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls[0])
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_cert_chain(*tls)
+            self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
 
@@ -193,6 +206,9 @@ def _answer_http(fake: FakeKserve, path: str, headers, body: bytes) -> tuple[int
 
 class _HttpServer(ThreadingHTTPServer):
     request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Silent: clients break connections here on purpose."""
 
 
 def _handler_for(fake: FakeKserve) -> type[BaseHTTPRequestHandler]:

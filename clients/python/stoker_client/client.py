@@ -66,7 +66,7 @@ class Client(abc.ABC):
             parameters: Further request parameters.
 
         Returns:
-            Arrays by output name: a dict. Read-only views on the received message.
+            Arrays by output name: a dict. Where possible read-only views on the received message.
         """
         options = InferOptions(
             version=version,

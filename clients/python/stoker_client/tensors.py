@@ -73,7 +73,10 @@ def encode_tensor(name: str, value: TensorLike) -> EncodedTensor:
 
 
 def decode_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview) -> Array:
-    """The tensor as a read-only view on `raw`: no copy (BYTES elements are copied out, into an object array of `bytes`).
+    """The tensor as a read-only view on `raw`.
+
+    Copied only where it must be: BYTES elements become an object array of `bytes`, and a tensor that an HTTP body holds at an odd address
+    is moved, because native code expects elements at their natural alignment.
 
     Raises:
         InvalidResponse: `raw` is not as long as `shape` and `datatype` say.
@@ -84,7 +87,8 @@ def decode_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes | memo
     dtype = _numpy_type(name, datatype)
     if len(raw) != count * dtype.itemsize:
         raise InvalidResponse(f"output '{name}' {datatype}{list(shape)} needs {count * dtype.itemsize} bytes, got {len(raw)}")
-    return np.frombuffer(raw, dtype=dtype).reshape(tuple(shape))
+    array = np.frombuffer(raw, dtype=dtype).reshape(tuple(shape))
+    return array if array.flags.aligned else array.copy()
 
 
 def decode_elements(name: str, datatype: str, shape: Sequence[int], elements: Any) -> Array:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,15 @@ def test_an_http_answer_in_json_numbers_is_read_too():
     result = PARSE_HTTP(HttpReply(200, {}, json.dumps({"outputs": outputs}).encode()))
     assert result["y"].tolist() == [[1.5], [2.0]]
     assert result["s"].tolist() == [b"a", "ç".encode()]
+
+
+@pytest.mark.parametrize("padding", range(8))
+def test_tensors_at_any_place_in_a_body_are_aligned(padding):
+    head = json.dumps({"outputs": [tensor(16, "FP64")]}).encode() + b" " * padding
+    blob = np.array([1.5, -2.5]).tobytes()
+    array = PARSE_HTTP(HttpReply(200, {"inference-header-content-length": str(len(head))}, head + blob))["y"]
+    assert array.flags.aligned
+    assert array.tolist() == [1.5, -2.5]
 
 
 def test_a_grpc_answer_in_typed_contents_is_read_too():

@@ -1,0 +1,53 @@
+"""TLS, mutual where a client certificate is given, for all four clients."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fakes.fake_kserve import FakeKserve
+
+import stoker_client as sdk
+
+OPENSSL = shutil.which("openssl")
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    request = [OPENSSL, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*request, *subject, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def secure_fake(certificate: tuple[Path, Path]) -> Iterator[FakeKserve]:
+    server = FakeKserve(tls=certificate)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def secure_url(secure_fake: FakeKserve, kind: str) -> str:
+    return secure_fake.grpc_url if kind.startswith("grpc") else secure_fake.http_url
+
+
+def test_both_sides_prove_who_they_are(make_client, secure_url, certificate):
+    cert, key = certificate
+    client = make_client(secure_url, tls=sdk.TlsConfig(ca=cert, cert=cert, key=key))
+    assert client.infer("echo", {"x": np.ones(3, np.float32)})["x"].tolist() == [1, 1, 1]
+
+
+def test_a_server_that_is_not_trusted_is_a_failed_connection(make_client, secure_url, tmp_path):
+    other, _ = make_certificate(tmp_path)
+    with pytest.raises(sdk.ConnectionFailed) as caught:
+        make_client(secure_url, tls=sdk.TlsConfig(ca=other)).server_metadata()
+    assert caught.value.request_may_have_run is False
