@@ -51,8 +51,8 @@ class TensorInfo:
 class InferResult(dict[str, Array]):
     """The outputs by name, as a plain dict of arrays; what else the server said is in attributes.
 
-    Arrays are read-only views on the received message where it permits: copy one to write to it. BYTES outputs are object arrays of `bytes`,
-    BF16 outputs bits in uint16.
+    Arrays are read-only views on the received message where it permits: copy one to write to it. BYTES outputs are object arrays of
+    `bytes`, BF16 outputs bits in uint16.
 
     Attributes:
         model_name: The model that answered.
