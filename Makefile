@@ -26,13 +26,13 @@ clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: forei
 
 $(CLIENTS_STAMP): constraints-clients.txt
 	test -x .venv-clients/bin/pip || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]'
+	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]' httpx
 	touch $@
 
 # The same client beside the next major version of protobuf, which its metadata does not admit but its code runs on.
 $(CLIENTS_PB7_STAMP): constraints-clients.txt
 	test -x .venv-clients-pb7/bin/pip || $(PYTHON) -m venv .venv-clients-pb7
-	.venv-clients-pb7/bin/pip install --quiet -c constraints.txt numpy grpcio 'protobuf>=7' httpx
+	.venv-clients-pb7/bin/pip install --quiet -c constraints.txt numpy grpcio 'protobuf>=7' httpx packaging ml_dtypes
 	.venv-clients-pb7/bin/pip install --quiet --no-deps -c constraints-clients.txt tritonclient python-rapidjson
 	touch $@
 
