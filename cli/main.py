@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import typer
 
+from cli.check import check
 from cli.control import load, unload
 from cli.describe import config, metadata, version
 from cli.failure import CommandFailed, ExitCode
@@ -39,7 +40,7 @@ def serve(context: typer.Context) -> None:
     _serve(context.args)
 
 
-for _command in (models, status, infer, metadata, config, load, unload, version):
+for _command in (check, models, status, infer, metadata, config, load, unload, version):
     app.command()(_command)
 
 

@@ -1,0 +1,73 @@
+"""`stoker check`: validates a repository without serving it, and explains every value of every configuration."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.failure import CommandFailed, ExitCode
+from cli.options import AsJson
+from cli.output import print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from server.lifecycle.check import ModelReport, RepositoryReport, VersionReport
+
+Repositories = Annotated[
+    list[Path], typer.Argument(metavar="REPOSITORY...", help="Model repository; several are checked as one.", show_default=False)
+]
+Suggest = Annotated[bool, typer.Option("--suggest", help="Print for each model a config.pbtxt that says all that was inferred.")]
+
+
+def check(repositories: Repositories, as_json: AsJson = False, suggest: Suggest = False) -> int:
+    """Validate a model repository without serving it: what is written, what is inferred and why, and what conflicts."""
+    from backends.api.registry import BackendRegistry
+    from server.lifecycle.check import check_repository
+    from server.lifecycle.repository import RepositoryUnreadable
+
+    try:
+        report = check_repository(repositories, BackendRegistry())
+    except RepositoryUnreadable as error:
+        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_report(report, suggest)
+    return ExitCode.OK if report.is_good else ExitCode.FAILED
+
+
+def _print_report(report: "RepositoryReport", suggest: bool) -> None:
+    for model in report.models:
+        _print_model(model, suggest)
+    for note in report.notes:
+        print_line(f"note: {note}")
+    bad = sum(1 for model in report.models if model.problems)
+    count = f"{len(report.models)} model{'' if len(report.models) == 1 else 's'}"
+    print_line(f"{count}, {bad} with problems" if bad else f"{count}, no problems")
+
+
+def _print_model(model: "ModelReport", suggest: bool) -> None:
+    config = "config.pbtxt" if model.has_config_file else "no config.pbtxt"
+    present = ", ".join(str(version) for version in model.present_versions) or "none"
+    policy = f", serves {model.version_policy}" if model.version_policy else ""
+    print_line(f"{model.name}: {'PROBLEM' if model.problems else 'ok'} ({config}; versions {present}{policy})")
+    for problem in model.problems:
+        for line in problem.splitlines():
+            print_line(f"  error: {line}")
+    for version in model.versions:
+        _print_version(version, suggest)
+    print_line()
+
+
+def _print_version(version: "VersionReport", suggest: bool) -> None:
+    if version.backend:
+        notes = f"; {'; '.join(version.notes)}" if version.notes else ""
+        print_line(f"  version {version.version}: backend {version.backend}, file {version.model_filename}{notes}")
+    for warning in version.warnings:
+        print_line(f"  warning: {warning}")
+    rows = [(finding.kind.value, finding.field, finding.text) for finding in version.findings if finding.text not in version.warnings]
+    if rows:
+        print_table(("source", "field", "value"), rows)
+    if suggest and version.suggestion:
+        print_line(f"  suggested config.pbtxt for version {version.version}:")
+        for line in version.suggestion.splitlines():
+            print_line(f"    {line}")

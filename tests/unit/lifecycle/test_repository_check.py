@@ -1,0 +1,175 @@
+"""`stoker check`: every value explained, every problem found, nothing served."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backends.api.errors import ModelLoadError
+from backends.api.registry import BackendRegistry
+from cli.main import main
+from server.config.findings import FindingKind
+from server.lifecycle.check import RepositoryReport, check_repository
+from tests.fakes import onnx_models
+from tests.fakes.fake_backend import FakeBackend, fake_facts
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend(fake_facts(2))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def add_model(root: Path, backend: FakeBackend, name: str, *versions: int, config: str | None = None) -> Path:
+    for version in versions:
+        (root / name / str(version)).mkdir(parents=True)
+        (root / name / str(version) / backend.default_model_filename).write_bytes(b"model")
+    (root / name).mkdir(exist_ok=True)
+    if config is not None:
+        (root / name / "config.pbtxt").write_text(config)
+    return root / name
+
+
+def check(root: Path, backend: FakeBackend) -> RepositoryReport:
+    return check_repository([root], BackendRegistry((backend,)))
+
+
+def test_a_model_without_config_is_explained_and_a_config_suggested(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", 1)
+    report = check(root, backend)
+    (model,) = report.models
+    (version,) = model.versions
+    assert report.is_good
+    assert not model.has_config_file
+    assert (version.backend, version.model_filename) == (backend.name, backend.default_model_filename)
+    inferred = {finding.field for finding in version.findings if finding.kind is FindingKind.INFERRED}
+    assert {"input[0]", "output[0]"} <= {field.split(".")[0] for field in inferred}
+    assert 'name: "x"' in version.suggestion
+    assert backend.instances == [], "checking loads nothing"
+
+
+def test_the_suggested_config_is_complete_and_checks_clean(root: Path, backend: FakeBackend) -> None:
+    folder = add_model(root, backend, "m", 1)
+    suggestion = check(root, backend).models[0].versions[0].suggestion
+    (folder / "config.pbtxt").write_text(suggestion)
+    (again,) = check(root, backend).models
+    assert again.problems == ()
+    assert again.versions[0].suggestion == suggestion
+
+
+def test_only_wanted_versions_are_looked_into(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", 1, 2, 3, config="version_policy { specific { versions: [1, 7] } }")
+    (model,) = check(root, backend).models
+    assert model.present_versions == (1, 2, 3)
+    assert [version.version for version in model.versions] == [1, 7]
+    assert model.version_policy == "specific 1, 7"
+    assert model.problems == ("version 7: named by the version policy, but not in the repository",)
+
+
+def test_a_typo_is_reported_with_its_line(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "bad", 1, config="max_batch_size: 4\ninptu {}")
+    add_model(root, backend, "good", 1)
+    report = check(root, backend)
+    assert not report.is_good
+    assert [bool(model.problems) for model in report.models] == [True, False]
+    assert report.models[0].problems[0].startswith("bad/config.pbtxt:2:")
+
+
+def test_a_config_that_contradicts_the_file_is_reported(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", 1, config=f'backend: "{backend.name}" input {{ name: "z" data_type: TYPE_FP32 dims: [2] }}')
+    (model,) = check(root, backend).models
+    assert "z" in model.problems[0]
+
+
+def test_a_model_without_versions_is_a_problem_unless_it_wants_none(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", config="max_batch_size: 1")
+    assert check(root, backend).models[0].problems == ("no version folder such as '1' holds anything to serve",)
+
+
+def test_what_inspecting_finds_wrong_is_the_versions_problem(root: Path, backend: FakeBackend) -> None:
+    backend.inspect_errors[b"model"] = ModelLoadError("truncated at byte 5")
+    add_model(root, backend, "m", 1)
+    assert check(root, backend).models[0].problems == ("version 1: truncated at byte 5",)
+
+
+def test_a_backend_that_raises_anything_breaks_only_its_version(root: Path, backend: FakeBackend) -> None:
+    backend.inspect_errors[b"model"] = ZeroDivisionError("oops")  # type: ignore[assignment]
+    add_model(root, backend, "m", 1)
+    assert check(root, backend).models[0].problems == (f"version 1: backend '{backend.name}' raised ZeroDivisionError: oops",)
+
+
+def test_links_and_missing_labels_are_problems(root: Path, backend: FakeBackend, tmp_path: Path) -> None:
+    folder = add_model(root, backend, "linked", 1)
+    (folder / "1" / "weights").symlink_to("/etc/passwd")
+    (folder / "2").symlink_to(folder / "1")
+    (folder / "config.pbtxt").write_text("version_policy { all {} }")
+    add_model(
+        root, backend, "labels", 1, config='output { name: "y" data_type: TYPE_FP32 dims: [2] label_filename: "no.txt" } max_batch_size: 2'
+    )
+    labels, linked = check(root, backend).models
+    assert "no.txt" in labels.problems[0]
+    assert linked.problems == (
+        "version 1: 'weights' is a symbolic link; a version folder may hold only plain files and folders",
+        "version 2: the version folder is a symbolic link; it must be a real folder",
+    )
+
+
+def test_the_report_is_json_data(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", 1, config="version_policy { all {} }")
+    add_model(root, backend, "bad", 1, config="nonsense")
+    (root / "pictures").mkdir()
+    data = json.loads(json.dumps(check(root, backend).to_dict()))
+    assert data["ok"] is False
+    assert [model["name"] for model in data["models"]] == ["bad", "m"]
+    assert data["models"][1]["versions"][0]["findings"][0].keys() == {"field", "kind", "text"}
+    assert data["notes"] == ["folder 'pictures' is passed over: it has neither a config.pbtxt nor a version folder such as '1'"]
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def add_onnx(root: Path, name: str, config: str | None = None) -> None:
+    (root / name / "1").mkdir(parents=True)
+    (root / name / "1" / "model.onnx").write_bytes(onnx_models.sum_and_difference().SerializeToString())
+    if config is not None:
+        (root / name / "config.pbtxt").write_text(config)
+
+
+def test_the_command_explains_and_ends_well(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_onnx(root, "m")
+    assert run(str(root), "--suggest") == 0
+    out = capsys.readouterr().out
+    assert "m: ok (no config.pbtxt; versions 1, serves latest 1)" in out
+    assert "inferred" in out
+    assert 'backend: "onnxruntime"' in out
+    assert out.endswith("1 model, no problems\n")
+
+
+def test_the_command_names_problems_and_ends_with_1(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_onnx(root, "m", "max_batch_sise: 3")
+    assert run(str(root)) == 1
+    out = capsys.readouterr().out
+    assert "m: PROBLEM" in out
+    assert "error: m/config.pbtxt:1: max_batch_sise" in out
+    assert "1 model, 1 with problems" in out
+
+
+def test_the_command_prints_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add_onnx(root, "m")
+    assert run("--json", str(root)) == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["versions"][0]["backend"] == "onnxruntime"
+
+
+def test_an_unreadable_repository_ends_with_2(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(root / "missing")) == 2
+    assert "cannot be read: No such file or directory" in capsys.readouterr().err
