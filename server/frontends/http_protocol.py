@@ -45,6 +45,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._chunks = 0
         self._is_refused = False
         self._task: asyncio.Task[None] | None = None
+        #: The request the task works on; `cycle` is the latest to arrive, which may still wait its turn behind it.
+        self._running: RequestResponseCycle | None = None
         self._unsent_bytes = 0
         self._unsent_since_s = 0.0
 
@@ -129,10 +131,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if sum(len(name) + len(value) for name, value in self.headers) > self._limits.header_bytes:
             self._refuse_header()
             return
+        # Raises for a target it cannot read: then this is still a header that is refused.
+        super().on_headers_complete()
         self._reading = _Reading.BODY
         self._since_s = self._body_since_s = self.loop.time()
         self._body_bytes = self._chunks = 0
-        super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
@@ -157,7 +160,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         task = self.loop.create_task(cycle.run_asgi(app))
-        self._task = task
+        self._task, self._running = task, cycle
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
@@ -174,10 +177,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
-        """Answers with `status` where no answer is under way for an earlier request, and closes."""
+        """Answers with `status`, unless an answer is under way or due to an earlier request, and closes."""
+        if self._is_refused:
+            return
         self._is_refused = True
-        of_this_request = self._reading is _Reading.BODY
-        if self.cycle is None or (not self.cycle.response_started if of_this_request else self.cycle.response_complete):
+        running = self._running
+        if self._reading is _Reading.BODY:
+            may_answer = running is self.cycle and not self.cycle.response_started
+        else:
+            may_answer = running is None or running.response_complete
+        if may_answer:
             body = orjson.dumps({"error": text})
             self.transport.write(
                 b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
@@ -193,11 +202,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _cancel_work(self) -> None:
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        if self._task is not None and not self._task.done():
-            if cycle is not None:
-                cycle.scope[CLIENT_GONE] = True  # type: ignore[literal-required]
-            self._task.cancel()
+        self.pipeline.clear()
+        running = self._running
+        if running is None or self._task is None or self._task.done():
+            return
+        running.disconnected = True
+        running.message_event.set()
+        running.scope[CLIENT_GONE] = True  # type: ignore[literal-required]
+        self._task.cancel()

@@ -91,10 +91,13 @@ def test_requests_of_one_connection_are_answered_in_turn():
         (b"GET /" + b"x" * 600 + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 21 + b"\r\n", 431),
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 2500 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 2000, 431),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nA\r\n" * 51, 413),
         (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0x5\r\nabcde\r\n0\r\n\r\n", 400),
+        (b"CONNECT host:1 HTTP/1.1\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA : b\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00", 400),
     ],
@@ -237,6 +240,49 @@ def test_work_is_cancelled_when_the_client_leaves():
         await started.wait()
         peer.writer.transport.abort()
         await gone.wait()
+
+    talk(scenario, wait_for_ever)
+
+
+def test_requests_that_wait_their_turn_end_with_the_connection(caplog: pytest.LogCaptureFixture):
+    begun: list[str] = []
+    started, gone = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert scope[CLIENT_GONE]
+            gone.set()
+
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n")
+        await started.wait()
+        await peer.listener.stop(0.001)
+        assert gone.is_set()
+
+    talk(scenario, wait_for_ever)
+    assert begun == ["/a"]
+    assert [record.name for record in caplog.records] == ["server.frontends.http_listener"]
+
+
+def test_nonsense_behind_a_request_in_work_gets_no_answer_before_it():
+    started = asyncio.Event()
+
+    async def wait_for_ever(scope: Any, receive: Any, send: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert scope[CLIENT_GONE]
+
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET /a HTTP/1.1\r\n\r\n")
+        await started.wait()
+        peer.send(b"nonsense\r\n\r\n")
+        assert await peer.is_closed()
 
     talk(scenario, wait_for_ever)
 
