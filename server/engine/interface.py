@@ -50,6 +50,9 @@ class Engine(Protocol):
             ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one answer.
         """
 
+    def count_refused(self, name: str, version: int | None) -> None:
+        """Counts a request that failed before `infer` saw it (decoding, validation); one for a model not served is counted nowhere."""
+
     def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
         """Runs one request whose model may answer any number of times; a plain model answers once.
 

@@ -115,8 +115,7 @@ class ServingEngine:
     def metrics_text(self) -> bytes:
         return self._metrics.render()
 
-    def refused(self, name: str, version: int | None) -> None:
-        """Counts a request for a served model that failed before it reached the scheduler (decoding, validation, admission)."""
+    def count_refused(self, name: str, version: int | None) -> None:
         try:
             servable = self._manager.resolve(name, version)
         except ServingError:

@@ -3,14 +3,16 @@
 import asyncio
 from typing import Final
 
-from backends.api.errors import Overloaded, QueueTimeout
+from backends.api.errors import Overloaded, QueueTimeout, ServingError
 from server.engine.interface import Engine
 from server.frontends.http_compression import choose_encoding, compress
 from server.frontends.http_exchange import HeaderList, Receive, Reservation, Scope, Send, read_body, send_response
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
+from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
+from server.frontends.kserve.validation import SignatureCheck
 from server.frontends.limits import Limits
 from server.frontends.strict_json import memory_cost
 
@@ -42,14 +44,11 @@ class HttpInfer:
             check = self._checks.find(model, version)
             length = headers.get(HEADER_LENGTH)
             header_length = None if length is None else http_codec.parse_header_length(length.decode("latin-1"), len(body))
-            text = body if header_length is None else body[:header_length]
-            target = http_codec.Target(model, version, received_ns)
-            if len(text) > limits.decode_inline_bytes:
-                reservation.take(await asyncio.to_thread(memory_cost, text, limits))
-                decoded = await asyncio.to_thread(http_codec.decode, check, target, body, header_length, limits)
-            else:
-                reservation.take(memory_cost(text, limits))
-                decoded = http_codec.decode(check, target, body, header_length, limits)
+            try:
+                decoded = await self._decode(check, http_codec.Target(model, version, received_ns), body, header_length, reservation)
+            except ServingError:
+                engine.count_refused(model, version)
+                raise
             try:
                 response = await engine.infer(decoded.request)
             except (Overloaded, QueueTimeout) as error:
@@ -67,3 +66,14 @@ class HttpInfer:
                     answer = await compress(answer, encoding, limits)
                     answer_headers.append((b"content-encoding", encoding.encode()))
             await send_response(send, 200, answer, answer_headers)
+
+    async def _decode(
+        self, check: SignatureCheck, target: http_codec.Target, body: bytes, header_length: int | None, reservation: Reservation
+    ) -> DecodedRequest:
+        limits = self._limits
+        text = body if header_length is None else body[:header_length]
+        if len(text) > limits.decode_inline_bytes:
+            reservation.take(await asyncio.to_thread(memory_cost, text, limits))
+            return await asyncio.to_thread(http_codec.decode, check, target, body, header_length, limits)
+        reservation.take(memory_cost(text, limits))
+        return http_codec.decode(check, target, body, header_length, limits)

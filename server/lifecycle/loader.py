@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from backends.api.cpu import threads_for_instance
-
 from backends.api.backend import Backend, Instance, LoadRequest
 from backends.api.clock import Clock
+from backends.api.cpu import threads_for_instance
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.files import ModelFiles
 from backends.api.registry import BackendRegistry
 from server.config.backend_choice import choose_backend
 from server.config.complete import complete
+from server.config.findings import FindingKind
 from server.config.parsed import ParsedConfig
 from server.core.model_config import Execution, ModelConfig
 from server.core.timers import Timers
@@ -131,6 +131,9 @@ class VersionLoader:
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
         facts = backend.inspect(files, model_filename)
         completion = complete(source.parsed, facts, backend, model_filename)
+        for finding in completion.findings:
+            if finding.kind is FindingKind.WARNING:
+                log.warning("%s: %s", finding.field, finding.text, extra={"model": source.name, "version": source.version})
         return completion.config
 
     def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:

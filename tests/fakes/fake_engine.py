@@ -78,6 +78,7 @@ class FakeEngine:
     """Implements `server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
+        self.refused: list[str] = []
         self.models = {m.config.name: m for m in models}
         self.live = True
         self.ready = True
@@ -92,6 +93,9 @@ class FakeEngine:
         self.unloads: list[tuple[str, bool]] = []
         self.load_error: ServingError | None = None
         self.time_ns = 1_000_000_000
+
+    def count_refused(self, name: str, version: int | None) -> None:
+        self.refused.append(name)
 
     def is_live(self) -> bool:
         return self.live

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
+
 from stoker_client._pb import messages as pb
 
 METADATA = {"name": "fake", "version": "1.2.3", "extensions": ["binary_tensor_data"]}

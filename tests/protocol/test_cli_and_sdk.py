@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import stoker_client as sdk
 
+import stoker_client as sdk
 from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, run_python, running_server
 
 A = np.arange(16, dtype=np.int32)[None]

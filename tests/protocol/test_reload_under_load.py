@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from stoker_client import GrpcClient, HttpClient
 
+from stoker_client import GrpcClient, HttpClient
 from tests.fakes.server_process import ServerProcess, running_server, wait_until
 
 CONFIG = """

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.fakes.fake_kserve import FakeKserve
 
 import stoker_client
 from stoker_client import AsyncTiming, Timing
+from tests.fakes.fake_kserve import FakeKserve
 
 KINDS = {
     "grpc": stoker_client.GrpcClient,

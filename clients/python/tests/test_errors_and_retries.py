@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
-from tests.fakes.fake_kserve import Failure
 
 import stoker_client as sdk
 from stoker_client.grpc_errors import error_from_status
 from stoker_client.retry import may_resend
+from tests.fakes.fake_kserve import Failure
 
 Code = grpc.StatusCode
 INPUTS = {"x": np.zeros(2, np.float32)}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fakes.fake_kserve import FakeKserve
 
 import stoker_client as sdk
+from tests.fakes.fake_kserve import FakeKserve
 
 OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")

@@ -55,7 +55,11 @@ class Inference:
             message = self._parse(data)
         except DecodeError:
             raise InvalidRequest("the request is not a valid ModelInferRequest message") from None
-        return self._decode(message, len(data), deadline_ns)
+        try:
+            return self._decode(message, len(data), deadline_ns)
+        except ServingError:
+            self._engine.count_refused(message.model_name, None)
+            raise
 
 
 def no_room(size_bytes: int) -> Overloaded:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from stoker_client import TypedArray, bf16_to_float32, float32_to_bf16
 
 from cli.failure import CommandFailed, ExitCode
 from cli.inputs import PictureOptions, read_inputs
 from cli.pictures import Scale
+from stoker_client import TypedArray, bf16_to_float32, float32_to_bf16
 
 
 def read_one(value, datatype="FP32", shape=(-1, 4), **options):

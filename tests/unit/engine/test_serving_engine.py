@@ -176,8 +176,8 @@ def test_the_byte_budget_refuses_what_does_not_fit_beside_others_but_never_a_lon
 def test_a_refusal_before_the_queue_counts_as_a_failure_of_a_known_model_only():
     async def scenario() -> None:
         engine, metrics = engine_over(OneServable())
-        engine.refused("m", None)
-        engine.refused("absent", None)
+        engine.count_refused("m", None)
+        engine.count_refused("absent", None)
         assert metrics.statistics("m", 3).fail.count == 1
         assert b'nv_inference_request_failure{model="m",reason="OTHER",version="3"} 1' in metrics.render()
         assert b"absent" not in metrics.render()

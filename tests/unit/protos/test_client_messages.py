@@ -1,9 +1,9 @@
 """The SDK's messages: real classes, in a pool of their own."""
 
 from google.protobuf import descriptor_pool, text_format
-from stoker_client._pb import messages as pb
 
 from server.pb import grpc_service_pb2, model_config_pb2
+from stoker_client._pb import messages as pb
 
 
 def test_every_server_message_and_enum_has_a_client_twin() -> None:
