@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import grpc
+
 from stoker_client._pb import messages as pb
 
 SERVICE = "inference.GRPCInferenceService"

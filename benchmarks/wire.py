@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import orjson
-from stoker_client._pb import messages as pb
 
 from benchmarks.models import Array, BenchModel
+from stoker_client._pb import messages as pb
 
 GRPC, HTTP_BINARY, HTTP_JSON = "grpc", "http-binary", "http-json"
 PROTOCOLS = (GRPC, HTTP_BINARY, HTTP_JSON)

@@ -1,0 +1,61 @@
+"""CPU time and memory, read from a /proc of the test's own, and once from the real one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.process_tree import process_tree
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def write_process(
+    proc: Path, pid: int, parent: int, *, ticks: tuple[int, int, int, int] = (0, 0, 0, 0), rss_kib: int = 0, name: str = "x"
+) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(exist_ok=True)
+    before_times = " ".join(["0"] * 9)
+    (folder / "stat").write_text(
+        f"{pid} ({name}) S {parent} {before_times} {' '.join(map(str, ticks))} 20 0 1 0 12345 0 0\n", encoding="utf-8"
+    )
+    (folder / "status").write_text(f"Name:\t{name}\nVmRSS:\t{rss_kib} kB\n", encoding="utf-8")
+
+
+def test_tree_holds_all_descendants_and_nobody_else(tmp_path: Path) -> None:
+    for pid, parent in ((1, 0), (10, 1), (11, 10), (12, 11), (20, 1)):
+        write_process(tmp_path, pid, parent)
+    (tmp_path / "self").mkdir()
+    assert sorted(process_tree(10, tmp_path).pids) == [10, 11, 12]
+
+
+def test_cpu_is_user_and_system_time_with_children_that_were_waited_for(tmp_path: Path) -> None:
+    write_process(tmp_path, 10, 1, ticks=(1, 20, 300, 4000))
+    write_process(tmp_path, 11, 10, ticks=(5, 0, 0, 0))
+    assert process_tree(10, tmp_path).cpu_s() == pytest.approx(4326 / TICKS_PER_S)
+
+
+def test_command_names_may_look_like_fields(tmp_path: Path) -> None:
+    write_process(tmp_path, 10, 1, ticks=(7, 0, 0, 0), name="a) R 99 (b c")
+    assert process_tree(10, tmp_path).cpu_s() == pytest.approx(7 / TICKS_PER_S)
+
+
+def test_memory_is_added_up_over_the_tree(tmp_path: Path) -> None:
+    write_process(tmp_path, 10, 1, rss_kib=100)
+    write_process(tmp_path, 11, 10, rss_kib=28)
+    assert process_tree(10, tmp_path).rss_bytes() == 128 * 1024
+
+
+def test_process_that_has_gone_counts_nothing(tmp_path: Path) -> None:
+    write_process(tmp_path, 10, 1, ticks=(3, 0, 0, 0), rss_kib=5)
+    tree = process_tree(10, tmp_path)
+    for name in ("stat", "status"):
+        (tmp_path / "10" / name).unlink()
+    assert (tree.cpu_s(), tree.rss_bytes()) == (0.0, 0)
+
+
+def test_reads_this_very_process() -> None:
+    tree = process_tree(os.getpid())
+    assert os.getpid() in tree.pids
+    assert tree.cpu_s() > 0
+    assert tree.rss_bytes() > 2**20
