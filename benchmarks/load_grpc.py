@@ -21,6 +21,7 @@ _ACK = _END_STREAM = 0x1
 _END_HEADERS = 0x4
 _PADDED = 0x8
 _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME = 1, 2, 3, 4, 5
+_REFUSED_STREAM = struct.pack(">I", 7)
 _DEFAULT_WINDOW = 65_535
 _WIDEST_WINDOW = 2**31 - 1
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -225,6 +226,12 @@ class _Connection(asyncio.Protocol):
         self._sender.freed(self)
         call.done(is_good)
 
+    def _try_again(self, stream: int) -> None:
+        """The server refused a stream unseen, because to it another one had not ended yet: gRPC clients send such a call anew."""
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            asyncio.get_running_loop().call_soon(self._sender.send, call.done)
+
     def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == _WINDOW_UPDATE:
             self._widen(stream, int.from_bytes(payload, "big") & 0x7FFFFFFF)
@@ -235,6 +242,8 @@ class _Connection(asyncio.Protocol):
             self._write(frame(_SETTINGS, _ACK, 0))
             self.settled.set()
             self._send_blocked()
+        elif kind == _RST_STREAM and payload == _REFUSED_STREAM:
+            self._try_again(stream)
         elif kind == _RST_STREAM:
             self._finish(stream, False)
         elif kind == _GOAWAY:
