@@ -37,6 +37,7 @@ class Limits:
         body_bytes_per_s: Average rate an HTTP body must keep once `body_idle_timeout_s` has passed.
         write_idle_timeout_s: How long a client may leave an HTTP response unread.
         keep_alive_timeout_s: Idle time between HTTP requests of one connection.
+        tensor_count: Inputs of one request.
         output_count: Requested outputs of one request.
         dims_count: Dimensions of one tensor.
         parameter_count: Parameters of one request or tensor.
@@ -69,6 +70,7 @@ class Limits:
     body_bytes_per_s: int = 1024
     write_idle_timeout_s: float = 10.0
     keep_alive_timeout_s: float = 75.0
+    tensor_count: int = 1024
     output_count: int = 1024
     dims_count: int = 32
     parameter_count: int = 256

@@ -116,6 +116,8 @@ class SignatureCheck:
 
     def input_count(self, count: int) -> None:
         """Checks the number of inputs before any of them is looked at."""
+        if count > self._limits.tensor_count:
+            raise SignatureMismatch(f"request has {count} inputs, more than the {self._limits.tensor_count} allowed")
         if count > len(self.inputs):
             raise SignatureMismatch(
                 f"expected {len(self.inputs)} inputs but got {count} inputs for model '{self._model}'. It takes {_quoted(self.inputs)}."
