@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+
 from stoker_client import StokerError, connect
 
 SIDE = 8

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from stoker_client import StokerError, connect
 
 WANTED_ACCURACY = 0.97
