@@ -6,6 +6,7 @@ Bodies are read by hand, because FastAPI would want a Content-Type that existing
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -49,13 +50,16 @@ class RestRoutes:
     def app(self) -> FastAPI:
         """The app, with its OpenAPI page at /docs."""
         server = self._engine.server()
-        app = FastAPI(
+        app = _DocumentedApp(
             title=f"{server.name}: KServe v2 inference protocol",
             version=server.version,
+            # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
+            docs_url=None,
             redoc_url=None,
             redirect_slashes=False,
             exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
         )
+        app.add_route("/docs", _docs, include_in_schema=False)
         add = _Adder(app)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         add("health", "GET", "/v2/health/live", self.live, "Liveness", schemas.Live)
@@ -187,10 +191,23 @@ class _Direct(Response):
         await self._infer.respond(self._model, self._version, scope, receive, send)
 
 
+class _DocumentedApp(FastAPI):
+    """FastAPI whose OpenAPI document also holds the schemas of bodies that it does not read itself."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.body_schemas: dict[str, Any] = {}
+
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(self.body_schemas)
+        return document
+
+
 class _Adder:
     """Adds routes with their documentation, path parameters included."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: _DocumentedApp) -> None:
         self._app = app
 
     def __call__(
@@ -202,7 +219,8 @@ class _Adder:
             ]
         }
         if body is not None:
-            schema = body.model_json_schema()
+            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            self._app.body_schemas.update(schema.pop("$defs", {}))
             documented["requestBody"] = {"content": {JSON_TYPE: {"schema": schema}}}
         responses: dict[int | str, dict[str, Any]] = {"default": {"model": schemas.ErrorAnswer, "description": "Failure"}}
         if answer is not None:
@@ -243,6 +261,10 @@ def _json(value: Any, status: int = 200) -> Response:
 
 def _message(message: Any) -> Response:
     return _json(message_to_json(message))
+
+
+async def _docs(_request: Request) -> Response:
+    return Response(files("server.frontends").joinpath("pages/api.html").read_bytes(), media_type="text/html; charset=utf-8")
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Parameters = dict[str, bool | int | float | str]
 
@@ -77,6 +77,17 @@ class InferRequestedOutput(BaseModel):
 
 class InferRequestBody(BaseModel):
     """An inference request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "inputs": [
+                    {"name": "INPUT0", "datatype": "INT32", "shape": [1, 16], "data": list(range(16))},
+                    {"name": "INPUT1", "datatype": "INT32", "shape": [1, 16], "data": [1] * 16},
+                ]
+            }
+        }
+    )
 
     id: str | None = None
     parameters: Parameters | None = None

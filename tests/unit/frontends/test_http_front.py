@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import gzip
+import json
+import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -365,12 +367,21 @@ def test_a_large_text_is_decoded_off_the_loop_and_answered_alike():
 
 def test_the_documentation_describes_every_route():
     async def scenario(client: httpx.AsyncClient) -> None:
-        paths = (await client.get("/openapi.json")).json()["paths"]
+        document = (await client.get("/openapi.json")).json()
+        references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+        assert references <= document["components"]["schemas"].keys()
+        assert "$defs" not in json.dumps(document)
+        paths = document["paths"]
         infer = paths["/v2/models/{model}/versions/{version}/infer"]["post"]
         assert [p["name"] for p in infer["parameters"]] == ["model", "version"]
         assert "inputs" in infer["requestBody"]["content"]["application/json"]["schema"]["properties"]
         assert {"/v2", "/v2/health/live", "/v2/repository/index", "/metrics"} <= paths.keys()
-        assert "text/html" in (await client.get("/docs")).headers["content-type"]
+        page = await client.get("/docs")
+        assert "text/html" in page.headers["content-type"]
+        assert "openapi.json" in page.text
+        # A page that works where the internet is out of reach.
+        assert "http://" not in page.text
+        assert "https://" not in page.text
 
     run(scenario, FakeEngine(simple()))
 
