@@ -22,7 +22,7 @@ from benchmarks.latency import percentile, summarise
 from benchmarks.load_grpc import GrpcSender
 from benchmarks.load_http import HttpSender
 from benchmarks.loops import ClosedLoop, OpenLoop, Tally
-from benchmarks.process_tree import ProcessTree, process_tree
+from benchmarks.process_tree import ProcessTree, machine_cpu_s, process_tree
 from benchmarks.ticker import Ticker
 
 #: Calls that share one gRPC connection in a closed loop before another is opened.
@@ -30,6 +30,8 @@ CALLS_PER_CONNECTION = 8
 #: Requests that an open loop lets wait for their answer at once, and connections it spreads them over.
 OPEN_IN_FLIGHT = 512
 OPEN_CONNECTIONS = {"grpc": 8, "http": 64}
+#: HTTP connections that an open loop starts with.
+OPEN_READY = 4
 #: How long a request may stay unanswered, seconds: the bound on the end of every window.
 DRAIN_S = 20.0
 
@@ -73,6 +75,7 @@ class LoadResult:
         server_cpu_s: CPU time of the server's processes within the window.
         server_rss_bytes: Their resident memory at its end.
         client_cpu_share: The generator's own CPU time over the window's length: near 1.0 it was the limit.
+        foreign_cores: Cores that anything else on the machine kept busy.
         send_lag_p99_ms: Open loop: how late requests left.
         gave_up: The window ended early for want of good answers.
         answer: The last good answer, base64.
@@ -89,6 +92,7 @@ class LoadResult:
     server_cpu_s: float
     server_rss_bytes: int
     client_cpu_share: float
+    foreign_cores: float
     send_lag_p99_ms: float
     gave_up: bool
     answer: str
@@ -99,17 +103,17 @@ class _Edges:
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
-        self._readings: list[tuple[float, float]] = []
+        self._readings: list[tuple[float, float, float]] = []
 
     def read(self) -> None:
-        self._readings.append((self._tree.cpu_s(), time.process_time()))
+        self._readings.append((self._tree.cpu_s(), time.process_time(), machine_cpu_s()))
 
-    def spent(self) -> tuple[float, float]:
-        """CPU seconds of the server and of this process between the first reading and the last."""
+    def spent(self) -> tuple[float, float, float]:
+        """CPU seconds of the server, of this process, and of everything else, between the first reading and the last."""
         if len(self._readings) < 2:
-            return 0.0, 0.0
-        (server0, own0), (server1, own1) = self._readings[0], self._readings[-1]
-        return server1 - server0, own1 - own0
+            return 0.0, 0.0, 0.0
+        server, own, machine = (end - start for start, end in zip(self._readings[0], self._readings[-1], strict=True))
+        return server, own, max(0.0, machine - server - own)
 
 
 async def run_job(job: LoadJob, payload: bytes) -> LoadResult:
@@ -152,7 +156,8 @@ def _sender(job: LoadJob, payload: bytes) -> GrpcSender | HttpSender:
     if job.transport == "grpc":
         connections = -(-job.concurrency // CALLS_PER_CONNECTION) or OPEN_CONNECTIONS["grpc"]
         return GrpcSender("127.0.0.1", job.port, payload, connections)
-    return HttpSender("127.0.0.1", job.port, payload, job.concurrency or OPEN_CONNECTIONS["http"])
+    ready = job.concurrency or OPEN_READY
+    return HttpSender("127.0.0.1", job.port, payload, ready=ready, most=job.concurrency or OPEN_CONNECTIONS["http"])
 
 
 async def _within(ended: asyncio.Event, seconds: float) -> None:
@@ -163,7 +168,7 @@ async def _within(ended: asyncio.Event, seconds: float) -> None:
 
 
 def _result(tally: Tally, edges: _Edges, tree: ProcessTree, answer: bytes) -> LoadResult:
-    server_cpu_s, own_cpu_s = edges.spent()
+    server_cpu_s, own_cpu_s, foreign_cpu_s = edges.spent()
     latency = summarise(tally.latencies_ns)
     return LoadResult(
         answered=tally.answered,
@@ -177,6 +182,7 @@ def _result(tally: Tally, edges: _Edges, tree: ProcessTree, answer: bytes) -> Lo
         server_cpu_s=server_cpu_s,
         server_rss_bytes=tree.rss_bytes(),
         client_cpu_share=own_cpu_s / tally.elapsed_s if tally.elapsed_s else 0.0,
+        foreign_cores=foreign_cpu_s / tally.elapsed_s if tally.elapsed_s else 0.0,
         send_lag_p99_ms=percentile(sorted(tally.send_lags_ns), 99) / 1e6 if tally.send_lags_ns else 0.0,
         gave_up=tally.gave_up,
         answer=base64.b64encode(answer).decode("ascii"),

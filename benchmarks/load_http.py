@@ -13,58 +13,82 @@ _LENGTH = b"\r\ncontent-length:"
 
 
 class HttpSender:
-    """Sends `request` over as many connections as there are requests in flight, up to `connections`.
+    """Sends `request` over as many connections as there are requests in flight: `ready` of them opened before, more as needed up to `most`.
 
     Attributes:
         answer: The last answer, head and body.
     """
 
-    def __init__(self, host: str, port: int, request: bytes, connections: int) -> None:
+    def __init__(self, host: str, port: int, request: bytes, *, ready: int, most: int) -> None:
         self._address = (host, port)
         self._request = request
-        self._wanted = connections
+        self._ready = ready
+        self._most = most
+        self._open = 0
         self._idle: list[_Connection] = []
         self._queued: deque[Done] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
         self.answer = b""
 
     async def connect(self) -> None:
-        """Opens all connections.
+        """Opens the connections that are to be ready.
 
         Raises:
             OSError: the server cannot be reached.
         """
-        loop = asyncio.get_running_loop()
-        for _ in range(self._wanted):
-            _, connection = await loop.create_connection(partial(_Connection, self), *self._address)
-            self._idle.append(connection)
+        for _ in range(self._ready):
+            self._open += 1
+            self.freed(await self._connection())
 
     def send(self, done: Done) -> None:
-        """Sends on an idle connection, or as soon as one is."""
+        """Sends on the connection that was idle last, or as soon as there is one."""
         if self._idle:
             self._idle.pop().send(self._request, done)
         else:
             self._queued.append(done)
+            self._open_another()
 
     def close(self) -> None:
-        """Closes the idle connections; busy ones are closed by their answer."""
+        """Closes the idle connections; none is busy once every request is answered."""
         for connection in self._idle:
             connection.close()
 
-    def finished(self, connection: "_Connection", answer: bytes) -> None:
-        """`connection` is free again."""
-        self.answer = answer
+    def freed(self, connection: "_Connection") -> None:
+        """`connection` can take a request."""
         if self._queued:
             connection.send(self._request, self._queued.popleft())
         else:
             self._idle.append(connection)
 
     def lost(self, connection: "_Connection") -> None:
-        """`connection` is gone, and with it, if it was the last, everything that waits for one."""
+        """`connection` is gone; servers close those that stay idle."""
+        self._open -= 1
         if connection in self._idle:
             self._idle.remove(connection)
-        self._wanted -= 1
-        while self._wanted == 0 and self._queued:
-            self._queued.popleft()(False)
+        if self._queued:
+            self._open_another()
+
+    def _open_another(self) -> None:
+        if self._open < self._most:
+            self._open += 1
+            task = asyncio.get_running_loop().create_task(self._connect_one())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _connect_one(self) -> None:
+        try:
+            connection = await self._connection()
+        except OSError:
+            self._open -= 1
+            failed, self._queued = self._queued, deque()
+            for done in failed:
+                done(False)
+        else:
+            self.freed(connection)
+
+    async def _connection(self) -> "_Connection":
+        _, connection = await asyncio.get_running_loop().create_connection(partial(_Connection, self), *self._address)
+        return connection
 
 
 class _Connection(asyncio.Protocol):
@@ -90,6 +114,9 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
+        if self._done is None:  # unasked: the server says that it closes a connection for being idle
+            self.close()
+            return
         self._parts.append(data)
         if self._missing:
             self._missing -= len(data)
@@ -121,7 +148,7 @@ class _Connection(asyncio.Protocol):
         self._parts = []
         self._missing = 0
         done, self._done = self._done, None
-        if done is None:
-            raise ValueError("the server answered a request that was not sent")
-        self._sender.finished(self, answer)
+        assert done is not None
+        self._sender.answer = answer
+        self._sender.freed(self)
         done(self._is_good)

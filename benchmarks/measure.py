@@ -38,6 +38,7 @@ class RawEngine:
             requests=int(found["runs"]), elapsed_s=found["elapsed_s"], requests_per_s=found["runs"] / found["elapsed_s"],
             rows_per_s=found["rows_per_s"], p50_ms=found["p50_ms"], p95_ms=found["p95_ms"], p99_ms=found["p99_ms"], max_ms=found["max_ms"],
             server_cpu_us=found["cpu_us_per_run"], server_cpu_share=found["cpu_us_per_run"] * found["runs"] / found["elapsed_s"] / 1e6,
+            foreign_cores=found["foreign_cores"],
         )  # fmt: skip
 
     def reference(self, model: BenchModel) -> Array:
@@ -141,5 +142,5 @@ class LoadGenerator:
             p50_ms=found["p50_ms"], p95_ms=found["p95_ms"], p99_ms=found["p99_ms"], max_ms=found["max_ms"],
             server_cpu_us=found["server_cpu_s"] / answered * 1e6, server_cpu_share=found["server_cpu_s"] / elapsed_s,
             server_rss_mib=found["server_rss_bytes"] / _MIB, client_cpu_share=found["client_cpu_share"],
-            send_lag_p99_ms=found["send_lag_p99_ms"],
+            send_lag_p99_ms=found["send_lag_p99_ms"], foreign_cores=found["foreign_cores"],
         )  # fmt: skip

@@ -51,6 +51,13 @@ def process_tree(root: int, proc: Path = PROC) -> ProcessTree:
     return ProcessTree(tuple(tree), proc)
 
 
+def machine_cpu_s(proc: Path = PROC) -> float:
+    """CPU time that all cores together have spent on anything, or were denied by a hypervisor, since the machine started."""
+    line = (proc / "stat").read_text(encoding="ascii").splitlines()[0]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(each) for each in line.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+
+
 def _all_pids(proc: Path) -> Iterable[int]:
     return (int(entry.name) for entry in proc.iterdir() if entry.name.isdigit())
 

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from benchmarks.results import Run, Verdict, Window, medians
 
-_NUMBERS = ("req/s", "rows/s", "p50 ms", "p95 ms", "p99 ms", "CPU us/req", "server cores", "client CPU", "RSS MiB", "lost")
+_NUMBERS = ("req/s", "rows/s", "p50 ms", "p95 ms", "p99 ms", "CPU us/req", "server cores", "client CPU", "others", "RSS MiB", "lost")
 
 
 def print_report(run: Run, console: Console) -> None:
@@ -37,6 +37,7 @@ def cells_table(model: str, cells: Sequence[Window]) -> Table:
             f"{cell.server_cpu_us:,.0f}" if cell.server_cpu_us >= 10 else f"{cell.server_cpu_us:.1f}",
             f"{cell.server_cpu_share:.2f}",
             f"{cell.client_cpu_share:.0%}" if cell.protocol != "in-process" else "",
+            f"{cell.foreign_cores:.2f}",
             f"{cell.server_rss_mib:.0f}" if cell.server_rss_mib else "",
             str(cell.errors + cell.unfinished),
         )
@@ -51,12 +52,20 @@ def load_name(cell: Window) -> str:
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """Each floor with its measurement; comparisons that are no floor stand without a verdict."""
+    """Each floor with its measurement; comparisons that are no floor stand without a verdict, figures of a busy machine are `unclear`."""
     table = Table(title="verdict", title_justify="left")
     for heading in ("floor", "measured", "bound", "verdict", "rounds"):
         table.add_column(heading, justify="right" if heading in ("measured", "bound") else "left")
     for each in verdicts:
-        word = ("[green]pass[/]" if each.passed else "[red]miss[/]") if each.is_floor else "[dim]-[/]"
+        word = _word(each)
         bound = f"{'>=' if each.at_least else '<='} {each.limit:g} {each.unit}" if each.is_floor else ""
         table.add_row(each.floor, f"{each.measured:.2f} {each.unit}", bound, word, each.evidence)
     return table
+
+
+def _word(verdict: Verdict) -> str:
+    if not verdict.is_floor:
+        return "[dim]-[/]"
+    if not verdict.is_clear:
+        return f"[yellow]unclear[/]: others used {verdict.foreign_cores:.1f} cores"
+    return "[green]pass[/]" if verdict.passed else "[red]miss[/]"

@@ -9,6 +9,8 @@ from typing import Any
 
 #: Of the JSON file; raised when a field changes its meaning or goes.
 SCHEMA = 1
+#: Cores that others may keep busy before a figure in wall-clock time is no longer trusted.
+QUIET_CORES = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Window:
         server_rss_mib: Resident memory at the end.
         client_cpu_share: The generator's own; near 1.0 it was the limit. 0 for raw onnxruntime, which has none.
         send_lag_p99_ms: Open loop: how late requests left.
+        foreign_cores: Cores that anything else on the machine kept busy in the window.
     """
 
     target: str
@@ -60,6 +63,7 @@ class Window:
     server_rss_mib: float = 0.0
     client_cpu_share: float = 0.0
     send_lag_p99_ms: float = 0.0
+    foreign_cores: float = 0.0
 
     @property
     def cell(self) -> tuple[str, str, str, str, int, float, int]:
@@ -77,6 +81,7 @@ class Verdict:
         limit: The bound; `at_least` tells which side is good.
         evidence: The figures behind it.
         is_floor: False: for comparison only, neither passed nor missed.
+        foreign_cores: Cores kept busy by others in the windows behind it, where that would spoil it; their median.
     """
 
     floor: str
@@ -86,6 +91,12 @@ class Verdict:
     at_least: bool
     evidence: str
     is_floor: bool = True
+    foreign_cores: float = 0.0
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the machine was quiet enough for the figure to mean anything."""
+        return self.foreign_cores <= QUIET_CORES
 
     @property
     def passed(self) -> bool:
@@ -104,7 +115,7 @@ class Run:
 
     def to_json(self) -> str:
         """The run as one JSON document."""
-        verdicts = [dataclasses.asdict(each) | {"passed": each.passed} for each in self.verdicts]
+        verdicts = [dataclasses.asdict(each) | {"passed": each.passed, "is_clear": each.is_clear} for each in self.verdicts]
         document = {
             "schema": SCHEMA,
             "machine": self.machine,
@@ -125,7 +136,7 @@ class Run:
         if document.get("schema") != SCHEMA:
             raise ValueError(f"results of schema {document.get('schema')}: this reads schema {SCHEMA}")
         for verdict in document["verdicts"]:
-            del verdict["passed"]
+            del verdict["passed"], verdict["is_clear"]
         return cls(
             document["machine"],
             document["settings"],

@@ -107,6 +107,20 @@ def test_latency_floor_is_the_difference_to_the_raw_run_nearest_in_time() -> Non
     assert verdict.passed
 
 
+def test_time_measured_on_a_busy_machine_settles_nothing_but_cpu_time_does() -> None:
+    windows = [
+        raw("tiny", 1, 0, p50_ms=10.0, foreign_cores=1.5),
+        window("stoker", "tiny", "grpc", 1, p50_ms=4.0, foreign_cores=1.5, server_cpu_us=30.0),
+        window("echo-bytes", "tiny", "grpc", 1, foreign_cores=1.5, server_cpu_us=20.0),
+    ]
+    latency, cpu = judge(windows)
+    assert (latency.passed, latency.is_clear) == (True, False)
+    assert (cpu.passed, cpu.is_clear) == (True, True)
+    console = Console(width=200, file=io.StringIO())
+    print_report(Run({}, {}, windows, [latency, cpu]), console)
+    assert "unclear: others used 1.5 cores" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_nothing_measured_is_nothing_judged() -> None:
     assert judge([]) == []
 

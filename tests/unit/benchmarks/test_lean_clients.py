@@ -108,7 +108,7 @@ async def call_http(chunks: list[bytes], calls: int, connections: int = 1, close
         handlers.add(asyncio.ensure_future(guarded()))
 
     server = await asyncio.start_server(serve_quietly, "127.0.0.1", 0)
-    sender = HttpSender("127.0.0.1", server.sockets[0].getsockname()[1], b"ask\n\n", connections)
+    sender = HttpSender("127.0.0.1", server.sockets[0].getsockname()[1], b"ask\n\n", ready=1, most=connections)
     await sender.connect()
     try:
         return await asyncio.wait_for(collect(sender, calls), 30), sender.answer
@@ -133,6 +133,41 @@ def test_http_errors_are_not_good_answers() -> None:
     assert asyncio.run(call_http([b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"], 2))[0] == [False] * 2
 
 
-def test_http_requests_without_a_connection_left_fail_instead_of_waiting_for_ever() -> None:
+def test_http_answers_cut_off_by_the_server_are_not_good_ones() -> None:
     answers, _ = asyncio.run(call_http([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"], 3, closes=True))
     assert answers == [False] * 3
+
+
+def test_http_connections_that_the_server_closed_are_replaced() -> None:
+    answers, _ = asyncio.run(call_http([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"], 3, closes=True))
+    assert True in answers
+    assert len(answers) == 3
+
+
+def test_http_requests_fail_once_nobody_listens() -> None:
+    async def run() -> list[bool]:
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        sender = HttpSender("127.0.0.1", server.sockets[0].getsockname()[1], b"ask\n\n", ready=0, most=2)
+        server.close()
+        return await asyncio.wait_for(collect(sender, 3), 30)
+
+    assert asyncio.run(run()) == [False] * 3
+
+
+def test_http_words_on_an_idle_connection_are_a_goodbye_and_no_answer() -> None:
+    async def run() -> list[bool]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 408 Too Slow\r\nContent-Length: 0\r\n\r\n")
+            await reader.read()  # until the client closes
+            writer.close()
+            has_left.set()
+
+        has_left = asyncio.Event()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        sender = HttpSender("127.0.0.1", server.sockets[0].getsockname()[1], b"ask\n\n", ready=1, most=1)
+        await sender.connect()
+        await asyncio.wait_for(has_left.wait(), 30)
+        server.close()
+        return [sender.answer == b""]
+
+    assert asyncio.run(run()) == [True]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process_tree import process_tree
+from benchmarks.process_tree import machine_cpu_s, process_tree
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -52,6 +52,11 @@ def test_process_that_has_gone_counts_nothing(tmp_path: Path) -> None:
     for name in ("stat", "status"):
         (tmp_path / "10" / name).unlink()
     assert (tree.cpu_s(), tree.rss_bytes()) == (0.0, 0)
+
+
+def test_machine_time_is_all_but_idle_and_waiting(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  1 20 300 77 88 4000 50000 600000 9 9\ncpu0 1 1 1 1 1 1 1 1 0 0\n", encoding="ascii")
+    assert machine_cpu_s(tmp_path) == pytest.approx(654321 / TICKS_PER_S)
 
 
 def test_reads_this_very_process() -> None:
