@@ -1,7 +1,7 @@
 """What the project promises, held against a run. Every figure is a median over pairs of windows of the same round.
 
-Verdicts on wall-clock figures also say how busy others kept the machine: on a busy one they may come out either way. CPU time is not touched
-by that.
+Verdicts on wall-clock figures also say how busy others kept the machine: on a busy one they may come out either way. CPU time is hardly
+touched by that.
 """
 
 import statistics
