@@ -6,8 +6,6 @@ Stop: ready turns false, the fronts take no new work, what is in flight finishes
 
 import asyncio
 import logging
-import os
-import signal
 import sys
 from collections.abc import Coroutine, Mapping
 from importlib.metadata import version
@@ -33,10 +31,12 @@ from server.observability.logs import Logs
 from server.observability.metrics import Metrics
 from server.ready_file import ReadyFile
 from server.server_config import ServerConfig
+from server.shutdown import Shutdown
 
 log = logging.getLogger("stoker.server")
 
-#: Answering what is in flight may use the whole exit timeout; closing models gets this much more.
+#: Running what is in flight may use the whole exit timeout; sending the last answers and closing models get this much more.
+ANSWER_GRACE_S = 1.0
 UNLOAD_GRACE_S = 5.0
 
 
@@ -59,26 +59,8 @@ def run(config: ServerConfig) -> int:
         raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
-class _Shutdown:
-    """Turns the first SIGTERM or SIGINT into an event, and the second into an immediate end."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, sink: Logs) -> None:
-        self._sink = sink
-        self.asked = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._receive, number)
-
-    def _receive(self, number: signal.Signals) -> None:
-        if self.asked.is_set():
-            log.warning("second signal: ending at once", extra={"signal": number.name})
-            self._sink.flush()
-            os._exit(1)
-        log.info("shutting down", extra={"signal": number.name})
-        self.asked.set()
-
-
 async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
-    shutdown = _Shutdown(asyncio.get_running_loop(), sink)
+    shutdown = Shutdown(asyncio.get_running_loop())
     manager, engine = _build(config, area, sink)
     fronts = Fronts(engine, config)
     ready_file = ReadyFile(config.ready_file)
@@ -105,7 +87,11 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
         asked.cancel()
         engine.begin_shutdown()
         ready_file.remove()
-        await fronts.stop(config.exit_timeout_s)
+        if not is_refused:
+            log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
+        # The ports stay open while requests are answered, so that a probe hears "not ready" and a late client why it is refused.
+        left_s = await engine.drained(config.exit_timeout_s)
+        await fronts.stop(max(left_s, ANSWER_GRACE_S))
         await manager.stop(UNLOAD_GRACE_S)
         if not is_refused:
             log.info("stopped")

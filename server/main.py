@@ -12,12 +12,14 @@ import typer
 
 from server.flags import command, spell
 from server.server_config import ServerConfig
+from server.shutdown import exit_quietly_on_signal
 
 USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
+    exit_quietly_on_signal()
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.command(name="serve")(command(_run))
     words = spell(sys.argv[1:] if arguments is None else arguments)

@@ -1,6 +1,9 @@
 """`ServingEngine`: admission, then a borrowed servable. Everything a frontend asks for passes through here."""
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from backends.api.clock import Clock
 from backends.api.errors import ServingError, Unavailable
@@ -12,6 +15,8 @@ from server.core.statistics import ModelStatistics
 from server.lifecycle.manager import ModelManager
 from server.observability.metrics import Metrics
 from server.observability.recorder import FailureReason
+
+log = logging.getLogger("stoker.engine")
 
 #: Protocol extensions by Triton's names; only what this server does.
 EXTENSIONS = (
@@ -39,6 +44,7 @@ class ServingEngine:
         self._bytes_in_flight = 0
         self._requests_in_flight = 0
         self._is_stopping = False
+        self._idle = asyncio.Event()
 
     @property
     def requests_in_flight(self) -> int:
@@ -51,8 +57,18 @@ class ServingEngine:
         return self._bytes_in_flight
 
     def begin_shutdown(self) -> None:
-        """Ready turns false at once; what was accepted is still answered."""
+        """Ready turns false at once; what was accepted is still answered, what comes is refused."""
         self._is_stopping = True
+        self._notice_idle()
+
+    async def drained(self, timeout_s: float) -> float:
+        """Waits until no request is in flight, at most `timeout_s`; returns what is left of that. REQUIRES: `begin_shutdown`."""
+        started_ns = self._clock.now_ns()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        if self._requests_in_flight:
+            log.warning("the exit timeout is over", extra={"requests_in_flight": self._requests_in_flight})
+        return max(0.0, timeout_s - (self._clock.now_ns() - started_ns) / 1e9)
 
     def is_live(self) -> bool:
         return not self._is_stopping
@@ -88,6 +104,7 @@ class ServingEngine:
                 return await handle.infer(request)
         finally:
             self._requests_in_flight -= 1
+            self._notice_idle()
 
     async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
         yield await self.infer(request)
@@ -135,6 +152,10 @@ class ServingEngine:
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
+
+    def _notice_idle(self) -> None:
+        if self._is_stopping and not self._requests_in_flight:
+            self._idle.set()
 
     def _refuse_while_stopping(self) -> None:
         if self._is_stopping:

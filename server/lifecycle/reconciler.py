@@ -180,6 +180,12 @@ class Reconciler:
 
         def gone() -> None:
             known.draining -= 1
+            log.info(
+                "model '%s' version %d is unloaded",
+                record.name,
+                servable.version,
+                extra={"model": record.name, "version": servable.version},
+            )
             self._report(record)
             self._changed(record)
 

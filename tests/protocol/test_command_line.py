@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -137,16 +138,42 @@ def test_asked_for_json_the_table_is_one_json_line_too(tmp_path):
     assert table["addresses"] == {"grpc": server.grpc, "http": server.http}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3])
+def test_a_second_signal_at_any_moment_never_ends_the_process_by_the_signal(delay_s, tmp_path):
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
+        os.kill(server.process.pid, signal.SIGTERM)
+        time.sleep(delay_s)  # the moments of the shutdown are the point of this test
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(PATIENCE_S) in (0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay_s", [0.2, 0.4, 0.6])
+def test_a_signal_during_the_start_exits_0_with_no_traceback(delay_s, tmp_path):
+    server = start_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path, wait_ready=False)
+    time.sleep(delay_s)  # as above
+    assert server.stop(signal.SIGINT) == 0
+    assert "Traceback" not in server.log()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
-    models = slow_model(tmp_path / "models", delay_ms=700)
+    models = slow_model(tmp_path / "models", delay_ms=1500)
     with running_server(f"--model_base_path={models}", at=tmp_path) as server:
         answers: list[tuple[int, bytes]] = []
         body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
         asking = threading.Thread(target=lambda: answers.append(server.get("/v2/models/slow/infer", body)))
         asking.start()
         wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
-        assert server.stop(number) == 0
+        os.kill(server.process.pid, number)
+        # The port stays open until the last answer is out: a probe hears "not ready", a late client is told why.
+        wait_until(lambda: server.get("/v2/health/ready")[0] == 400, what="ready to turn false")
+        late = server.get("/v2/models/slow/infer", body)
+        assert late[0] == 503
+        assert b"shutting down" in late[1]
+        assert server.process.wait(PATIENCE_S) == 0
         asking.join(PATIENCE_S)
     [(status, answer)] = answers
     assert status == 200, answer

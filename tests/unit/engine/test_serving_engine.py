@@ -153,8 +153,13 @@ def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
             await engine.infer(request(signature()))
         with pytest.raises(Unavailable, match="shutting down"):
             await engine.load("m", LoadOverrides())
+        assert await engine.drained(0) == 0
+        draining = asyncio.create_task(engine.drained(30))
+        await asyncio.sleep(0)
+        assert not draining.done()
         servable.gate.set()
         assert (await asking).model_name == "m"
+        assert await asyncio.wait_for(draining, 10) > 0
 
     asyncio.run(scenario())
 
