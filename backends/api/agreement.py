@@ -1,73 +1,99 @@
 """Whether a model file offers what the served signature promises."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from backends.api.errors import ModelLoadError
+from backends.api.candidate import Misfit, refuse
 from backends.api.model import VARIABLE, FileTensor, ModelSignature, TensorSpec
 
 
-def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> int | None:
-    """Holds `signature` against the tensors of the file that is to serve it.
+def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> Iterator[Misfit]:
+    """Everything in which `signature` and the tensors of the file that is to serve it contradict each other.
 
     Names, datatypes, ranks and fixed sizes must agree; where the file leaves a size open the signature may fix it, never the reverse.
     Every input the file needs must be in the signature; outputs may be left out. With max_batch_size n the first dimension of every
     file tensor is the batch: open, or fixed to exactly n, and then the device always computes n rows. Any other fixed size could not
     take what the signature allows.
+    """
+    for side, specs, tensors in (("input", signature.inputs, inputs), ("output", signature.outputs, outputs)):
+        by_name = {tensor.name: tensor for tensor in tensors}
+        for index, spec in enumerate(specs):
+            at = f"{side}[{index}]"
+            tensor = by_name.get(spec.name)
+            if tensor is None:
+                yield Misfit(f"{at}.name", f"{side} '{spec.name}' is not in the model file; its {side}s: {', '.join(by_name) or 'none'}")
+            else:
+                yield from _Pair(at, f"{side} '{spec.name}'", spec, tensor, signature.max_batch_size).disagreements()
+    for tensor in inputs:
+        if signature.input(tensor.name) is None and not tensor.optional:
+            yield Misfit("input", f"the model file needs input '{tensor.name}', which the configuration does not have")
+
+
+def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> int | None:
+    """Holds `signature` against the tensors of the file that is to serve it.
 
     Returns:
         The `static_batch_size` the instance must declare: n if some tensor's first dimension is fixed to n, None otherwise.
 
     Raises:
-        ModelLoadError: they disagree; the message names the tensor and both sides.
+        ModelLoadError: there are `disagreements`; the message names each tensor and both sides.
     """
-    fixed = [
-        *_check_side("input", signature.inputs, inputs, signature.max_batch_size),
-        *_check_side("output", signature.outputs, outputs, signature.max_batch_size),
+    refuse(disagreements(signature, inputs, outputs))
+    served = {("input", spec.name) for spec in signature.inputs} | {("output", spec.name) for spec in signature.outputs}
+    shapes = [
+        tensor.shape
+        for side, tensors in (("input", inputs), ("output", outputs))
+        for tensor in tensors
+        if tensor.shape and (side, tensor.name) in served
     ]
-    for tensor in inputs:
-        if signature.input(tensor.name) is None and not tensor.optional:
-            raise ModelLoadError(f"the model file needs input '{tensor.name}', which the configuration does not have")
-    return signature.max_batch_size if any(fixed) else None
+    return signature.max_batch_size if signature.is_batched and any(shape[0] != VARIABLE for shape in shapes) else None
 
 
-def _check_side(side: str, specs: Sequence[TensorSpec], tensors: Sequence[FileTensor], max_batch_size: int) -> list[bool]:
-    by_name = {tensor.name: tensor for tensor in tensors}
-    fixed: list[bool] = []
-    for spec in specs:
-        tensor = by_name.get(spec.name)
-        if tensor is None:
-            raise ModelLoadError(f"{side} '{spec.name}' is not in the model file; its {side}s: {', '.join(by_name) or 'none'}")
-        if spec.datatype is not tensor.datatype:
-            raise ModelLoadError(
-                f"{side} '{spec.name}' is {spec.datatype.config_name} in the configuration "
-                f"and {tensor.datatype.config_name} in the model file"
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One tensor, as it is served and as the file has it."""
+
+    at: str
+    name: str
+    spec: TensorSpec
+    tensor: FileTensor
+    max_batch_size: int
+
+    def disagreements(self) -> Iterator[Misfit]:
+        if self.spec.datatype is not self.tensor.datatype:
+            yield Misfit(
+                f"{self.at}.data_type",
+                f"{self.name} is {self.spec.datatype.config_name} in the configuration "
+                f"and {self.tensor.datatype.config_name} in the model file",
             )
-        if side == "input" and spec.optional and not tensor.optional:
-            raise ModelLoadError(f"input '{spec.name}' is optional in the configuration, but the model file cannot do without it")
-        if tensor.shape is not None:
-            fixed.append(_check_shape(f"{side} '{spec.name}'", spec, tensor.shape, max_batch_size))
-    return fixed
+        if self.at.startswith("input") and self.spec.optional and not self.tensor.optional:
+            yield Misfit(f"{self.at}.optional", f"{self.name} is optional in the configuration, but the model file cannot do without it")
+        if self.tensor.shape is not None:
+            yield from self._shapes(self.tensor.shape)
 
-
-def _check_shape(tensor: str, spec: TensorSpec, shape: tuple[int, ...], max_batch_size: int) -> bool:
-    """Returns whether the batch dimension is fixed."""
-    dims = shape
-    batch_is_fixed = False
-    if max_batch_size > 0:
-        if not shape:
-            raise ModelLoadError(
-                f"{tensor} is a scalar in the model file, it has no batch dimension; max_batch_size {max_batch_size} needs one: write 0"
+    def _shapes(self, shape: tuple[int, ...]) -> Iterator[Misfit]:
+        dims = shape
+        if self.max_batch_size > 0:
+            if not shape:
+                yield Misfit(
+                    "max_batch_size",
+                    f"{self.name} is a scalar in the model file, it has no batch dimension; "
+                    f"max_batch_size {self.max_batch_size} needs one: write 0",
+                )
+                return
+            if shape[0] not in (VARIABLE, self.max_batch_size):
+                yield Misfit(
+                    "max_batch_size",
+                    f"{self.name} has shape {list(shape)} in the model file, so its batch is fixed to {shape[0]}, which does not go "
+                    f"with max_batch_size {self.max_batch_size}: write {shape[0]}, or 0 and the whole shape as dims",
+                )
+                return
+            dims = shape[1:]
+        wanted = self.spec.model_dims
+        if len(wanted) != len(dims) or any(size not in (VARIABLE, dim) for dim, size in zip(wanted, dims, strict=True)):
+            batch = "batch and dims" if self.max_batch_size > 0 else "dims"
+            configured = [VARIABLE, *wanted] if self.max_batch_size > 0 else list(wanted)
+            field = "dims" if self.spec.reshape is None else "reshape.shape"
+            yield Misfit(
+                f"{self.at}.{field}", f"{self.name} has {batch} {configured} in the configuration and shape {list(shape)} in the model file"
             )
-        batch_is_fixed = shape[0] != VARIABLE
-        if batch_is_fixed and shape[0] != max_batch_size:
-            raise ModelLoadError(
-                f"{tensor} has shape {list(shape)} in the model file, so its batch is fixed to {shape[0]}, which does not go with "
-                f"max_batch_size {max_batch_size}: write {shape[0]}, or 0 and the whole shape as dims"
-            )
-        dims = shape[1:]
-    wanted = spec.model_dims
-    if len(wanted) != len(dims) or any(size not in (VARIABLE, dim) for dim, size in zip(wanted, dims, strict=True)):
-        batch = "batch and dims" if max_batch_size > 0 else "dims"
-        configured = [VARIABLE, *wanted] if max_batch_size > 0 else list(wanted)
-        raise ModelLoadError(f"{tensor} has {batch} {configured} in the configuration and shape {list(shape)} in the model file")
-    return batch_is_fixed

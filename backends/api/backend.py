@@ -1,15 +1,16 @@
-"""The plug-in contract: `Backend` inspects and loads, `Instance` runs.
+"""The plug-in contract: `Backend` inspects, checks and loads, `Instance` runs.
 
 A backend is one folder and one line in the entry-point group `stoker.backends`; the entry point names a `Backend` subclass, which the
 server instantiates once, without arguments. Nothing here knows asyncio, protocols or scheduling.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from backends.api.candidate import Candidate, Misfit
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature
 
@@ -41,6 +42,10 @@ class LoadRequest:
     graph_level: int | None = None
     instance_name: str = ""
     cpu_threads: int = 1
+
+    def candidate(self, facts: ModelFacts) -> Candidate:
+        """What `Backend.check` judges, with the `facts` of this request's file."""
+        return Candidate(facts=facts, signature=self.signature, parameters=self.parameters, graph_level=self.graph_level)
 
 
 class Instance(abc.ABC):
@@ -95,9 +100,17 @@ class Backend(abc.ABC):
             ModelLoadError: the file is missing, truncated, corrupt, or of a version this runtime does not read.
         """
 
+    def check(self, candidate: Candidate) -> Iterable[Misfit]:
+        """Everything that speaks against serving `candidate` and can be told without a device.
+
+        The server asks before every load, and `stoker check` asks in the same place, so that the two cannot disagree. All that is wrong
+        is named at once: parameters also where the signature is None.
+        """
+        return ()
+
     @abc.abstractmethod
     def load(self, request: LoadRequest) -> Instance:
-        """Loads one instance. Runs in a worker thread; may take long.
+        """Loads one instance. Runs in a worker thread; may take long. `check` had no objection.
 
         Raises:
             ModelLoadError: the file cannot be loaded, contradicts the signature, or exceeds the device's limits.

@@ -1,7 +1,7 @@
 """A backend that returns its inputs: the living example of the plug-in contract, and a model to test clients and load against.
 
-What a backend needs is all here: a `Backend` that names itself, inspects and loads, and an `Instance` that runs batches. One line in the
-entry-point group `stoker.backends` makes the server find it, and the conformance tests run over every backend found there.
+What a backend needs is all here: a `Backend` that names itself, inspects, checks and loads, and an `Instance` that runs batches. One line
+in the entry-point group `stoker.backends` makes the server find it, and the conformance tests run over every backend found there.
 
 The version folder holds a file `model.identity`, whose content is of no interest; config.pbtxt says everything. Outputs are the inputs
 in the same order, of the same datatypes and dims. Parameters:
@@ -12,12 +12,13 @@ in the same order, of the same datatypes and dims. Parameters:
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from backends.api.errors import BackendFailed, ModelLoadError
+from backends.api.candidate import Candidate, Misfit, parameter_path, refuse
+from backends.api.errors import BackendFailed
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature
 
@@ -36,13 +37,20 @@ class IdentityBackend(Backend):
         files.path(model_filename)
         return ModelFacts(inputs=None, outputs=None, notes=("outputs repeat the inputs in their order",))
 
+    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+        delay = _number(candidate.parameters, "execute_delay_ms")
+        if delay is None or not 0.0 <= delay <= MAX_DELAY_MS:
+            yield _bad_parameter(candidate.parameters, "execute_delay_ms", f"a number of milliseconds from 0 to {MAX_DELAY_MS:.0f}")
+        if _number(candidate.parameters, "fail_on") is None:
+            yield _bad_parameter(candidate.parameters, "fail_on", "a number")
+        if candidate.signature is not None:
+            yield from _pair_misfits(candidate.signature)
+
     def load(self, request: LoadRequest) -> Instance:
-        self.inspect(request.files, request.model_filename)
-        _check_pairs(request.signature)
+        refuse(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
         delay_ms = _number(request.parameters, "execute_delay_ms") or 0.0
-        if not 0.0 <= delay_ms <= MAX_DELAY_MS:
-            raise ModelLoadError(f"parameter 'execute_delay_ms' is {delay_ms:g}, allowed: 0 to {MAX_DELAY_MS:g}")
-        return IdentityInstance(request.signature, delay_s=delay_ms / 1000, fail_on=_number(request.parameters, "fail_on"))
+        fail_on = _number(request.parameters, "fail_on") if "fail_on" in request.parameters else None
+        return IdentityInstance(request.signature, delay_s=delay_ms / 1000, fail_on=fail_on)
 
 
 class IdentityInstance(Instance):
@@ -72,26 +80,29 @@ class IdentityInstance(Instance):
                 raise BackendFailed(f"input '{name}' holds {value:g}, which this model was told to fail on")
 
 
-def _check_pairs(signature: ModelSignature) -> None:
+def _pair_misfits(signature: ModelSignature) -> Iterator[Misfit]:
     if len(signature.inputs) != len(signature.outputs):
-        raise ModelLoadError(f"{len(signature.inputs)} inputs and {len(signature.outputs)} outputs; an identity model has as many of each")
-    for source, output in zip(signature.inputs, signature.outputs, strict=True):
+        counts = f"{len(signature.inputs)} inputs and {len(signature.outputs)} outputs"
+        yield Misfit("output", f"{counts}; an identity model has as many of each")
+    for index, (source, output) in enumerate(zip(signature.inputs, signature.outputs, strict=False)):
         if source.optional:
-            raise ModelLoadError(f"input '{source.name}' is optional, but output '{output.name}' is made of it")
+            yield Misfit(f"input[{index}].optional", f"input '{source.name}' is optional, but output '{output.name}' is made of it")
         if source.datatype is not output.datatype or source.model_dims != output.model_dims:
-            raise ModelLoadError(
+            yield Misfit(
+                f"output[{index}].{'dims' if source.datatype is output.datatype else 'data_type'}",
                 f"output '{output.name}' is {output.datatype.config_name} {list(output.model_dims)}, but the input of its place, "
-                f"'{source.name}', is {source.datatype.config_name} {list(source.model_dims)}"
+                f"'{source.name}', is {source.datatype.config_name} {list(source.model_dims)}",
             )
 
 
 def _number(parameters: Mapping[str, str], key: str) -> float | None:
-    if key not in parameters:
-        return None
+    """The value of `key`, 0 where it is not written; None if it is no number."""
     try:
-        value = float(parameters[key])
+        value = float(parameters.get(key, "0"))
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ModelLoadError(f"parameter '{key}' is '{parameters[key]}', expected a number")
-    return value
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _bad_parameter(parameters: Mapping[str, str], key: str, allowed: str) -> Misfit:
+    return Misfit(parameter_path(key), f"takes {allowed}, not '{parameters[key][:40]}'")

@@ -1,19 +1,22 @@
 """ONNX models on ONNX Runtime's CPU provider."""
 
+from collections.abc import Iterator
+
 import onnxruntime as ort
 
-from backends.api.agreement import check_agreement
+from backends.api.agreement import check_agreement, disagreements
 from backends.api.backend import Backend, Instance, LoadRequest
+from backends.api.candidate import Candidate, Misfit, refuse
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import FileTensor, ModelFacts
 from backends.onnx.element_types import BY_SESSION_NAME, SERVED, element_name
 from backends.onnx.external_data import check_external_data
-from backends.onnx.knobs import PARAMETER_KEYS, read_knobs
+from backends.onnx.knobs import PARAMETER_KEYS, knob_misfits, read_knobs
 from backends.onnx.messages import public_text
 from backends.onnx.model_file import OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
 from backends.onnx.runtime_limits import bounds_spinning, limits_of
-from backends.onnx.session import OnnxInstance, session_options
+from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
 
 
 class OnnxRuntimeBackend(Backend):
@@ -28,9 +31,16 @@ class OnnxRuntimeBackend(Backend):
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return _facts(_read(files, model_filename), model_filename)
 
+    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+        yield from knob_misfits(candidate.parameters, candidate.graph_level)
+        if candidate.signature is not None:
+            yield from disagreements(candidate.signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
+            yield from mixture_misfits(candidate.signature)
+
     def load(self, request: LoadRequest) -> Instance:
         file = _read(request.files, request.model_filename)
         facts = _facts(file, request.model_filename)
+        refuse(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
         try:

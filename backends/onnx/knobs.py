@@ -1,11 +1,12 @@
 """Triton's ONNX Runtime settings: config.pbtxt `parameters` and `optimization.graph.level`, read into `SessionKnobs`."""
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from backends.api.errors import ModelLoadError
+from backends.api.candidate import Misfit, parameter_path, refuse
 
 #: More threads than any host has cores; beyond it the number is a mistake, and creating them could take the process down.
 MAX_THREADS = 1024
@@ -13,25 +14,39 @@ MAX_THREADS = 1024
 T = TypeVar("T")
 
 _BOOLEANS = {"0": False, "1": True, "false": False, "true": True}
-_FLAG = ("0", "1")
+_GROUP = r"(?:[0-9]{1,5}-[0-9]{1,5}|[0-9]{1,5}(?:,[0-9]{1,5})*)"
 
-#: `session.*` entries that are handed to ONNX Runtime, with the values they take; None: any text. Entries that name files or folders,
-#: profile, or change what kind of file is loaded are left out on purpose: a model's configuration does not reach outside its version.
-SESSION_ENTRIES: dict[str, tuple[str, ...] | None] = {
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Values that a `session.*` entry takes: those that `pattern` matches, described by `allowed`."""
+
+    pattern: re.Pattern[str]
+    allowed: str
+
+
+_FLAG = _Text(re.compile("[01]"), "0 or 1")
+_COUNT = _Text(re.compile("[0-9]{1,9}"), "a whole number of at most 9 digits")
+
+#: `session.*` entries that are handed to ONNX Runtime, with the values they take. Entries that name files or folders, profile, or change
+#: what kind of file is loaded are left out on purpose: a model's configuration does not reach outside its version.
+SESSION_ENTRIES: dict[str, _Text] = {
     "session.intra_op.allow_spinning": _FLAG,
     "session.inter_op.allow_spinning": _FLAG,
-    "session.intra_op.spin_duration_us": None,
-    "session.inter_op.spin_duration_us": None,
+    "session.intra_op.spin_duration_us": _COUNT,
+    "session.inter_op.spin_duration_us": _COUNT,
     "session.force_spinning_stop": _FLAG,
-    "session.intra_op_thread_affinities": None,
-    "session.dynamic_block_base": None,
+    "session.intra_op_thread_affinities": _Text(
+        re.compile(f"{_GROUP}(?:;{_GROUP})*"), "for each thread but the first its processors, such as 1,2;3,4 or 1-2;3-4"
+    ),
+    "session.dynamic_block_base": _COUNT,
     "session.set_denormal_as_zero": _FLAG,
     "session.disable_prepacking": _FLAG,
     "session.use_device_allocator_for_initializers": _FLAG,
     "session.disable_quant_qdq": _FLAG,
     "session.disable_double_qdq_remover": _FLAG,
     "session.enable_quant_qdq_cleanup": _FLAG,
-    "session.qdq_matmulnbits_accuracy_level": ("0", "1", "2", "3", "4"),
+    "session.qdq_matmulnbits_accuracy_level": _Text(re.compile("[0-4]"), "0 to 4"),
     "session.x64quantprecision": _FLAG,
     "session.disable_aot_function_inlining": _FLAG,
     "session.use_deterministic_compute": _FLAG,
@@ -94,6 +109,13 @@ class SessionKnobs:
     entries: Mapping[str, str] = field(default_factory=dict)
 
 
+def knob_misfits(parameters: Mapping[str, str], graph_level: int | None) -> tuple[Misfit, ...]:
+    """Every setting whose value is not among those allowed."""
+    reader = _Reader(parameters)
+    reader.knobs(graph_level, cpu_threads=1, bounds_spinning=True)
+    return tuple(reader.misfits)
+
+
 def read_knobs(parameters: Mapping[str, str], graph_level: int | None, cpu_threads: int, *, bounds_spinning: bool = True) -> SessionKnobs:
     """Reads the settings; what is not written is chosen for serving.
 
@@ -102,53 +124,71 @@ def read_knobs(parameters: Mapping[str, str], graph_level: int | None, cpu_threa
     `bounds_spinning`: whether this ONNX Runtime can limit how long idle threads spin.
 
     Raises:
-        ModelLoadError: a value is not among those allowed; the message names the parameter and them.
+        ModelLoadError: values are not among those allowed; the message names each parameter and what it takes.
     """
-    parallel = _read(parameters, "execution_mode", {"0": False, "1": True}.get, "0 (sequential) or 1 (parallel)", default=False)
-    threads = f"a whole number from 0 (the default) to {MAX_THREADS}"
-    intra = _read(parameters, "intra_op_thread_count", _thread_count, threads, default=0)
-    inter = _read(parameters, "inter_op_thread_count", _thread_count, threads, default=0)
-    arena = _read(parameters, "enable_mem_arena", _boolean, "0 or 1", default=True)
-    shrink = _read(parameters, "memory.enable_memory_arena_shrinkage", {"cpu:0": True, "": False}.get, "cpu:0", default=False)
-    if shrink and not arena:
-        raise ModelLoadError("parameter 'memory.enable_memory_arena_shrinkage' needs the arena, which 'enable_mem_arena' turns off")
-    if graph_level is not None and graph_level not in _GRAPH_LEVELS:
-        raise ModelLoadError(f"optimization.graph.level is {graph_level}, allowed: -1 (basic), 1 (extended), 2 (none), or unset (all)")
-    return SessionKnobs(
-        intra_op_threads=intra or cpu_threads,
-        inter_op_threads=inter or (cpu_threads if parallel else 1),
-        parallel=parallel,
-        mem_arena=arena,
-        mem_pattern=_read(parameters, "enable_mem_pattern", _boolean, "0 or 1", default=True),
-        shrink_arena=shrink,
-        graph=GraphOptimization.ALL if graph_level is None else _GRAPH_LEVELS[graph_level],
-        entries=_session_entries(parameters, bounds_spinning),
-    )
+    reader = _Reader(parameters)
+    knobs = reader.knobs(graph_level, cpu_threads, bounds_spinning)
+    refuse(reader.misfits)
+    return knobs
 
 
-def _session_entries(parameters: Mapping[str, str], bounds_spinning: bool) -> dict[str, str]:
-    entries = dict(_BOUNDED_SPINNING if bounds_spinning else _NO_SPINNING)
-    for pool in ("intra_op", "inter_op"):
-        # A written wish about spinning is a wish about all of it.
-        if f"session.{pool}.allow_spinning" in parameters:
-            entries.pop(f"session.{pool}.spin_duration_us", None)
-    for key, allowed in SESSION_ENTRIES.items():
-        if key not in parameters:
-            continue
-        value = parameters[key].strip()
-        if not value or (allowed is not None and value not in allowed):
-            raise ModelLoadError(f"parameter '{key}' is '{value}', allowed: {', '.join(allowed) if allowed else 'some text'}")
-        entries[key] = value
-    return entries
+class _Reader:
+    """Reads settings, and goes on after a bad one with its default, so that all that is wrong is told at once."""
 
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self._parameters = parameters
+        self.misfits: list[Misfit] = []
 
-def _read(parameters: Mapping[str, str], key: str, parse: Callable[[str], T | None], allowed: str, *, default: T) -> T:
-    if key not in parameters:
-        return default
-    value = parse(parameters[key].strip().lower())
-    if value is None:
-        raise ModelLoadError(f"parameter '{key}' is '{parameters[key]}', allowed: {allowed}")
-    return value
+    def knobs(self, graph_level: int | None, cpu_threads: int, bounds_spinning: bool) -> SessionKnobs:
+        parallel = self._read("execution_mode", {"0": False, "1": True}.get, "0 (sequential) or 1 (parallel)", default=False)
+        threads = f"a whole number from 0 (the default) to {MAX_THREADS}"
+        intra = self._read("intra_op_thread_count", _thread_count, threads, default=0)
+        inter = self._read("inter_op_thread_count", _thread_count, threads, default=0)
+        arena = self._read("enable_mem_arena", _boolean, "0 or 1", default=True)
+        pattern = self._read("enable_mem_pattern", _boolean, "0 or 1", default=True)
+        shrink_key = "memory.enable_memory_arena_shrinkage"
+        shrink = self._read(shrink_key, {"cpu:0": True, "": False}.get, "cpu:0", default=False)
+        if shrink and not arena:
+            self.misfits.append(Misfit(parameter_path(shrink_key), "needs the arena, which 'enable_mem_arena' turns off"))
+        if graph_level is not None and graph_level not in _GRAPH_LEVELS:
+            text = f"takes -1 (basic), 1 (extended), 2 (none), or 0 or nothing (all), not {graph_level}"
+            self.misfits.append(Misfit("optimization.graph.level", text))
+        return SessionKnobs(
+            intra_op_threads=intra or cpu_threads,
+            inter_op_threads=inter or (cpu_threads if parallel else 1),
+            parallel=parallel,
+            mem_arena=arena,
+            mem_pattern=pattern,
+            shrink_arena=shrink,
+            graph=GraphOptimization.ALL if graph_level is None else _GRAPH_LEVELS.get(graph_level, GraphOptimization.ALL),
+            entries=self._session_entries(bounds_spinning),
+        )
+
+    def _session_entries(self, bounds_spinning: bool) -> dict[str, str]:
+        entries = dict(_BOUNDED_SPINNING if bounds_spinning else _NO_SPINNING)
+        for pool in ("intra_op", "inter_op"):
+            # A written wish about spinning is a wish about all of it.
+            if f"session.{pool}.allow_spinning" in self._parameters:
+                entries.pop(f"session.{pool}.spin_duration_us", None)
+        for key, values in SESSION_ENTRIES.items():
+            if key in self._parameters:
+                value = self._parameters[key].strip()
+                if not values.pattern.fullmatch(value):
+                    self._refuse(key, values.allowed)
+                entries[key] = value
+        return entries
+
+    def _read(self, key: str, parse: Callable[[str], T | None], allowed: str, *, default: T) -> T:
+        if key not in self._parameters:
+            return default
+        value = parse(self._parameters[key].strip().lower())
+        if value is None:
+            self._refuse(key, allowed)
+            return default
+        return value
+
+    def _refuse(self, key: str, allowed: str) -> None:
+        self.misfits.append(Misfit(parameter_path(key), f"takes {allowed}, not '{self._parameters[key][:40]}'"))
 
 
 def _boolean(text: str) -> bool | None:

@@ -1,14 +1,15 @@
 """One ONNX Runtime session as an `Instance`."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnxruntime as ort
 
 from backends.api.backend import Arrays, Instance
 from backends.api.batch import Array
-from backends.api.errors import BackendFailed, InvalidRequest, ModelLoadError
+from backends.api.candidate import Misfit
+from backends.api.errors import BackendFailed, InvalidRequest
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from backends.onnx.element_types import BFLOAT16
@@ -45,11 +46,7 @@ class OnnxInstance(Instance):
     def __init__(
         self, session: ort.InferenceSession, signature: ModelSignature, *, static_batch_size: int | None, shrink_arena: bool
     ) -> None:
-        """Takes over `session`, whose inputs and outputs agree with `signature`.
-
-        Raises:
-            ModelLoadError: the signature mixes types that ONNX Runtime's Python interface cannot run together.
-        """
+        """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing."""
         self.static_batch_size = static_batch_size
         self._session: ort.InferenceSession | None = session
         self._run_options: ort.RunOptions | None = None
@@ -61,11 +58,6 @@ class OnnxInstance(Instance):
         # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
         self._bfloat16_in = _named(signature.inputs, DataType.BF16)
         self._bfloat16_out = _named(signature.outputs, DataType.BF16)
-        if self._strings_in and self._bfloat16_out:
-            raise ModelLoadError(
-                f"string input(s) {', '.join(sorted(self._strings_in))} beside bfloat16 output(s) "
-                f"{', '.join(sorted(self._bfloat16_out))}: ONNX Runtime's Python interface cannot run both; cast the outputs in the graph"
-            )
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
@@ -103,6 +95,18 @@ class OnnxInstance(Instance):
         if self._session is None:
             raise BackendFailed("the session is closed")
         return self._session
+
+
+def mixture_misfits(signature: ModelSignature) -> Iterator[Misfit]:
+    """Tensors that ONNX Runtime's Python interface cannot run together."""
+    strings = sorted(_named(signature.inputs, DataType.BYTES))
+    for index, output in enumerate(signature.outputs):
+        if strings and output.datatype is DataType.BF16:
+            yield Misfit(
+                f"output[{index}].data_type",
+                f"string input(s) {', '.join(strings)} beside bfloat16 output {output.name}: "
+                "ONNX Runtime's Python interface cannot run both; cast the output in the graph",
+            )
 
 
 def _named(specs: Sequence[TensorSpec], datatype: DataType) -> frozenset[str]:

@@ -1,6 +1,6 @@
 import pytest
 
-from backends.api.agreement import check_agreement
+from backends.api.agreement import check_agreement, disagreements
 from backends.api.errors import ModelLoadError
 from backends.api.model import FileTensor, ModelSignature, TensorSpec
 from backends.api.tensor import DataType
@@ -91,3 +91,15 @@ def test_an_input_is_optional_only_if_the_file_can_do_without() -> None:
     with pytest.raises(ModelLoadError, match="optional in the configuration, but the model file cannot do without"):
         check_agreement(served, [FileTensor("x", FP32, None)], [])
     assert check_agreement(served, [FileTensor("x", FP32, None, optional=True)], []) is None
+
+
+def test_every_disagreement_is_named_by_its_field() -> None:
+    x, w, y = FileTensor("x", FP32, (-1, 3)), FileTensor("w", FP32, None), FileTensor("y", FP32, (4, 2))
+    served = ModelSignature((TensorSpec("x", DataType.INT8, (5,)),), (TensorSpec("z", FP32, (1,)), TensorSpec("y", FP32, (2,))), 8)
+    fields = [misfit.field for misfit in disagreements(served, [x, w], [y])]
+    assert fields == ["input[0].data_type", "input[0].dims", "output[0].name", "max_batch_size", "input"]
+
+
+def test_a_batch_fixed_in_a_tensor_that_is_not_served_binds_nobody() -> None:
+    served = ModelSignature((TensorSpec("x", FP32, (3,)),), (), 4)
+    assert check_agreement(served, [FileTensor("x", FP32, (-1, 3))], [FileTensor("y", FP32, (1, 2))]) is None

@@ -1,11 +1,13 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from backends.api.backend import LoadRequest
+from backends.api.candidate import Candidate
 from backends.api.errors import BackendFailed, ModelLoadError
-from backends.api.model import ModelSignature, TensorSpec
+from backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from backends.identity.backend import IdentityBackend, IdentityInstance
 from tests.fakes.onnx_models import signature, version_files
@@ -81,13 +83,24 @@ def test_a_signature_that_cannot_be_an_identity_is_refused(tmp_path: Path, serve
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"execute_delay_ms": "soon"}, "'execute_delay_ms' is 'soon', expected a number"),
-        ({"execute_delay_ms": "-1"}, "allowed: 0 to"),
-        ({"execute_delay_ms": "1e99"}, "allowed: 0 to"),
-        ({"fail_on": "nan"}, "'fail_on' is 'nan', expected a number"),
+        ({"execute_delay_ms": "soon"}, "parameters[\"execute_delay_ms\"]: takes a number of milliseconds from 0 to 3600000, not 'soon'"),
+        ({"execute_delay_ms": "-1"}, "from 0 to 3600000, not '-1'"),
+        ({"execute_delay_ms": "1e99"}, "not '1e99'"),
+        ({"fail_on": "nan"}, "parameters[\"fail_on\"]: takes a number, not 'nan'"),
     ],
 )
 def test_a_bad_parameter_is_refused_by_name(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
     with pytest.raises(ModelLoadError) as caught:
         IdentityBackend().load(request(tmp_path, **parameters))
     assert text in caught.value.message
+
+
+def test_checking_names_every_bad_field_without_loading() -> None:
+    served = signature({"a": (FP32, (2,)), "b": (FP32, (2,))}, {"p": (INT32, (2,)), "q": (FP32, (3,))})
+    candidate = Candidate(
+        facts=ModelFacts(inputs=None, outputs=None), signature=served, parameters={"execute_delay_ms": "soon", "fail_on": "x"}
+    )
+    fields = [misfit.field for misfit in IdentityBackend().check(candidate)]
+    assert fields == ['parameters["execute_delay_ms"]', 'parameters["fail_on"]', "output[0].data_type", "output[1].dims"]
+    without_signature = dataclasses.replace(candidate, signature=None)
+    assert [misfit.field for misfit in IdentityBackend().check(without_signature)] == fields[:2]

@@ -193,7 +193,7 @@ def test_a_configuration_that_contradicts_the_file_is_refused(tmp_path: Path) ->
 
 
 def test_a_bad_knob_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="'intra_op_thread_count' is 'many'"):
+    with pytest.raises(ModelLoadError, match=r'parameters\["intra_op_thread_count"\]: takes a whole number .* not .many.'):
         BACKEND.load(load_request(onnx_files(tmp_path, identity()), same_in_and_out(), intra_op_thread_count="many"))
 
 
@@ -297,7 +297,7 @@ def test_bfloat16_outputs_beside_other_types(tmp_path: Path) -> None:
 
 def test_string_inputs_with_bfloat16_outputs_are_refused_at_load(tmp_path: Path) -> None:
     served = signature(MIXED_INPUTS, {"y": (DataType.BF16, (2,))})
-    with pytest.raises(ModelLoadError, match=r"string input\(s\) text beside bfloat16 output\(s\) y"):
+    with pytest.raises(ModelLoadError, match=r"output\[0\]\.data_type: string input\(s\) text beside bfloat16 output y"):
         BACKEND.load(load_request(onnx_files(tmp_path, mixed_with_bfloat16()), served))
 
 

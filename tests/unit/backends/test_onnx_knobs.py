@@ -1,7 +1,7 @@
 import pytest
 
 from backends.api.errors import ModelLoadError
-from backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, read_knobs
+from backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, knob_misfits, read_knobs
 from backends.onnx.runtime_limits import bounds_spinning
 
 
@@ -58,17 +58,23 @@ def test_session_entries_pass_through_and_override() -> None:
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
-        ({"intra_op_thread_count": "-1"}, "'intra_op_thread_count' is '-1', allowed: a whole number"),
-        ({"intra_op_thread_count": str(MAX_THREADS + 1)}, "allowed: a whole number from 0"),
-        ({"inter_op_thread_count": "1" * 5000}, "allowed: a whole number"),
-        ({"inter_op_thread_count": "²"}, "allowed: a whole number"),
-        ({"execution_mode": "2"}, "'execution_mode' is '2', allowed: 0 (sequential) or 1 (parallel)"),
-        ({"enable_mem_arena": "maybe"}, "'enable_mem_arena' is 'maybe', allowed: 0 or 1"),
-        ({"enable_mem_pattern": "2"}, "allowed: 0 or 1"),
-        ({"memory.enable_memory_arena_shrinkage": "gpu:0"}, "allowed: cpu:0"),
+        (
+            {"intra_op_thread_count": "-1"},
+            "parameters[\"intra_op_thread_count\"]: takes a whole number from 0 (the default) to 1024, not '-1'",
+        ),
+        ({"intra_op_thread_count": str(MAX_THREADS + 1)}, "takes a whole number from 0"),
+        ({"inter_op_thread_count": "1" * 5000}, f"to 1024, not '{'1' * 40}'"),
+        ({"inter_op_thread_count": "²"}, "takes a whole number"),
+        ({"execution_mode": "2"}, "parameters[\"execution_mode\"]: takes 0 (sequential) or 1 (parallel), not '2'"),
+        ({"enable_mem_arena": "maybe"}, "parameters[\"enable_mem_arena\"]: takes 0 or 1, not 'maybe'"),
+        ({"enable_mem_pattern": "2"}, "takes 0 or 1"),
+        ({"memory.enable_memory_arena_shrinkage": "gpu:0"}, "takes cpu:0"),
         ({"memory.enable_memory_arena_shrinkage": "cpu:0", "enable_mem_arena": "0"}, "needs the arena"),
-        ({"session.intra_op.allow_spinning": "yes"}, "'session.intra_op.allow_spinning' is 'yes', allowed: 0, 1"),
-        ({"session.intra_op_thread_affinities": " "}, "allowed: some text"),
+        ({"session.intra_op.allow_spinning": "yes"}, "parameters[\"session.intra_op.allow_spinning\"]: takes 0 or 1, not 'yes'"),
+        ({"session.intra_op_thread_affinities": " "}, "takes for each thread but the first its processors"),
+        ({"session.intra_op_thread_affinities": "1,2;all"}, "takes for each thread"),
+        ({"session.intra_op.spin_duration_us": "a while"}, "takes a whole number"),
+        ({"session.qdq_matmulnbits_accuracy_level": "5"}, "takes 0 to 4"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_allowed(parameters: dict[str, str], text: str) -> None:
@@ -78,8 +84,15 @@ def test_a_bad_value_is_refused_with_what_is_allowed(parameters: dict[str, str],
 
 
 def test_an_unknown_graph_level_is_refused() -> None:
-    with pytest.raises(ModelLoadError, match=r"optimization.graph.level is 7, allowed: -1 \(basic\)"):
+    with pytest.raises(ModelLoadError, match=r"optimization\.graph\.level: takes -1 \(basic\), .* not 7"):
         read_knobs({}, 7, 1)
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    written = {"execution_mode": "7", "intra_op_thread_count": "lots", "enable_mem_arena": "1"}
+    fields = ['parameters["execution_mode"]', 'parameters["intra_op_thread_count"]', "optimization.graph.level"]
+    assert [misfit.field for misfit in knob_misfits(written, 9)] == fields
+    assert knob_misfits({"session.intra_op_thread_affinities": "1,2;3-4"}, 0) == ()
 
 
 def test_no_entry_reaches_the_file_system() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.onnx.messages import public_text
+from backends.onnx.messages import MAX_CHARACTERS, public_text
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,11 @@ from backends.onnx.messages import public_text
 )
 def test_what_remains_is_for_everyone(text: str, expected: str) -> None:
     assert public_text(RuntimeError(text), Path("/srv/copy")) == expected
+
+
+def test_a_text_of_any_length_is_cut_before_it_is_searched() -> None:
+    # Searched whole, this would take hours: the patterns are not linear in the length of a word.
+    text = public_text(RuntimeError("[ONNXRuntimeError] : 10 : INVALID_GRAPH : node " + "n" * 5_000_000))
+    assert text.startswith("node nnn")
+    assert text.endswith("...")
+    assert len(text) < MAX_CHARACTERS + 10
