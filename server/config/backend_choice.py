@@ -5,9 +5,10 @@ from collections.abc import Collection
 from backends.api.backend import Backend
 from backends.api.errors import ModelLoadError
 from backends.api.registry import BackendRegistry
-from server.config.errors import ConfigError, Problem, allowed_names
+from server.config.errors import ConfigError, Problem
 from server.config.parsed import ParsedConfig
 from server.config.report import Report
+from server.config.suggestions import allowed_names
 
 
 def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> tuple[Backend, str]:

@@ -1,14 +1,14 @@
 """A tree of named values into a protobuf message, noting every unknown, repeated or ill-typed field with its line and what is allowed."""
 
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from server.config.errors import allowed_names
 from server.config.report import Report, map_path
+from server.config.suggestions import allowed_names, belonging
 from server.config.syntax import Block, Entry, Scalar, ScalarKind, Value
 
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)\Z")
@@ -33,7 +33,15 @@ class _Unreadable(Exception):
 class Binder:
     """Fills messages from trees. Confined to: one reading of one configuration."""
 
-    def __init__(self, report: Report, lines: MutableMapping[str, int | None], *, is_json: bool, enum_bound: int) -> None:
+    def __init__(
+        self,
+        report: Report,
+        lines: MutableMapping[str, int | None],
+        *,
+        is_json: bool,
+        enum_bound: int,
+        homes: Mapping[str, tuple[str, ...]],
+    ) -> None:
         """Starts empty.
 
         Args:
@@ -42,11 +50,13 @@ class Binder:
             is_json: JSON's rules instead of text format's: maps are objects, repeated fields are lists, names may be camelCase,
                 numbers may be strings.
             enum_bound: Enum values from here on have no number that a configuration may use.
+            homes: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
         """
         self._report = report
         self._lines = lines
         self._is_json = is_json
         self._enum_bound = enum_bound
+        self._homes = homes
         #: Paths of enum fields that were written as numbers.
         self.numeric_enums: list[str] = []
 
@@ -70,8 +80,10 @@ class Binder:
         if field is None and self._is_json:
             field = descriptor.fields_by_camelcase_name.get(entry.name)
         if field is None:
+            homes = self._homes.get(entry.name)
             names = [field.name for field in descriptor.fields]
-            self._report.error(_join(path, entry.name), f"unknown field{allowed_names(entry.name, names)}", line=entry.line)
+            hint = f" here{belonging(homes)}" if homes else allowed_names(entry.name, names)
+            self._report.error(_join(path, entry.name), f"unknown field{hint}", line=entry.line)
         return field
 
     def _fill_singular(self, entry: Entry, field: FieldDescriptor, message: Message, at: str) -> None:

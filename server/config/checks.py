@@ -3,10 +3,10 @@
 import re
 from pathlib import PurePosixPath
 
-from server.config.errors import allowed_names
 from server.config.limits import MAX_BATCH_SIZE, MAX_INSTANCES, MAX_WARMUP_COUNT, MAX_WARMUPS
 from server.config.queue_checks import check_batching
 from server.config.report import Report, map_path
+from server.config.suggestions import allowed_names
 from server.config.tensor_checks import check_row, check_tensors
 from server.core.model_config import Execution
 from server.pb import model_config_pb2 as pb

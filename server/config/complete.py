@@ -1,15 +1,17 @@
 """From a configuration as written and a model file to the configuration that is served, with the reason for every value."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backends.api.backend import Backend
+from backends.api.candidate import Candidate, parameter_path
 from backends.api.model import ModelFacts, ModelSignature
 from server.config.backend_choice import choose_backend
-from server.config.errors import allowed_names
 from server.config.findings import Finding, FindingKind, Findings
 from server.config.parsed import ParsedConfig
-from server.config.report import Report, map_path
+from server.config.report import Report
 from server.config.scheduling import complete_batching, complete_instances, dynamic_batching, instance_groups
+from server.config.suggestions import allowed_names
 from server.config.tensors import TensorCompleter, specs
 from server.config.warmups import warmups
 from server.config.wire import normalised
@@ -40,27 +42,31 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         model_filename: The file chosen, relative to the version folder.
 
     Raises:
-        ConfigError: the configuration and the file contradict each other, or together leave something open; names everything found.
+        ConfigError: the configuration and the file contradict each other, together leave something open, or are not what the backend
+            can serve; names everything found.
     """
-    report = Report(parsed.source, parsed.lines, first_line=parsed.first_line)
+    report = Report(parsed.source, parsed.lines, first_line=parsed.first_line, warnings=parsed.remarks)
     findings = Findings()
     message = pb.ModelConfig()
     message.CopyFrom(parsed.message)
     _note_choices(parsed, backend, model_filename, findings)
     tensors = TensorCompleter(parsed, message, facts, findings, report)
     tensors.complete()
+    signature = None if report.has_problems else ModelSignature(specs(message.input), specs(message.output), message.max_batch_size)
     is_inferred = not tensors.is_skipped and facts.inputs is not None and facts.outputs is not None
     complete_batching(parsed, message, is_inferred=is_inferred, findings=findings, report=report)
     complete_instances(message, backend, findings, report)
-    _check_parameters(message, backend, findings, report)
-    report.raise_if_any()
-
-    signature = ModelSignature(specs(message.input), specs(message.output), message.max_batch_size)
-    samples = warmups(message, signature, report)
-    report.raise_if_any()
-    for remark in (*parsed.remarks, *report.warnings):
-        findings.warning(remark.field, str(remark))
     parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
+    graph_level = message.optimization.graph.level if message.optimization.HasField("graph") else None
+    _check_parameters(parameters, backend, findings, report)
+    candidate = Candidate(facts=facts, signature=signature, parameters=parameters, graph_level=graph_level)
+    for misfit in backend.check(candidate):
+        report.error(misfit.field, misfit.message)
+    samples = warmups(message, signature, report) if signature is not None else ()
+    report.raise_if_any()
+    assert signature is not None
+    for remark in report.warnings:
+        findings.warning(remark.field, str(remark))
     enqueued = parsed.max_enqueued_batches * max(1, message.max_batch_size)
     config = ModelConfig(
         name=parsed.name,
@@ -73,7 +79,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         dynamic_batching=dynamic_batching(message),
         max_enqueued_requests=enqueued,
         parameters=parameters,
-        graph_level=message.optimization.graph.level if message.optimization.HasField("graph") else None,
+        graph_level=graph_level,
         label_files={output.name: output.label_filename for output in message.output if output.label_filename},
         warmups=samples,
         execution=Execution(parameters.get("execution", Execution.THREAD.value)),
@@ -110,10 +116,10 @@ def _note_choices(parsed: ParsedConfig, backend: Backend, model_filename: str, f
     (findings.written if parsed.is_written("version_policy") else findings.default)("version_policy", text)
 
 
-def _check_parameters(message: pb.ModelConfig, backend: Backend, findings: Findings, report: Report) -> None:
+def _check_parameters(parameters: Mapping[str, str], backend: Backend, findings: Findings, report: Report) -> None:
     known = sorted(backend.parameter_keys | {"execution"})
-    for key, value in sorted(message.parameters.items()):
-        path = map_path("parameters", key)
-        findings.written(path, value.string_value)
+    for key, value in parameters.items():
+        path = parameter_path(key)
+        findings.written(path, value)
         if key not in known and key not in _SERVER_PARAMETERS:
             report.warn(path, f"backend '{backend.name}' does not read it{allowed_names(key, known)}")

@@ -1,7 +1,6 @@
 """What is wrong with a configuration: every problem found, each with its place."""
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.api.errors import ModelLoadError
@@ -29,17 +28,14 @@ class Problem:
 
 
 class ConfigError(ModelLoadError):
-    """A configuration that cannot be used. `str()` gives one `file:line: field: message` line for each problem."""
+    """A configuration that cannot be used. `str()` is one line: `file:line: field: message` of each problem, joined by `; `.
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+    Attributes:
+        problems: Everything wrong, in the order of their lines.
+        warnings: What would be accepted without the effect expected, were it not for the problems.
+    """
+
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
-
-
-def allowed_names(wrong: str, allowed: Iterable[str]) -> str:
-    """The end of a message about an unknown name: `; did you mean 'x'? allowed: x, y, z`."""
-    names = list(allowed)
-    folded = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(wrong.lower(), folded, n=1, cutoff=0.5)
-    hint = f"; did you mean '{folded[close[0]]}'?" if close else ";"
-    return f"{hint} allowed: {', '.join(names) or 'nothing'}"
+        self.warnings = tuple(warnings)

@@ -7,6 +7,7 @@ from server.config.checks import check_config
 from server.config.dialect import ADLIK_NUMBERS, AdlikForm, new_message, to_triton
 from server.config.parsed import ParsedConfig
 from server.config.report import Report
+from server.config.suggestions import field_homes
 from server.config.syntax import Block, parse_tree
 from server.config.unsupported import check_unsupported
 from server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
@@ -47,8 +48,9 @@ def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | No
     """
     lines: dict[str, int | None] = {}
     report = Report(source, lines, first_line=first_line)
-    binder = Binder(report, lines, is_json=first_line is None, enum_bound=ADLIK_NUMBERS)
     extended = new_message()
+    homes = field_homes(extended.DESCRIPTOR)
+    binder = Binder(report, lines, is_json=first_line is None, enum_bound=ADLIK_NUMBERS, homes=homes)
     binder.fill(tree, extended)
     report.raise_if_any()
     message, form = to_triton(extended, binder.numeric_enums, report)

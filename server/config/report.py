@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from server.config.errors import ConfigError, Problem
 from server.config.limits import MAX_PROBLEMS
@@ -13,19 +13,20 @@ _LAST_STEP = re.compile(r"""(?:\.?\w+|\[\d+\]|\["(?:[^"\\]|\\.)*"\])\Z""")
 class Report:
     """Problems and warnings of one source, in the order found. Confined to: one reading of one configuration."""
 
-    def __init__(self, source: str, lines: Mapping[str, int | None], *, first_line: int | None) -> None:
+    def __init__(self, source: str, lines: Mapping[str, int | None], *, first_line: int | None, warnings: Iterable[Problem] = ()) -> None:
         """Starts empty.
 
         Args:
             source: Short file name.
             lines: Field path to line; may still be filled while the report is in use.
             first_line: The line of what has no line of its own; None where the source has no lines.
+            warnings: What an earlier reading of the same source remarked already.
         """
         self._source = source
         self._lines = lines
         self._first_line = first_line
         self._problems: dict[Problem, None] = {}
-        self.warnings: list[Problem] = []
+        self.warnings = list(warnings)
 
     def line_of(self, path: str) -> int | None:
         """The line of the field, or of the nearest one around it that was written."""
@@ -51,14 +52,19 @@ class Report:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
+    @property
+    def has_problems(self) -> bool:
+        """Whether anything wrong was found so far."""
+        return bool(self._problems)
+
     def raise_if_any(self) -> None:
         """Ends the reading if there were problems.
 
         Raises:
-            ConfigError: with all of them, in the order of their lines.
+            ConfigError: with all of them, in the order of their lines, and with the warnings.
         """
         if self._problems:
-            raise ConfigError(sorted(self._problems, key=lambda problem: problem.line or 0))
+            raise ConfigError(sorted(self._problems, key=lambda problem: problem.line or 0), self.warnings)
 
 
 def map_path(path: str, key: object) -> str:

@@ -23,7 +23,7 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
     """
     at = "dynamic_batching"
     if message.HasField(at):
-        findings.written(at, _described(message.dynamic_batching))
+        findings.written(at, _described(message))
     elif parsed.is_adlik and message.max_batch_size > 0:
         message.dynamic_batching.SetInParent()
         findings.default(at, "{}: Adlik's form batches every model, without delay unless one is written")
@@ -94,7 +94,10 @@ def _queue_policy(policy: pb.ModelQueuePolicy) -> QueuePolicy:
     )
 
 
-def _described(batching: pb.ModelDynamicBatching) -> str:
-    sizes = f"preferred sizes {list(batching.preferred_batch_size)}" if batching.preferred_batch_size else "no preferred sizes"
+def _described(message: pb.ModelConfig) -> str:
+    batching = message.dynamic_batching
+    sizes = f"preferred sizes {list(batching.preferred_batch_size)}"
+    if not batching.preferred_batch_size:
+        sizes = f"preferred size {message.max_batch_size} (max_batch_size, as none is written)" if message.max_batch_size else "no sizes"
     levels = f", {batching.priority_levels} priority levels" if batching.priority_levels else ""
     return f"{sizes}, delay {batching.max_queue_delay_microseconds} us{levels}"

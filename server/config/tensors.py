@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from backends.api.model import FileTensor, ModelFacts, TensorSpec
 from backends.api.tensor import BY_CONFIG_NAME
-from server.config.errors import allowed_names
 from server.config.findings import Findings
 from server.config.limits import DEFAULT_MAX_BATCH_SIZE
 from server.config.parsed import ParsedConfig
 from server.config.report import Report
+from server.config.suggestions import allowed_names
 from server.config.tensor_checks import Tensor, check_row
 from server.pb import model_config_pb2 as pb
 
@@ -48,9 +48,10 @@ class TensorCompleter:
         says_tensors = bool(self.message.input) or bool(self.message.output)
         if not self.is_skipped and not (is_explicit and says_tensors) and self._is_batchable():
             self.message.max_batch_size = DEFAULT_MAX_BATCH_SIZE
-            how = "; write 'input' and 'output' too to keep 0" if is_explicit else ""
+            how = ", or 'input' and 'output' too to keep 0" if is_explicit else ""
             self.findings.inferred(
-                "max_batch_size", f"{DEFAULT_MAX_BATCH_SIZE}: every tensor of the file has an open first dimension, the batch{how}"
+                "max_batch_size",
+                f"{DEFAULT_MAX_BATCH_SIZE}: the default for a file whose first dimensions are all open; write max_batch_size for more{how}",
             )
         elif is_explicit:
             self.findings.written("max_batch_size", "0: tensors have no batch dimension")

@@ -2,9 +2,9 @@
 
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import BY_CONFIG_NAME
-from server.config.errors import allowed_names
 from server.config.limits import MAX_ROW_ELEMENTS
 from server.config.report import Report, map_path
+from server.config.suggestions import allowed_names
 from server.core.model_config import Warmup, WarmupInput
 from server.pb import model_config_pb2 as pb
 

@@ -120,7 +120,10 @@ def test_padding_of_variable_lengths_is_named_as_without_effect() -> None:
             "2: input[0].data_type: a number means another type in Adlik's form than in Triton's",
         ),
         ("dynamic_batching { max_enqueued_batches: -1 }", "1: dynamic_batching.max_enqueued_batches: takes 0 or more, not -1"),
-        ("input { data_type: DT_FLOAT32 }", "1: input[0].data_type: unknown value DT_FLOAT32; did you mean 'DT_FLOAT'? allowed: DT_BOOL"),
+        (
+            "input { data_type: DT_FLOAT32 }",
+            "1: input[0].data_type: unknown value DT_FLOAT32; did you mean 'DT_FLOAT'? allowed: DT_FLOAT",
+        ),
         ("input { data_type: 1011 }", "1: input[0].data_type: no value has the number 1011; allowed: TYPE_BOOL"),
         ("platform_versio: 1", "1: platform_versio: unknown field; did you mean 'platform_version'?"),
     ],

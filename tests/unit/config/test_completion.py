@@ -1,7 +1,10 @@
 """Completing a configuration from its model file: Triton's rules, one by one."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from backends.api.candidate import Candidate, Misfit, parameter_path
 from backends.api.model import FileTensor, ModelFacts, TensorSpec
 from backends.api.tensor import DataType
 from server.config.complete import Completion, FindingKind, complete
@@ -28,7 +31,7 @@ def completed(text: str, facts: ModelFacts, backend: NamedBackend | None = None)
 def problems_of(text: str, facts: ModelFacts, backend: NamedBackend | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         completed(text, facts, backend)
-    return str(caught.value).splitlines()
+    return [str(problem) for problem in caught.value.problems]
 
 
 def finding(completion: Completion, field: str) -> tuple[FindingKind, str]:
@@ -291,3 +294,42 @@ def test_a_scheduler_on_an_unbatched_model_keeps_its_queue_settings_and_warns() 
     assert completion.config.dynamic_batching.default_queue_policy.max_queue_size == 3
     (warning,) = warnings(completion)
     assert "joins no requests" in warning
+
+
+class _Particular(NamedBackend):
+    """Reads `gear`, which takes 1 to 5, and cannot serve INT64."""
+
+    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+        gear = candidate.parameters.get("gear", "1")
+        if gear not in "12345":
+            yield Misfit(parameter_path("gear"), f"takes 1 to 5, not '{gear}'")
+        for index, spec in enumerate(candidate.signature.inputs if candidate.signature else ()):
+            if spec.datatype is INT64:
+                yield Misfit(f"input[{index}].data_type", "INT64 is not computed here")
+
+
+GEARED = _Particular("geared", "model.onnx", parameter_keys=frozenset({"gear"}))
+GEAR = 'parameters { key: "gear" value { string_value: "9" } }\n'
+
+
+def test_what_the_backend_cannot_serve_is_told_with_the_line_of_its_field() -> None:
+    config = GEAR + "max_batch_size: 2\n" + X + N + Y
+    assert problems_of(config, BATCHABLE, GEARED) == [
+        "m/config.pbtxt:1: parameters[\"gear\"]: takes 1 to 5, not '9'",
+        "m/config.pbtxt:4: input[1].data_type: INT64 is not computed here",
+    ]
+
+
+def test_a_bad_parameter_is_told_beside_what_contradicts_the_file() -> None:
+    unknown = 'parameters { key: "geer" value { string_value: "2" } }\n'
+    with pytest.raises(ConfigError) as caught:
+        completed(unknown + GEAR + "max_batch_size: 2\n" + X.replace("FP32", "INT8"), BATCHABLE, GEARED)
+    assert [problem.field for problem in caught.value.problems] == ['parameters["gear"]', "input[0].data_type"]
+    assert [(warning.line, warning.field) for warning in caught.value.warnings] == [(1, 'parameters["geer"]')]
+
+
+def test_the_batch_size_batches_grow_to_is_said() -> None:
+    completion = completed("max_batch_size: 32 dynamic_batching { }", BATCHABLE)
+    assert finding(completion, "dynamic_batching")[1] == "preferred size 32 (max_batch_size, as none is written), delay 0 us"
+    reason = finding(completed("", BATCHABLE), "max_batch_size")[1]
+    assert reason == "4: the default for a file whose first dimensions are all open; write max_batch_size for more"

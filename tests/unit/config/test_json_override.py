@@ -62,7 +62,7 @@ def test_json_and_text_say_the_same() -> None:
     [
         ("{", "(top level)", "not valid JSON: Expecting property name enclosed in double quotes (line 1, column 2)"),
         ("[]", "(top level)", "takes a JSON object"),
-        ('{"max_batch_sice": 1}', "max_batch_sice", "unknown field; did you mean 'max_batch_size'? allowed: name, platform"),
+        ('{"max_batch_sice": 1}', "max_batch_sice", "unknown field; did you mean 'max_batch_size'? allowed: max_batch_size, "),
         ('{"max_batch_size": 1.5}', "max_batch_size", "takes an integer from -2147483648 to 2147483647, not 1.5"),
         ('{"max_batch_size": true}', "max_batch_size", "takes an integer"),
         ('{"max_batch_size": NaN}', "max_batch_size", "takes an integer"),

@@ -47,7 +47,7 @@ def test_the_text_that_the_cases_change_is_valid() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("max_batch_size", "max_batchsize", "3: max_batchsize: unknown field; did you mean 'max_batch_size'? allowed: name, platform, "),
+        ("max_batch_size", "max_batchsize", "3: max_batchsize: unknown field; did you mean 'max_batch_size'? allowed: max_batch_size, "),
         (
             "reshape",
             "reshap",
@@ -58,7 +58,7 @@ def test_the_text_that_the_cases_change_is_valid() -> None:
         (
             "TYPE_FP32\n    dims",
             "TYPE_FLOAT32\n    dims",
-            "7: input[0].data_type: unknown value TYPE_FLOAT32; did you mean 'TYPE_FP32'? allowed: TYPE_BOOL, ",
+            "7: input[0].data_type: unknown value TYPE_FLOAT32; did you mean 'TYPE_FP32'? allowed: TYPE_FP32, ",
         ),
         (
             "kind: KIND_CPU",
@@ -126,7 +126,64 @@ def test_all_problems_are_reported_at_once_in_the_order_of_their_lines() -> None
         (2, "max_batch"),
         (3, "input[0].namex"),
     ]
-    assert len(str(error).splitlines()) == 3
+    assert str(error) == "; ".join(str(problem) for problem in error.problems)
+    assert "\n" not in str(error)
+
+
+def test_a_long_list_of_allowed_names_is_cut_to_the_nearest() -> None:
+    (problem,) = error_of("max_batchsize: 8").problems
+    hint, _, names = problem.message.partition(" allowed: ")
+    assert hint == "unknown field; did you mean 'max_batch_size'?"
+    *nearest, rest = names.split(", ")
+    assert nearest[0] == "max_batch_size"
+    assert len(nearest) == 8
+    assert rest == "... (27 in all)"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("TYPE_FLOAT", "TYPE_FP32"),
+        ("TYPE_DOUBLE", "TYPE_FP64"),
+        ("TYPE_HALF", "TYPE_FP16"),
+        ("TYPE_BFLOAT16", "TYPE_BF16"),
+        ("TYPE_BYTES", "TYPE_STRING"),
+        ("FLOAT", "TYPE_FP32"),
+        ("STRING", "TYPE_STRING"),
+        ("INT8", "TYPE_INT8"),
+        ("type_fp32", "TYPE_FP32"),
+        ("TYPE_UNIT8", "TYPE_UINT8"),
+        ("DT_FP32", "DT_FLOAT"),
+        ("DT_BF16", "DT_BFLOAT16"),
+    ],
+)
+def test_an_element_type_of_another_spelling_is_understood(written: str, meant: str) -> None:
+    (problem,) = error_of(f"input {{ data_type: {written} }}").problems
+    assert f"; did you mean '{meant}'?" in problem.message
+
+
+@pytest.mark.parametrize("written", ["TYPE_COMPLEX", "xyz"])
+def test_nothing_is_suggested_for_what_resembles_nothing(written: str) -> None:
+    (problem,) = error_of(f"input {{ data_type: {written} }}").problems
+    assert "did you mean" not in problem.message
+    assert "; allowed: TYPE_" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("max_enqueued_batches: 4", "max_enqueued_batches: unknown field here; it belongs inside 'dynamic_batching'"),
+        ("dynamic_batching { max_batch_size: 4 }", "dynamic_batching.max_batch_size: unknown field here; it belongs at the top level"),
+        (
+            "dynamic_batching { max_queue_size: 4 }",
+            "dynamic_batching.max_queue_size: unknown field here; it belongs inside 'dynamic_batching.default_queue_policy' "
+            "or inside 'dynamic_batching.priority_queue_policy'",
+        ),
+        ("dims: 3", "dims: unknown field here; it belongs inside 'input' or inside 'output'"),
+    ],
+)
+def test_a_field_in_the_wrong_block_is_told_where_it_belongs(text: str, expected: str) -> None:
+    assert str(error_of(text)) == f"digits/config.pbtxt:1: {expected}"
 
 
 def test_reading_stops_after_a_bounded_number_of_problems() -> None:
