@@ -59,12 +59,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`I 2026-01-31T12:00:00.123Z stoker.lifecycle: message  key=value ...`; an exception follows, each line marked with a bar."""
+    """`I 2026-01-31T12:00:00.123Z stoker.lifecycle: message  key=value ...`; an exception follows, each line marked with a bar.
+
+    For people: a value that the message already says is not repeated, and numbers have three decimals.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         message = escaped(record.getMessage(), MESSAGE_LIMIT)
         line = f"{record.levelname[:1]} {_timestamp(record)} {record.name}: {message}"
-        fields = " ".join(f"{key}={_quoted(value)}" for key, value in _extras(record))
+        shown = ((key, round(value, 3) if isinstance(value, float) else value) for key, value in _extras(record))
+        fields = " ".join(f"{key}={_quoted(value)}" for key, value in shown if not _is_said(value, message))
         return "\n".join([f"{line}  {fields}" if fields else line, *(f"    | {part}" for part in _exception_lines(record))])
 
 
@@ -79,6 +83,14 @@ def _extras(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
         name = escaped(key, 64)
         plain = isinstance(value, bool | int | float) or value is None
         yield (f"{name}_" if name in _RESERVED else name), value if plain else escaped(str(value))
+
+
+def _is_said(value: object, message: str) -> bool:
+    """Whether `value` stands in `message` as a word of its own: version 1 is not said by "took 10 s"."""
+    text = str(value)
+    if isinstance(value, bool) or value is None or not text:
+        return False
+    return re.search(rf"(?<![\w.]){re.escape(text)}(?![\w]|\.\d)", message) is not None
 
 
 def _exception_lines(record: logging.LogRecord) -> list[str]:
