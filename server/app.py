@@ -26,7 +26,7 @@ from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from server.lifecycle.settings import LifecycleSettings
 from server.lifecycle.snapshot_area import snapshot_area
 from server.observability import logs
-from server.observability.banner import address_line, print_startup
+from server.observability.banner import address_line, print_startup, without_ready_version
 from server.observability.logs import Logs
 from server.observability.metrics import Metrics
 from server.ready_file import ReadyFile
@@ -37,7 +37,7 @@ log = logging.getLogger("stoker.server")
 
 #: Running what is in flight may use the whole exit timeout; sending the last answers and closing models get this much more.
 ANSWER_GRACE_S = 1.0
-UNLOAD_GRACE_S = 5.0
+UNLOAD_GRACE_S = 1.0
 
 
 class StartError(Exception):
@@ -75,7 +75,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
             return 1
         if not asked.done():
             sink.flush()  # what was logged while loading stands above the table
-            _announce(engine, endpoints, as_json=config.logs.format == "json")
+            _announce(engine, endpoints, sink, is_json_asked=config.logs.format == "json")
             ports = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
             await _unless(asked, ready_file.write_once_ready(engine, ports))
         await asked
@@ -141,8 +141,19 @@ async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any
         task.result()
 
 
-def _announce(engine: ServingEngine, endpoints: Mapping[str, Endpoint], *, as_json: bool) -> None:
-    """The table is for people and goes to standard output; the log says where the server listens in its own form."""
+def _announce(engine: ServingEngine, endpoints: Mapping[str, Endpoint], sink: Logs, *, is_json_asked: bool) -> None:
+    """The table is for people and goes to standard output; a log that goes elsewhere says where the server listens too."""
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
-    log.info("%s", address_line(addresses), extra=addresses)
-    print_startup(engine.index(), addresses, stream=sys.stdout, is_terminal=sys.stdout.isatty(), as_json=as_json)
+    is_terminal, is_one_file = sys.stdout.isatty(), sink.shares_file_with(sys.stdout)
+    if not is_one_file:
+        log.info("%s", address_line(addresses), extra=addresses)
+    index = engine.index()
+    print_startup(
+        index,
+        addresses,
+        stream=sys.stdout,
+        is_terminal=is_terminal,
+        # One JSON object a line must stay true of a file that holds both.
+        as_json=is_json_asked or (sink.is_json and is_one_file and not is_terminal),
+        not_ready=[] if engine.is_ready() else without_ready_version(index),
+    )

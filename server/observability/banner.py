@@ -23,6 +23,7 @@ def print_startup(
     stream: TextIO,
     is_terminal: bool,
     as_json: bool = False,
+    not_ready: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> None:
     """Prints the models and, as the last line, where the server listens.
@@ -33,10 +34,11 @@ def print_startup(
         stream: Where to.
         is_terminal: Draw the table with rich.
         as_json: Instead of all that, one line in the form of the JSON log with `"event": "models"`, for a stream that carries the log too.
+        not_ready: Models for want of which the server is not ready; said in a line of its own.
         clock: Gives the JSON line its time; None: the machine's.
     """
     if as_json:
-        _print_json(index, addresses, stream, (clock or SystemClock()).wall_ms())
+        _print_json(index, addresses, not_ready, stream, (clock or SystemClock()).wall_ms())
         return
     if not index:
         print("no models in the repository", file=stream)
@@ -44,12 +46,22 @@ def print_startup(
         _draw(index, stream)
     else:
         _print_aligned(index, stream)
+    if not_ready:
+        print(f"not ready: no READY version of {', '.join(escaped(name) for name in not_ready)}", file=stream)
     print(address_line(addresses), file=stream, flush=True)
 
 
 def address_line(addresses: Mapping[str, str]) -> str:
     """`serving grpc on 127.0.0.1:8500, http on 127.0.0.1:8501`."""
     return "serving " + ", ".join(f"{protocol} on {address}" for protocol, address in addresses.items())
+
+
+def without_ready_version(index: Sequence[IndexEntry]) -> list[str]:
+    """Models of which no version is READY; one that nobody asked to load, as explicit control has them, only where that is all."""
+    ready = {entry.name for entry in index if entry.state is VersionState.READY}
+    missing = [entry for entry in index if entry.name not in ready]
+    tried = [entry for entry in missing if entry.state is not None or entry.reason]
+    return list(dict.fromkeys(entry.name for entry in tried or missing))
 
 
 def _cells(entry: IndexEntry) -> tuple[str, str, str, str, str]:
@@ -85,7 +97,7 @@ def _draw(index: Sequence[IndexEntry], stream: TextIO) -> None:
     Console(file=stream, force_terminal=True, highlight=False).print(table)
 
 
-def _print_json(index: Sequence[IndexEntry], addresses: Mapping[str, str], stream: TextIO, wall_ms: int) -> None:
+def _print_json(index: Sequence[IndexEntry], addresses: Mapping[str, str], not_ready: Sequence[str], stream: TextIO, wall_ms: int) -> None:
     models = [dict(zip(_HEADINGS, _cells(entry), strict=True)) for entry in index]
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {
@@ -96,5 +108,6 @@ def _print_json(index: Sequence[IndexEntry], addresses: Mapping[str, str], strea
         "message": address_line(addresses),
         "addresses": dict(addresses),
         "models": models,
+        "not_ready": [escaped(name) for name in not_ready],
     }
     print(json.dumps(line), file=stream, flush=True)

@@ -8,6 +8,7 @@ counted (`stoker_log_lines_dropped_total`).
 import contextlib
 import io
 import logging
+import os
 import queue
 import sys
 import threading
@@ -156,6 +157,16 @@ class Logs:
     def dropped(self) -> int:
         """Lines that could not be written since the start."""
         return self._sink.dropped
+
+    def shares_file_with(self, stream: TextIO) -> bool:
+        """Whether lines go to the very file, pipe or terminal that `stream` writes to: what is printed there stands among them."""
+        if not isinstance(self._raw, io.FileIO):
+            return False
+        try:
+            ours, theirs = os.fstat(self._raw.fileno()), os.fstat(stream.fileno())
+        except OSError:  # `stream` has no descriptor
+            return False
+        return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
     def flush(self) -> None:
         """Waits, two seconds at most, for what was logged to be written: before printing past the log, or before an abrupt exit."""

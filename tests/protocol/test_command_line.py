@@ -158,6 +158,41 @@ def test_a_signal_during_the_start_exits_0_with_no_traceback(delay_s, tmp_path):
     assert "Traceback" not in server.log()
 
 
+def test_a_file_that_holds_both_streams_has_one_json_object_a_line(tmp_path):
+    ready, merged = tmp_path / "ready.json", tmp_path / "merged"
+    flags = [f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}"]
+    with merged.open("wb") as both:
+        process = subprocess.Popen([sys.executable, "-m", "server.main", *flags], cwd=REPOSITORY_ROOT, stdout=both, stderr=both)
+    try:
+        wait_until(ready.exists, what="the ready file")
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+    lines = [json.loads(line) for line in merged.read_text().splitlines()]
+    assert sum("serving grpc on" in line["message"] for line in lines) == 1
+    [table] = [line for line in lines if line.get("event") == "models"]
+    assert [row["model"] for row in table["models"]] == ["digits", "simple"]
+    assert table["not_ready"] == []
+
+
+def test_a_start_that_leaves_the_server_not_ready_says_for_want_of_what(tmp_path):
+    models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
+    (models / "broken" / "1").mkdir(parents=True)
+    (models / "broken" / "1" / "model.onnx").write_bytes(b"not a model")
+    server = start_server(f"--model_base_path={models}", at=tmp_path, wait_ready=False)
+    try:
+        wait_until(lambda: "serving" in server.out_path.read_text(), what="the start-up lines")
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+    *_, want, ports = server.out_path.read_text().splitlines()
+    assert want == "not ready: no READY version of broken"
+    assert ports.startswith("serving grpc on ")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
     models = slow_model(tmp_path / "models", delay_ms=1500)

@@ -5,8 +5,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from server.core.state import IndexEntry, VersionState
-from server.observability.banner import print_startup
+from server.observability.banner import print_startup, without_ready_version
 from tests.fakes.fake_clock import FakeClock
 
 INDEX = [
@@ -51,8 +53,27 @@ def test_as_json_it_is_one_log_line() -> None:
         "message": "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
         "addresses": ADDRESSES,
         "models": [{"model": "digits", "version": "1", "backend": "onnxruntime", "state": "READY", "reason": ""}],
+        "not_ready": [],
     }
     assert stream.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_server_that_is_not_ready_says_so_before_the_ports(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    print_startup(INDEX, ADDRESSES, stream=stream, is_terminal=is_terminal, not_ready=["broken", "o\nld"])
+    assert stream.getvalue().splitlines()[-2:] == [
+        r"not ready: no READY version of broken, o\nld",
+        "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
+    ]
+
+
+def test_models_without_a_ready_version_are_those_somebody_wanted() -> None:
+    half = [IndexEntry("half", 1, VersionState.READY), IndexEntry("half", 2, VersionState.FAILED, reason="no file")]
+    unwanted = IndexEntry("unwanted", None, None)
+    assert without_ready_version([*INDEX, *half, unwanted]) == ["broken", "old"]
+    assert without_ready_version([*half, unwanted]) == ["unwanted"]
+    assert without_ready_version(half) == []
 
 
 def test_an_empty_repository_is_said_so() -> None:

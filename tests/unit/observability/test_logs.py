@@ -55,6 +55,17 @@ def test_a_text_line_reads_from_left_to_right() -> None:
     )
 
 
+def test_a_text_line_neither_repeats_what_its_message_says_nor_shows_nanoseconds() -> None:
+    line = record("model '%s' version %d is ready", "digits", 1, model="digits", version=1, seconds=0.230132497, rows=12)
+    assert TextFormatter().format(line).endswith("model 'digits' version 1 is ready  seconds=0.23 rows=12")
+    assert json.loads(JsonFormatter().format(line))["seconds"] == 0.230132497
+
+
+@pytest.mark.parametrize(("message", "version"), [("took 10 s", 1), ("after 1.5 s", 1), ("digits2", 2), ("is True", True)])
+def test_a_value_inside_another_word_is_not_said(message: str, version: int) -> None:
+    assert TextFormatter().format(record(message, version=version)).endswith(f"{message}  version={version}")
+
+
 def test_extras_cannot_replace_the_fields_of_the_line() -> None:
     entry = json.loads(JsonFormatter().format(record("true", level="CRITICAL", ts="never", logger="nobody")))
     assert (entry["level"], entry["level_"], entry["ts_"], entry["logger_"]) == ("INFO", "CRITICAL", "never", "nobody")
@@ -144,6 +155,16 @@ def test_a_real_descriptor_is_written_to_and_left_open(tmp_path: Path) -> None:
     first, last = (tmp_path / "out").read_text().splitlines()
     assert first.endswith("stoker.test: hello")
     assert last == "still open"
+
+
+def test_the_log_knows_what_is_printed_among_its_lines(tmp_path: Path) -> None:
+    with (tmp_path / "both").open("w") as first, (tmp_path / "both").open("a") as second, (tmp_path / "other").open("w") as other:
+        with configure(LogSettings(), stream=first) as logs:
+            assert logs.shares_file_with(second)
+            assert not logs.shares_file_with(other)
+            assert not logs.shares_file_with(io.StringIO())
+        with configure(LogSettings(), stream=io.StringIO()) as logs:
+            assert not logs.shares_file_with(second)
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path) -> None:
