@@ -1,13 +1,13 @@
 """What the project promises, held against a run. Every figure is a median over pairs of windows of the same round.
 
-Verdicts on wall-clock figures also say how busy others kept the machine: on a busy one they may come out either way. CPU time is hardly
-touched by that.
+On a machine that others keep busy, a wall-clock figure may come out either way. Such verdicts rest on the windows that were quiet
+(`QUIET_CORES`) where both sides have some; else on all of them, and then say so. CPU time is hardly touched by others and is always taken.
 """
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from benchmarks.results import Verdict, Window
+from benchmarks.results import QUIET_CORES, Verdict, Window
 from benchmarks.settings import CONCURRENCIES, HEAVY_MODEL
 from benchmarks.wire import GRPC, HTTP_BINARY
 
@@ -24,12 +24,12 @@ def judge(windows: Sequence[Window]) -> list[Verdict]:
     return [*_throughput(windows), *_latency(windows), *_cpu(windows)]
 
 
-def _throughput(windows: Sequence[Window]) -> Iterable[Verdict]:
+def _throughput(every: Sequence[Window]) -> Iterable[Verdict]:
     # Both sides are taken at the setting that is best by its median, not by their single luckiest window.
-    raw = _fastest([w for w in windows if w.model == HEAVY_MODEL and w.target == "onnxruntime"])
+    all_raw = [w for w in every if w.model == HEAVY_MODEL and w.target == "onnxruntime"]
     for protocol in (GRPC, HTTP_BINARY):
-        served = _fastest(_served(windows, HEAVY_MODEL, protocol))
-        pairs = [(w.rows_per_s, _nearest(w, raw, windows).rows_per_s) for w in served] if raw else []
+        served, raw = (_fastest(side) for side in _quiet(_served(every, HEAVY_MODEL, protocol), all_raw))
+        pairs = [(w.rows_per_s, _nearest(w, raw, every).rows_per_s) for w in served] if raw else []
         if pairs:
             yield Verdict(
                 floor=f"{HEAVY_MODEL} rows/s over raw onnxruntime's best, {protocol}",
@@ -40,12 +40,12 @@ def _throughput(windows: Sequence[Window]) -> Iterable[Verdict]:
             )  # fmt: skip
 
 
-def _latency(windows: Sequence[Window]) -> Iterable[Verdict]:
-    for model in dict.fromkeys(w.model for w in windows if w.target == "stoker"):
-        raw = [w for w in windows if (w.target, w.model, w.rows) == ("onnxruntime", model, 1)]
+def _latency(every: Sequence[Window]) -> Iterable[Verdict]:
+    for model in dict.fromkeys(w.model for w in every if w.target == "stoker"):
+        all_raw = [w for w in every if (w.target, w.model, w.rows) == ("onnxruntime", model, 1)]
         for protocol in (GRPC, HTTP_BINARY):
-            served = [w for w in _served(windows, model, protocol) if w.concurrency == 1]
-            pairs = [(w.p50_ms, _nearest(w, raw, windows).p50_ms) for w in served] if raw else []
+            served, raw = _quiet([w for w in _served(every, model, protocol) if w.concurrency == 1], all_raw)
+            pairs = [(w.p50_ms, _nearest(w, raw, every).p50_ms) for w in served] if raw else []
             if pairs:
                 yield Verdict(
                     floor=f"{model} batch-1 latency above raw, {protocol}",
@@ -73,6 +73,11 @@ def _cpu(windows: Sequence[Window]) -> Iterable[Verdict]:
 
 def _served(windows: Iterable[Window], model: str, protocol: str) -> list[Window]:
     return [w for w in windows if (w.target, w.model, w.protocol, w.load) == ("stoker", model, protocol, "closed")]
+
+
+def _quiet(served: list[Window], raw: list[Window]) -> tuple[list[Window], list[Window]]:
+    quiet = [[w for w in side if w.foreign_cores <= QUIET_CORES] for side in (served, raw)]
+    return (quiet[0], quiet[1]) if all(quiet) else (served, raw)
 
 
 def _fastest(windows: Sequence[Window]) -> list[Window]:

@@ -121,6 +121,19 @@ def test_time_measured_on_a_busy_machine_settles_nothing_but_cpu_time_does() -> 
     assert "unclear: others used 1.5 cores" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_floor_in_time_rests_on_the_quiet_windows_where_there_are_some() -> None:
+    windows = [
+        each
+        for repeat, (ours, others) in enumerate(((9.0, 1.5), (3.0, 0.0), (9.0, 1.5)))
+        for each in (
+            raw("mlp", 1, repeat, p50_ms=2.0, foreign_cores=others),
+            window("stoker", "mlp", "grpc", 1, repeat, p50_ms=ours, foreign_cores=others),
+        )
+    ]
+    (verdict,) = judge(windows)
+    assert (verdict.measured, verdict.is_clear, verdict.evidence) == (1.0, True, "3.00-2.00 ms")
+
+
 def test_nothing_measured_is_nothing_judged() -> None:
     assert judge([]) == []
 
