@@ -1,8 +1,7 @@
 """The command line of `serve`: flags and environment to a `ServerConfig`.
 
 Every flag has one name here, spelled with dashes; `spell` makes all other accepted spellings into it before typer sees them: `_` for `-`,
-booleans bare or with a value in the next word. Triton's and Adlik's names for the same things are further names of the same option.
-Each flag is also read from `STOKER_<NAME>`.
+booleans bare or with a value in the next word, Triton's and Adlik's names for the same things. Each flag is also read from `STOKER_<NAME>`.
 """
 
 import dataclasses
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from server.flag_values import FALSE, TRUE, FlagError, boolean, choice, seconds, whole_number
 from server.frontends.limits import Limits
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
@@ -22,8 +22,13 @@ from server.server_config import ServerConfig
 #: A boolean that takes a value; typer would give a parameter annotated `bool` none.
 Switch = Any
 
-_TRUE = {"true", "1", "yes", "on"}
-_FALSE = {"false", "0", "no", "off"}
+#: Further names of a flag, by its own name.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "model-base-path": ("model-repository", "model-store"),
+    "repository-poll-secs": ("fs-poll-wait-seconds",),
+    "http-port": ("rest-api-port",),
+}
+_PRIMARY = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 
 
 class LoadingMethod(StrEnum):
@@ -60,14 +65,6 @@ _FORMATS: dict[LogFormat, Literal["auto", "text", "json"]] = {
 }
 
 
-def _boolean(text: str | bool) -> bool:
-    if isinstance(text, bool):
-        return text
-    if text.lower() in _TRUE | _FALSE:
-        return text.lower() in _TRUE
-    raise typer.BadParameter(f"'{text}' is not a boolean: use true, false, 1 or 0")
-
-
 #: Boolean flags, by primary name: `spell` needs to know them to let a bare flag stand for `=true`.
 BOOLEANS = frozenset(
     {"exit-on-error", "strict-readiness", "allow-grpc", "allow-http", "allow-metrics", "grpc-reflection"}
@@ -75,34 +72,80 @@ BOOLEANS = frozenset(
 )
 
 
+#: Flags that are words by themselves.
+_BARE = frozenset({"help", "version"})
+#: Of no use to anybody: what `spell` makes of a word that belongs to no flag.
+_STRAY = "--unexpected-argument"
+
+
 def spell(arguments: Sequence[str]) -> list[str]:
-    """Arguments with every flag in its dashed spelling and every boolean flag with its value attached."""
+    """Arguments with every flag by its own name, in its dashed spelling, and every boolean flag with its value attached.
+
+    A word that is neither a flag nor the value of one becomes the value of `_STRAY`, which refuses it by name.
+    """
     spelled: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         if word == "--":
             return [*spelled, word, *rest]
+        if not word.startswith("-"):
+            spelled.append(f"{_STRAY}={word}")
+            continue
         if not word.startswith("--"):
             spelled.append(word)
             continue
         name, equals, value = word[2:].partition("=")
         name = name.replace("_", "-")
+        name = _PRIMARY.get(name, name)
         if not equals and name in BOOLEANS:
-            value = rest.pop(0) if rest and rest[0].lower() in _TRUE | _FALSE else "true"
+            value = rest.pop(0) if rest and rest[0].lower() in TRUE | FALSE else "true"
             equals = "="
         spelled.append(f"--{name}{equals}{value}")
+        if not equals and name not in _BARE:
+            spelled.extend(rest[:1])
+            del rest[:1]
     return spelled
 
 
-def _option(name: str, *also: str, text: str, panel: str, **settings: Any) -> Any:
-    names = [f"--{each}" for each in (name, *also)]
+def _option(name: str, *, text: str, panel: str, metavar: str = "TEXT", **settings: Any) -> Any:
+    also = ", ".join(f"--{alias}" for alias in ALIASES.get(name, ()))
+    text = f"{text} (also {also})" if also else text
     environment = f"STOKER_{name.replace('-', '_').upper()}"
-    return typer.Option(*names, help=text, rich_help_panel=panel, envvar=environment, show_envvar=False, **settings)
+    return typer.Option(f"--{name}", help=text, rich_help_panel=panel, envvar=environment, show_envvar=False, metavar=metavar, **settings)
 
 
-def _flag(name: str, *also: str, text: str, panel: str) -> Any:
-    return _option(name, *also, text=text, panel=panel, parser=_boolean, metavar="BOOLEAN")
+def _flag(name: str, *, text: str, panel: str) -> Any:
+    return _option(name, text=text, panel=panel, metavar="BOOL", parser=boolean)
+
+
+def _number(name: str, low: int, high: int | None = None, *, text: str, panel: str) -> Any:
+    return _option(name, text=text, panel=panel, metavar="N", parser=whole_number(low, high))
+
+
+def _time(name: str, low: float, high: float, *, text: str, panel: str) -> Any:
+    return _option(name, text=text, panel=panel, metavar="SECONDS", parser=seconds(low, high))
+
+
+def _choice(name: str, kind: type[StrEnum], *, text: str, panel: str) -> Any:
+    return _option(name, text=text, panel=panel, metavar="NAME", parser=choice(kind))
+
+
+def _path(name: str, *, text: str, panel: str) -> Any:
+    return _option(name, text=text, panel=panel, metavar="PATH")
+
+
+def _refuse_stray(words: list[str] | None) -> None:
+    """Eager, so that a missing flag is not complained about first: the stray word may well be its value."""
+    for word in words or []:
+        is_folder = os.sep in word or Path(word).is_dir()
+        raise FlagError(f"unexpected argument '{word}': " + (f"use --model_base_path={word}" if is_folder else "flags are --name=value"))
+
+
+def _print_help(context: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(context.get_help())
+        raise typer.Exit
 
 
 _REPO, _NET, _LIFE, _LOG = "Models", "Network", "Serving", "Logging"
@@ -112,56 +155,49 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
     """The typer command that builds a `ServerConfig` and passes it to `run`."""
 
     def serve(
-        model_base_path: Annotated[
-            list[Path],
-            _option(
-                "model-base-path", "model-repository", "model-store", panel=_REPO, text="Model repository; may be given several times."
-            ),
-        ],
+        model_base_path: Annotated[list[Path], _path("model-base-path", panel=_REPO, text="Model repository; may be given several times.")],
         model_control_mode: Annotated[
             ControlChoice | None,
-            _option(
+            _choice(
                 "model-control-mode",
+                ControlChoice,
                 panel=_REPO,
                 text="none: load all once. poll (default): follow the repository. explicit: load by --load-model and API only.",
             ),
         ] = None,
         loading_method: Annotated[
             LoadingMethod | None,
-            _option("loading-method", panel=_REPO, text="Adlik's form: automatic = poll, manual = load all once, then by API."),
+            _choice(
+                "loading-method", LoadingMethod, panel=_REPO, text="Adlik's form: automatic = poll, manual = load all once, then by API."
+            ),
         ] = None,
         load_model: Annotated[
             list[str] | None,
             _option("load-model", panel=_REPO, text="Load this model at start (explicit mode); may be repeated; '*' = all."),
         ] = None,
-        repository_poll_secs: Annotated[
-            float,
-            _option("repository-poll-secs", "fs-poll-wait-seconds", min=0.05, max=86400, panel=_REPO, text="Seconds between scans."),
-        ] = 15.0,
+        repository_poll_secs: Annotated[float, _time("repository-poll-secs", 0.05, 86400, panel=_REPO, text="Time between scans.")] = 15.0,
         settle_secs: Annotated[
-            float,
-            _option("settle-secs", min=0, max=3600, panel=_REPO, text="A version is taken once it has not changed for this long."),
+            float, _time("settle-secs", 0, 3600, panel=_REPO, text="A version is taken once it has not changed for this long.")
         ] = 1.0,
         model_load_thread_count: Annotated[
-            int, _option("model-load-thread-count", min=1, max=256, panel=_REPO, text="Models loading at once.")
+            int, _number("model-load-thread-count", 1, 256, panel=_REPO, text="Models loading at once.")
         ] = 4,
         model_load_retry_count: Annotated[
-            int, _option("model-load-retry-count", min=0, max=100, panel=_REPO, text="Further attempts after a failed load.")
+            int, _number("model-load-retry-count", 0, 100, panel=_REPO, text="Further attempts after a failed load.")
         ] = 0,
         snapshot_dir: Annotated[
             Path | None,
-            _option("snapshot-dir", panel=_REPO, text="Where private copies of model files are made (default: temporary folder)."),
+            _path("snapshot-dir", panel=_REPO, text="Where private copies of model files are made (default: temporary folder)."),
         ] = None,
         exit_on_error: Annotated[Switch, _flag("exit-on-error", panel=_REPO, text="End if a model fails to load at start.")] = False,
         strict_readiness: Annotated[
             Switch, _flag("strict-readiness", panel=_REPO, text="Ready needs a READY version of every wanted model.")
         ] = True,
         address: Annotated[str, _option("address", panel=_NET, text="Address that all ports bind.")] = "127.0.0.1",
-        grpc_port: Annotated[int, _option("grpc-port", min=0, max=65535, panel=_NET, text="gRPC port; 0 = any free one.")] = 8500,
-        http_port: Annotated[int, _option("http-port", "rest-api-port", min=0, max=65535, panel=_NET, text="HTTP port; 0 = any.")] = 8501,
+        grpc_port: Annotated[int, _number("grpc-port", 0, 65535, panel=_NET, text="gRPC port; 0 = any free one.")] = 8500,
+        http_port: Annotated[int, _number("http-port", 0, 65535, panel=_NET, text="HTTP port; 0 = any free one.")] = 8501,
         metrics_port: Annotated[
-            int | None,
-            _option("metrics-port", min=0, max=65535, panel=_NET, text="A port of its own for /metrics, besides the HTTP port."),
+            int | None, _number("metrics-port", 0, 65535, panel=_NET, text="A port of its own for /metrics, besides the HTTP port.")
         ] = None,
         grpc_address: Annotated[str | None, _option("grpc-address", panel=_NET, text="Instead of --address for gRPC.")] = None,
         http_address: Annotated[str | None, _option("http-address", panel=_NET, text="Instead of --address for HTTP.")] = None,
@@ -171,75 +207,94 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         allow_metrics: Annotated[Switch, _flag("allow-metrics", panel=_NET, text="Serve /metrics.")] = True,
         grpc_reflection: Annotated[Switch, _flag("grpc-reflection", panel=_NET, text="Offer gRPC server reflection.")] = False,
         ready_file: Annotated[
-            Path | None, _option("ready-file", panel=_NET, text="Write the real addresses there, as JSON, once ready.")
+            Path | None, _path("ready-file", panel=_NET, text="Write the real addresses there, as JSON, once ready.")
         ] = None,
         server_id: Annotated[str, _option("id", panel=_LIFE, text="The server's name towards clients.")] = "stoker",
         exit_timeout_secs: Annotated[
-            float, _option("exit-timeout-secs", min=0, max=86400, panel=_LIFE, text="How long in-flight work may take after SIGTERM.")
+            float, _time("exit-timeout-secs", 0, 86400, panel=_LIFE, text="How long in-flight work may take after SIGTERM.")
         ] = 30.0,
         max_queue_size: Annotated[
-            int, _option("max-queue-size", min=1, max=10_000_000, panel=_LIFE, text="Requests that may wait for one model version.")
+            int, _number("max-queue-size", 1, 10_000_000, panel=_LIFE, text="Requests that may wait for one model version.")
         ] = 1024,
         cpu_threads: Annotated[
             int | None,
-            _option("cpu-threads", min=1, max=4096, panel=_LIFE, text="CPU cores shared out among instances (default: the usable ones)."),
+            _number("cpu-threads", 1, 4096, panel=_LIFE, text="CPU cores shared out among instances (default: the usable ones)."),
         ] = None,
         http_max_input_size: Annotated[
-            int | None, _option("http-max-input-size", min=1, panel=_LIFE, text="Largest HTTP body in bytes, also once decompressed.")
+            int | None,
+            _number(
+                "http-max-input-size",
+                1,
+                panel=_LIFE,
+                text=f"Largest HTTP body in bytes, also once decompressed (default: {Limits().http_body_bytes}).",
+            ),
         ] = None,
         limit: Annotated[
             list[str] | None,
-            _option("limit", metavar="NAME=VALUE", panel=_LIFE, text="Set any other bound of the fronts, such as json_depth=64."),
+            _option("limit", metavar="NAME=N", panel=_LIFE, text="Set any other bound of the fronts, such as json_depth=64."),
         ] = None,
-        log_format: Annotated[LogFormat, _option("log-format", panel=_LOG, text="auto: text on a terminal, else JSON.")] = LogFormat.AUTO,
-        log_file: Annotated[Path | None, _option("log-file", panel=_LOG, text="Log there instead of to stderr.")] = None,
-        log_verbose: Annotated[int, _option("log-verbose", min=0, max=9, panel=_LOG, text="0 = off; 1 and up: ever more detail.")] = 0,
+        log_format: Annotated[
+            LogFormat,
+            _choice(
+                "log-format", LogFormat, panel=_LOG, text="text (also default, ISO8601), json, or auto: text on a terminal, else JSON."
+            ),
+        ] = LogFormat.AUTO,
+        log_file: Annotated[Path | None, _path("log-file", panel=_LOG, text="Log there instead of to stderr.")] = None,
+        log_verbose: Annotated[int, _number("log-verbose", 0, 9, panel=_LOG, text="0 = off; 1 and up: ever more detail.")] = 0,
         log_info: Annotated[Switch, _flag("log-info", panel=_LOG, text="Log information.")] = True,
         log_warning: Annotated[Switch, _flag("log-warning", panel=_LOG, text="Log warnings.")] = True,
         log_error: Annotated[Switch, _flag("log-error", panel=_LOG, text="Log errors.")] = True,
-        version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the version.")] = False,
+        version: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_show_version, metavar="", help="Print the version.")
+        ] = False,
+        asked_help: Annotated[
+            bool, typer.Option("--help", is_eager=True, callback=_print_help, metavar="", help="Show this and exit.")
+        ] = False,
+        stray: Annotated[list[str] | None, typer.Option(_STRAY, hidden=True, is_eager=True, callback=_refuse_stray)] = None,
     ) -> None:
         """Serves a model repository over gRPC and REST.
 
         Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
         """
         mode, models = _control(model_control_mode, loading_method, tuple(load_model or ()))
-        run(
-            ServerConfig(
-                repositories=tuple(root for given in model_base_path for root in _split_roots(given)),
-                control_mode=mode,
-                load_models=models,
-                poll_interval_s=repository_poll_secs,
-                settle_s=settle_secs,
-                exit_on_error=exit_on_error,
-                strict_readiness=strict_readiness,
-                load_concurrency=model_load_thread_count,
-                load_retries=model_load_retry_count,
-                server_id=server_id,
-                grpc_address=grpc_address or address,
-                http_address=http_address or address,
-                metrics_address=metrics_address or address,
-                grpc_port=grpc_port if allow_grpc else None,
-                http_port=http_port if allow_http else None,
-                metrics_port=metrics_port if allow_metrics else None,
-                metrics_on_http=allow_metrics,
-                grpc_reflection=grpc_reflection,
-                ready_file=ready_file,
-                exit_timeout_s=exit_timeout_secs,
-                max_queue_size=max_queue_size,
-                cpu_threads=cpu_threads,
-                snapshot_dir=snapshot_dir,
-                limits=_limits(limit or [], http_max_input_size),
-                logs=LogSettings(
-                    verbose=log_verbose,
-                    info=log_info,
-                    warning=log_warning,
-                    error=log_error,
-                    format=_FORMATS[log_format],
-                    file=log_file,
-                ),
-            )
+        if not (allow_grpc or allow_http):
+            raise FlagError("--allow-grpc=false and --allow-http=false leave nothing to serve: switch one of them on")
+        config = ServerConfig(
+            repositories=tuple(root for given in model_base_path for root in _split_roots(given)),
+            control_mode=mode,
+            load_models=models,
+            poll_interval_s=repository_poll_secs,
+            settle_s=settle_secs,
+            exit_on_error=exit_on_error,
+            strict_readiness=strict_readiness,
+            load_concurrency=model_load_thread_count,
+            load_retries=model_load_retry_count,
+            server_id=server_id,
+            grpc_address=grpc_address or address,
+            http_address=http_address or address,
+            metrics_address=metrics_address or address,
+            grpc_port=grpc_port if allow_grpc else None,
+            http_port=http_port if allow_http else None,
+            metrics_port=metrics_port if allow_metrics else None,
+            metrics_on_http=allow_metrics,
+            grpc_reflection=grpc_reflection,
+            ready_file=ready_file,
+            exit_timeout_s=exit_timeout_secs,
+            max_queue_size=max_queue_size,
+            cpu_threads=cpu_threads,
+            snapshot_dir=snapshot_dir,
+            limits=_limits(limit or [], http_max_input_size),
+            logs=LogSettings(
+                verbose=log_verbose,
+                info=log_info,
+                warning=log_warning,
+                error=log_error,
+                format=_FORMATS[log_format],
+                file=log_file,
+            ),
         )
+        _check_ports(config)
+        run(config)
 
     return serve
 
@@ -261,13 +316,21 @@ def _control(
     choice: ControlChoice | None, method: LoadingMethod | None, load_models: tuple[str, ...]
 ) -> tuple[ControlMode, tuple[str, ...]]:
     if choice is not None and method is not None:
-        raise typer.BadParameter("--model-control-mode and --loading-method say the same thing: give one of them")
+        raise FlagError("--model-control-mode and --loading-method say the same thing: give one of them")
     if method is LoadingMethod.MANUAL:
         return ControlMode.EXPLICIT, load_models or ("*",)
     mode = ControlMode(choice.value) if choice is not None else ControlMode.POLL
     if load_models and mode is not ControlMode.EXPLICIT:
-        raise typer.BadParameter("--load-model needs --model-control-mode=explicit")
+        raise FlagError("--load-model needs --model-control-mode=explicit")
     return mode, load_models
+
+
+def _check_ports(config: ServerConfig) -> None:
+    taken: dict[tuple[str, int], str] = {}
+    for name in ("grpc", "http", "metrics"):
+        address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
+        if port and (other := taken.setdefault((address, port), name)) != name:
+            raise FlagError(f"--{other}-port and --{name}-port are both {port}: each needs a port of its own")
 
 
 def _limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
@@ -277,13 +340,13 @@ def _limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limi
         name, equals, text = assignment.partition("=")
         name = name.replace("-", "_")
         if name not in kinds or not equals:
-            raise typer.BadParameter(f"--limit {assignment}: expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
+            raise FlagError(f"--limit {assignment}: expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
         try:
             values[name] = kinds[name](text)
         except ValueError:
-            raise typer.BadParameter(f"--limit {assignment}: '{text}' is not a number") from None
+            raise FlagError(f"--limit {assignment}: '{text}' is not a number") from None
         if values[name] <= 0:
-            raise typer.BadParameter(f"--limit {assignment}: must be above 0")
+            raise FlagError(f"--limit {assignment}: must be above 0")
     if http_max_input_size is not None:
         values["http_body_bytes"] = http_max_input_size
     return Limits(**values)

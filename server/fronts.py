@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.engine.interface import Engine
+from server.frontends.listen import PortInUse
 from server.server_config import ServerConfig
 
 
@@ -41,7 +42,7 @@ class Fronts:
         """Opens every front; returns where each listens, by `grpc`, `http`, `metrics`.
 
         Raises:
-            PortInUse: a port is taken. OSError: an address cannot be bound.
+            PortInUse: a port is taken; the text names the flag that sets it. OSError: an address cannot be bound.
         """
         config, engine, limits = self._config, self._engine, self._config.limits
         endpoints: dict[str, Endpoint] = {}
@@ -50,17 +51,17 @@ class Fronts:
             from server.frontends.grpc_server import GrpcFront
 
             grpc = GrpcFront(engine, limits, config.grpc_address, config.grpc_port, reflection=config.grpc_reflection)
-            endpoints["grpc"] = await self._open_one(grpc, config.grpc_address)
+            endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port")
         if config.http_port is not None:
             from server.frontends.http_server import HttpFront
 
             http = HttpFront(engine, limits, config.http_address, config.http_port, metrics=config.metrics_on_http)
-            endpoints["http"] = await self._open_one(http, config.http_address)
+            endpoints["http"] = await self._open_one(http, config.http_address, "--http-port")
         if config.metrics_port is not None:
             from server.frontends.http_server import MetricsFront
 
             metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port)
-            endpoints["metrics"] = await self._open_one(metrics, config.metrics_address)
+            endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port")
         return endpoints
 
     async def stop(self, grace_s: float) -> None:
@@ -68,7 +69,10 @@ class Fronts:
         await asyncio.gather(*(front.stop(grace_s) for front in self._open))
         self._open.clear()
 
-    async def _open_one(self, front: Front, address: str) -> Endpoint:
-        port = await front.start()
+    async def _open_one(self, front: Front, address: str, flag: str) -> Endpoint:
+        try:
+            port = await front.start()
+        except PortInUse as error:
+            raise PortInUse(f"{error}: choose another with {flag}, or 0 for any free one") from error
         self._open.append(front)
         return Endpoint(address, port)

@@ -37,15 +37,19 @@ def serve(*flags: str, env: dict[str, str] | None = None) -> "subprocess.Complet
     )
 
 
-def test_help_names_every_flag_and_exits_0():
-    done = serve("--help", env={"COLUMNS": "200", "TERM": "dumb"})
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_help_names_every_flag_and_exits_0(columns):
+    done = serve("--help", env={"COLUMNS": columns, "TERM": "dumb"})
     assert done.returncode == 0
+    assert "…" not in done.stdout
+    assert "unexpected" not in done.stdout
     for flag in (
         "--model-base-path",
         "--model-repository",
         "--grpc-port",
         "--model-control-mode",
         "--fs-poll-wait-seconds",
+        "--model-load-thread-count",
         "--ready-file",
     ):
         assert flag in done.stdout
@@ -55,10 +59,15 @@ def test_help_names_every_flag_and_exits_0():
     ("flags", "fragment"),
     [
         (["--model_base_path=x", "--no_such_flag=1"], "no-such-flag"),
-        (["--model_base_path=x", "--grpc_port=seventy"], "grpc-port"),
-        (["--model_base_path=x", "--grpc_port=70000"], "65535"),
-        (["--model_base_path=x", "--strict_readiness=perhaps"], "perhaps"),
-        (["--model_base_path=x", "--model-control-mode=sometimes"], "sometimes"),
+        (["--model_base_path=x", "--grpc_port=seventy"], "--grpc-port=seventy: expected a whole number from 0 to 65535"),
+        (["--model_base_path=x", "--grpc_port=70000"], "--grpc-port=70000: expected a whole number from 0 to 65535"),
+        (["--model_base_path=x", "--settle-secs=nan"], "--settle-secs=nan: expected seconds from 0 to 3600"),
+        (["--model_base_path=x", "--strict_readiness=perhaps"], "--strict-readiness=perhaps: expected true, false, 1 or 0"),
+        (["--model_base_path=x", "--model-control-mode=foo"], "--model-control-mode=foo: expected none, poll or explicit"),
+        (["--model_base_path=x", "--allow-grpc=0", "--allow-http=0"], "leave nothing to serve"),
+        (["--model_base_path=x", "--grpc-port=9000", "--http-port=9000"], "--grpc-port and --http-port are both 9000"),
+        (["./models"], "unexpected argument './models': use --model_base_path=./models"),
+        (["--model_base_path=x", "--exit-on-error", "perhaps"], "unexpected argument 'perhaps': flags are --name=value"),
         (["--model_base_path=x", "--limit=json_depth=deep"], "json_depth"),
         (["--model_base_path=x", "--limit=no_such=1"], "no_such"),
         (["--model_base_path=x", "--load-model=digits"], "explicit"),
@@ -84,8 +93,14 @@ def test_an_occupied_port_exits_2_and_names_it(front):
         done = serve(f"--model_base_path={SAMPLE_MODELS}", *[f"--{name}_port={number}" for name, number in ports.items()])
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()
-    assert str(port) in line
-    assert "in use" in line
+    assert f"port {port} on 127.0.0.1 is in use" in line
+    assert f"--{front}-port" in line
+
+
+def test_a_bad_value_from_the_environment_names_the_variable():
+    done = serve("--model_base_path=x", env={"STOKER_GRPC_PORT": "abc"})
+    assert done.returncode == 2
+    assert done.stderr == "serve: error: STOKER_GRPC_PORT=abc: expected a whole number from 0 to 65535\n"
 
 
 def test_triton_and_adlik_spellings_and_the_environment_mean_the_same(tmp_path):
@@ -213,6 +228,21 @@ def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
     [(status, answer)] = answers
     assert status == 200, answer
     assert json.loads(answer)["outputs"][0]["data"] == [7]
+
+
+def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable_and_the_process_ends(tmp_path):
+    models = slow_model(tmp_path / "models", delay_ms=20_000)
+    with running_server(f"--model_base_path={models}", "--exit-timeout-secs=0.3", at=tmp_path) as server:
+        answers: list[tuple[int, bytes]] = []
+        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
+        asking = threading.Thread(target=lambda: answers.append(server.get("/v2/models/slow/infer", body)))
+        asking.start()
+        wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+        assert server.stop() == 0
+        asking.join(PATIENCE_S)
+    [(status, answer)] = answers
+    assert status == 503
+    assert b"shutting down" in answer
 
 
 def test_a_second_signal_exits_1_at_once(tmp_path):
