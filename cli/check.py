@@ -51,8 +51,7 @@ def _print_model(model: "ModelReport", suggest: bool) -> None:
     policy = f", serves {model.version_policy}" if model.version_policy else ""
     print_line(f"{model.name}: {'PROBLEM' if model.problems else 'ok'} ({config}; versions {present}{policy})")
     for problem in model.problems:
-        for line in problem.splitlines():
-            print_line(f"  error: {line}")
+        print_line(f"  error: {problem}")
     for version in model.versions:
         _print_version(version, suggest)
     print_line()

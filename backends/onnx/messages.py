@@ -8,7 +8,9 @@ MAX_CHARACTERS = 4096
 
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 #: `/onnxruntime_src/.../gather.h:40 onnxruntime::Gather::Prepare(const X&, ...) const `: where in the runtime's source it happened.
-_SOURCE_PLACE = re.compile(r"\S{0,300}\.(?:cc|cpp|cxx|h|hpp|cu):\d+\s+(?:[^\n(]{0,300}\([^\n]{0,600}?\)(?: const)?(?= [A-Za-z*\[])|\w+)?\s*")
+_SOURCE_PLACE = re.compile(
+    r"\S{0,300}\.(?:cc|cpp|cxx|h|hpp|cu):\d+\s+(?:[^\n(]{0,300}\([^\n]{0,600}?\)(?: const)?(?= [A-Za-z*\[])|\w+)?\s*"
+)
 _LOAD_FROM = re.compile(r"Load model from .{0,2000}? failed:\s*")
 
 

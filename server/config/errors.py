@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from backends.api.errors import ModelLoadError
+from backends.api.errors import ModelLoadError, ServingError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,8 @@ class ConfigError(ModelLoadError):
         super().__init__("; ".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
         self.warnings = tuple(warnings)
+
+
+def problem_lines(error: ServingError) -> tuple[str, ...]:
+    """The message of `error`; one for each problem if it has several."""
+    return tuple(str(problem) for problem in error.problems) if isinstance(error, ConfigError) else (error.message,)

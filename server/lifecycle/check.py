@@ -1,7 +1,8 @@
 """Validates a model repository without serving it: what `stoker check` prints.
 
-Goes the way of a load as far as it goes without a device (scan, private copy, backend, inspection, completion, labels) and keeps what each
-step found out, so that every value of the served configuration can be explained before anything is served.
+Goes the way of a load as far as it goes without a device (scan, private copy, backend, inspection, completion, the backend's own check,
+labels, warm-up data) and keeps what each step found out, so that every value of the served configuration can be explained before anything
+is served.
 """
 
 import tempfile
@@ -15,6 +16,7 @@ from backends.api.files import ModelFiles
 from backends.api.registry import BackendRegistry
 from server.config.backend_choice import choose_backend
 from server.config.complete import complete
+from server.config.errors import ConfigError, problem_lines
 from server.config.findings import Finding, FindingKind
 from server.config.parsed import ParsedConfig
 from server.config.wire import to_pbtxt
@@ -24,6 +26,7 @@ from server.lifecycle.listing import ModelListing
 from server.lifecycle.repository import ModelRepository
 from server.lifecycle.snapshot import discard, take_snapshot
 from server.lifecycle.version_policy import wanted_versions
+from server.lifecycle.warmup import read_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class VersionReport:
 
     Attributes:
         version: Its number.
-        error: Why it would not load; None: nothing speaks against it.
+        errors: Everything that speaks against loading it.
         backend: The backend that would serve it; empty if that is not even clear.
         model_filename: The file it would load.
         notes: What the backend read from the file, such as its opset.
@@ -41,7 +44,7 @@ class VersionReport:
     """
 
     version: int
-    error: str | None = None
+    errors: tuple[str, ...] = ()
     backend: str = ""
     model_filename: str = ""
     notes: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ class ModelReport:
         name: Its name.
         has_config_file: Whether it comes with a config.pbtxt.
         version_policy: Which versions it wants served, in words.
-        error: Why none would be; None: see the versions.
+        errors: Why none would be; empty: see the versions.
         present_versions: The versions in the repository.
         versions: Those that would be served.
     """
@@ -70,15 +73,14 @@ class ModelReport:
     name: str
     has_config_file: bool
     version_policy: str = ""
-    error: str | None = None
+    errors: tuple[str, ...] = ()
     present_versions: tuple[int, ...] = ()
     versions: tuple[VersionReport, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Everything that would keep a version from being served."""
-        of_versions = tuple(f"version {report.version}: {report.error}" for report in self.versions if report.error is not None)
-        return of_versions if self.error is None else (self.error, *of_versions)
+        """Everything that would keep a version from being served, each with the version it is about."""
+        return (*self.errors, *(f"version {report.version}: {error}" for report in self.versions for error in report.errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +121,16 @@ def _check_model(listing: ModelListing, registry: BackendRegistry, area: Path) -
     present = tuple(sorted(listing.versions))
     config = listing.config
     if config is None:
-        return ModelReport(name=listing.name, has_config_file=listing.has_config_file, error=listing.error, present_versions=present)
+        return ModelReport(name=listing.name, has_config_file=listing.has_config_file, errors=listing.problems, present_versions=present)
     wanted = sorted(wanted_versions(config.version_policy, listing.versions))
-    error = None
+    errors: tuple[str, ...] = ()
     if not wanted and not isinstance(config.version_policy, NoVersions):
-        error = "no version folder such as '1' holds anything to serve"
+        errors = ("no version folder such as '1' holds anything to serve",)
     return ModelReport(
         name=listing.name,
         has_config_file=listing.has_config_file,
         version_policy=_policy_text(config.version_policy),
-        error=error,
+        errors=errors,
         present_versions=present,
         versions=tuple(_check_version(listing, config, version, registry, area) for version in wanted),
     )
@@ -137,13 +139,13 @@ def _check_model(listing: ModelListing, registry: BackendRegistry, area: Path) -
 def _check_version(listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, area: Path) -> VersionReport:
     part = listing.versions.get(version)
     if part is None:
-        return VersionReport(version=version, error="named by the version policy, but not in the repository")
+        return VersionReport(version=version, errors=("named by the version policy, but not in the repository",))
     if part.error is not None:
-        return VersionReport(version=version, error=part.error)
+        return VersionReport(version=version, errors=(part.error,))
     try:
         files = take_snapshot(part.directory, area)
     except ModelLoadError as error:
-        return VersionReport(version=version, error=error.message)
+        return VersionReport(version=version, errors=(error.message,))
     try:
         return _inspect(listing, config, version, registry, files)
     finally:
@@ -153,27 +155,35 @@ def _check_version(listing: ModelListing, config: ParsedConfig, version: int, re
 def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, files: ModelFiles) -> VersionReport:
     backend_name, model_filename = "", ""
     notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     try:
         backend, model_filename = choose_backend(config, files.sizes_bytes.keys(), registry)
         backend_name = backend.name
         facts = backend.inspect(files, model_filename)
         notes = facts.notes
         completion = complete(config, facts, backend, model_filename)
+        findings = completion.findings
         read_labels(listing.directory, completion.config)
+        for _ in read_samples(completion.config, listing.directory):
+            pass  # reading a sample is what finds its faults
     except ServingError as error:
-        reason = error.message
+        errors = problem_lines(error)
+        if isinstance(error, ConfigError):
+            findings = tuple(Finding(warning.field, FindingKind.WARNING, str(warning)) for warning in error.warnings)
     except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises is this version's problem
-        reason = f"backend '{backend_name}' raised {type(error).__name__}: {error}"
+        errors = (f"backend '{backend_name}' raised {type(error).__name__}: {error}",)
     else:
         return VersionReport(
             version=version,
             backend=backend_name,
             model_filename=model_filename,
             notes=notes,
-            findings=completion.findings,
+            findings=findings,
             suggestion=to_pbtxt(completion.config),
         )
-    return VersionReport(version=version, error=reason, backend=backend_name, model_filename=model_filename, notes=notes)
+    return VersionReport(
+        version=version, errors=errors, backend=backend_name, model_filename=model_filename, notes=notes, findings=findings
+    )
 
 
 def _policy_text(policy: VersionPolicy) -> str:
@@ -203,8 +213,8 @@ def _model_dict(model: ModelReport) -> dict[str, Any]:
 def _version_dict(report: VersionReport) -> dict[str, Any]:
     return {
         "version": report.version,
-        "ok": report.error is None,
-        "error": report.error,
+        "ok": not report.errors,
+        "errors": list(report.errors),
         "backend": report.backend,
         "model_filename": report.model_filename,
         "notes": list(report.notes),

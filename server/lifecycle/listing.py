@@ -33,7 +33,8 @@ class ModelListing:
         directory: The folder.
         root_index: Which root holds it.
         config: Its configuration as written; None if there is an `error`.
-        error: Why the model as a whole cannot be served.
+        error: Why the model as a whole cannot be served, in one line.
+        problems: What `error` is made of, each with its place; empty if there is none.
         fingerprint: Equal as long as config.pbtxt and the files beside it (labels, warm-up data) are.
         versions: By number.
         has_config_file: Whether there is a config.pbtxt.
@@ -47,6 +48,7 @@ class ModelListing:
     fingerprint: str
     versions: Mapping[int, VersionListing]
     has_config_file: bool = False
+    problems: tuple[str, ...] = ()
 
     @property
     def mark(self) -> tuple[object, ...]:

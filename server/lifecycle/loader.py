@@ -6,7 +6,7 @@ says what and where.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from backends.api.files import ModelFiles
 from backends.api.registry import BackendRegistry
 from server.config.backend_choice import choose_backend
 from server.config.complete import complete
+from server.config.errors import ConfigError
 from server.config.findings import FindingKind
 from server.config.parsed import ParsedConfig
 from server.core.model_config import Execution, ModelConfig
@@ -130,10 +131,12 @@ class VersionLoader:
     def _configure(self, source: VersionSource, files: ModelFiles) -> ModelConfig:
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
         facts = backend.inspect(files, model_filename)
-        completion = complete(source.parsed, facts, backend, model_filename)
-        for finding in completion.findings:
-            if finding.kind is FindingKind.WARNING:
-                log.warning("%s: %s", finding.field, finding.text, extra={"model": source.name, "version": source.version})
+        try:
+            completion = complete(source.parsed, facts, backend, model_filename)
+        except ConfigError as error:
+            _log_warnings(source, (str(warning) for warning in error.warnings))
+            raise
+        _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
         return completion.config
 
     def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
@@ -194,6 +197,12 @@ class _Loaded:
             except Exception:  # a plug-in may raise anything; the other instances still have to be closed
                 log.exception("closing an instance after a failed load raised")
         discard(self.files)
+
+
+def _log_warnings(source: VersionSource, warnings: Iterable[str]) -> None:
+    """Each warning says its place itself: `digits/config.pbtxt:3: parameters["x"]: ...`."""
+    for warning in warnings:
+        log.warning("%s", warning, extra={"model": source.name, "version": source.version})
 
 
 def _load_instance(backend: Backend, request: LoadRequest) -> Instance:

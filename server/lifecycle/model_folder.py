@@ -56,9 +56,16 @@ def read_version(model: int, directory: Path, version: int) -> VersionListing | 
 
 
 def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
-    """Notes on folders that look like versions and are none."""
+    """Notes on folders, and links to some, that stand where versions do and are none."""
     for name in sorted(names):
-        if parse_version(name) is None and name.lstrip("+-").isdigit():
+        if name.startswith(".") or name == WARMUP_DIR or parse_version(name) is not None:
+            continue
+        try:
+            # Following a link only tells what is behind it; nothing there is opened.
+            is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode)
+        except OSError:
+            continue
+        if is_folder:
             yield f"model '{model}': folder {shown(name)} is passed over: a version is a number from 1 without sign or leading zeros"
 
 

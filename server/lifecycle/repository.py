@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from backends.api.errors import ModelLoadError
+from server.config.errors import problem_lines
 from server.config.parsed import ParsedConfig
 from server.config.pbtxt import empty_config, parse_pbtxt
 from server.lifecycle.bounds import MAX_MODELS, MAX_VERSIONS
@@ -135,14 +136,25 @@ class ModelRepository:
 
     def _broken(self, index: int, name: str, error: str) -> ModelListing:
         directory = self.roots[index] / name
-        return ModelListing(name=name, directory=directory, root_index=index, config=None, error=error, fingerprint=error, versions={})
+        return ModelListing(
+            name=name,
+            directory=directory,
+            root_index=index,
+            config=None,
+            error=error,
+            problems=(error,),
+            fingerprint=error,
+            versions={},
+        )
 
     def _ambiguous(self, found: Sequence[ModelListing]) -> ModelListing:
         where = " and ".join(f"{listing.root_index + 1} ('{self.roots[listing.root_index].name}')" for listing in found)
+        error = f"the name is taken in model repositories {where}; it must be in one only"
         return replace(
             found[0],
             config=None,
-            error=f"the name is taken in model repositories {where}; it must be in one only",
+            error=error,
+            problems=(error,),
             fingerprint="\n".join(listing.fingerprint for listing in found),
         )
 
@@ -173,6 +185,7 @@ class ModelRepository:
             root_index=index,
             config=parsed if isinstance(parsed, ParsedConfig) else None,
             error=None if isinstance(parsed, ParsedConfig) else parsed.message,
+            problems=() if isinstance(parsed, ParsedConfig) else problem_lines(parsed),
             fingerprint=f"{content_digest(content)} {beside}",
             versions=versions,
             has_config_file=content is not None,

@@ -1,6 +1,6 @@
 """Runs a config's `model_warmup` samples on every instance before its version is READY."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +23,23 @@ def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path) ->
     Raises:
         ModelLoadError: a sample does not fit the signature, its file does not fit its shape, or running it failed.
     """
-    for sample in config.warmups:
-        item = _item(sample, config.signature, model_dir)
+    for sample, item in zip(config.warmups, read_samples(config, model_dir), strict=True):
         for instance in instances:
             processor = BatchProcessor(instance, config.signature, SystemClock())
             for _ in range(max(1, sample.count)):
                 outcome = processor.process([item]).outcomes[0]
                 if isinstance(outcome, ServingError):
                     raise ModelLoadError(f"model_warmup '{sample.name}' failed: {outcome.message}") from outcome
+
+
+def read_samples(config: ModelConfig, model_dir: Path) -> Iterator[BatchItem]:
+    """The samples as they are run, one after the other, in the order of `config.warmups`. Touches no device.
+
+    Raises:
+        ModelLoadError: a sample does not fit the signature, or its file does not fit its shape.
+    """
+    for sample in config.warmups:
+        yield _item(sample, config.signature, model_dir)
 
 
 def _item(sample: Warmup, signature: ModelSignature, model_dir: Path) -> BatchItem:

@@ -65,6 +65,19 @@ def test_folders_that_look_like_versions_and_are_none_are_noted(root: Path) -> N
     assert "model 'm': folder '0' is passed over: a version is a number from 1 without sign or leading zeros" in notes
 
 
+@pytest.mark.parametrize("name", ["latest", "v1", "1a"])
+def test_a_folder_of_another_name_beside_versions_is_noted(root: Path, name: str) -> None:
+    folder = add_model(root, "m", 1, name)
+    (folder / "current").symlink_to("1")
+    (folder / "dangling").symlink_to("nowhere")
+    (folder / "labels.txt").write_text("a")
+    (folder / ".git").mkdir()
+    (folder / "warmup").mkdir()
+    notes = ModelRepository([root]).scan().notes
+    rule = "is passed over: a version is a number from 1 without sign or leading zeros"
+    assert notes == tuple(f"model 'm': folder '{passed}' {rule}" for passed in sorted([name, "current"]))
+
+
 def test_a_file_named_like_a_version_is_no_version(root: Path) -> None:
     folder = add_model(root, "m", 1)
     (folder / "2").write_bytes(b"")

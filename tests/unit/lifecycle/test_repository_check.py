@@ -120,6 +120,61 @@ def test_links_and_missing_labels_are_problems(root: Path, backend: FakeBackend,
     )
 
 
+def test_every_problem_is_told_with_its_version(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", 1, 2, config='version_policy { all {} }\ninput { name: "z" }\noutput { name: "w" }')
+    (model,) = check(root, backend).models
+    assert [problem.partition(" ")[2].split(": ")[:3] for problem in model.problems] == [
+        [version, f"m/config.pbtxt:{line}", field]
+        for version in ("1", "2")
+        for line, field in ((2, "input[0].name"), (2, "input"), (3, "output[0].name"))
+    ]
+
+
+def test_every_problem_of_a_config_stands_alone(root: Path, backend: FakeBackend) -> None:
+    add_model(root, backend, "m", 1, config="max_batch: 1\ninptu {}")
+    assert [problem.split(": ")[0] for problem in check(root, backend).models[0].problems] == ["m/config.pbtxt:1", "m/config.pbtxt:2"]
+
+
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def test_what_a_load_would_refuse_is_refused_with_its_line_and_hides_no_warning(root: Path) -> None:
+    config = (
+        parameter("intra_op_thread_count", "lots")
+        + parameter("execution_mode", "7")
+        + "optimization { graph { level: 5 } }\n"
+        + parameter("unheard_of", "1")
+    )
+    add_onnx(root, "m", config)
+    (model,) = check_repository([root], BackendRegistry()).models
+    assert model.problems == (
+        "version 1: m/config.pbtxt:1: parameters[\"intra_op_thread_count\"]: takes a whole number from 0 (the default) to 1024, not 'lots'",
+        "version 1: m/config.pbtxt:2: parameters[\"execution_mode\"]: takes 0 (sequential) or 1 (parallel), not '7'",
+        "version 1: m/config.pbtxt:3: optimization.graph.level: takes -1 (basic), 1 (extended), 2 (none), or 0 or nothing (all), not 5",
+    )
+    (warning,) = model.versions[0].warnings
+    assert warning.startswith("m/config.pbtxt:4: parameters[\"unheard_of\"]: backend 'onnxruntime' does not read it")
+
+
+def test_an_identity_of_unlike_tensors_is_refused(root: Path) -> None:
+    (root / "m" / "1").mkdir(parents=True)
+    (root / "m" / "1" / "model.identity").touch()
+    tensors = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y"\n data_type: TYPE_INT32 dims: 2 }'
+    (root / "m" / "config.pbtxt").write_text(tensors)
+    (model,) = check_repository([root], BackendRegistry()).models
+    assert model.problems[0].startswith("version 1: m/config.pbtxt:3: output[0].data_type: output 'y' is TYPE_INT32 [2], but the input")
+
+
+def test_warm_up_data_that_does_not_fit_is_a_problem(root: Path) -> None:
+    zeros = "value { data_type: TYPE_FP32 dims: 2 zero_data: true }"
+    from_file = 'value { data_type: TYPE_FP32 dims: 2 input_data_file: "absent" }'
+    sample = f'model_warmup {{ name: "s" batch_size: 1 inputs {{ key: "a" {zeros} }} inputs {{ key: "b" {from_file} }} }}'
+    add_onnx(root, "m", sample)
+    (problem,) = check_repository([root], BackendRegistry()).models[0].problems
+    assert problem == "version 1: model_warmup 's', input 'b', input_data_file 'absent': No such file or directory"
+
+
 def test_the_report_is_json_data(root: Path, backend: FakeBackend) -> None:
     add_model(root, backend, "m", 1, config="version_policy { all {} }")
     add_model(root, backend, "bad", 1, config="nonsense")
@@ -127,6 +182,7 @@ def test_the_report_is_json_data(root: Path, backend: FakeBackend) -> None:
     data = json.loads(json.dumps(check(root, backend).to_dict()))
     assert data["ok"] is False
     assert [model["name"] for model in data["models"]] == ["bad", "m"]
+    assert data["models"][1]["versions"][0]["errors"] == []
     assert data["models"][1]["versions"][0]["findings"][0].keys() == {"field", "kind", "text"}
     assert data["notes"] == ["folder 'pictures' is passed over: it has neither a config.pbtxt nor a version folder such as '1'"]
 

@@ -1,0 +1,59 @@
+"""Loading from a folder: what is refused before a device is asked, and what is logged."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from backends.api.registry import BackendRegistry
+from server.config.errors import ConfigError
+from server.config.pbtxt import parse_pbtxt
+from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from server.observability.metrics import Metrics
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.puppet_worker import HandTimers
+
+TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y" data_type: TYPE_FP32 dims: 2 }\n'
+
+
+def parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+
+
+def load(folder: Path, config: str) -> None:
+    """Loads an identity model of that config, and closes it."""
+    version = folder / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "model.identity").touch()
+    clock, timers = FakeClock(), HandTimers()
+    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8)
+    loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), settings=settings)
+    parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
+    source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
+
+    async def load_and_close() -> None:
+        servable = await loader.load(source)
+        await servable.close()
+
+    asyncio.run(load_and_close())
+
+
+def test_a_warning_says_its_place_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "stoker.lifecycle"):
+        load(tmp_path, TENSORS + parameter("foo", "1"))
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage().startswith("m/config.pbtxt:3: parameters[\"foo\"]: backend 'identity' does not read it")
+    assert record.getMessage().count("foo") == 1
+    assert (record.model, record.version) == ("m", 1)  # type: ignore[attr-defined]
+
+
+def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = TENSORS + parameter("execute_delay_ms", "soon") + parameter("foo", "1") + parameter("fail_on", "x")
+    with caplog.at_level(logging.WARNING, "stoker.lifecycle"), pytest.raises(ConfigError) as caught:
+        load(tmp_path, config)
+    assert caught.value.message == (
+        "m/config.pbtxt:3: parameters[\"execute_delay_ms\"]: takes a number of milliseconds from 0 to 3600000, not 'soon'; "
+        "m/config.pbtxt:5: parameters[\"fail_on\"]: takes a number, not 'x'"
+    )
+    assert ["foo" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
