@@ -67,7 +67,8 @@ class ServingEngine:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         if self._requests_in_flight:
-            log.warning("the exit timeout is over", extra={"requests_in_flight": self._requests_in_flight})
+            log.warning("the exit timeout is over: answering what is left as unavailable", extra={"requests": self._requests_in_flight})
+            self._manager.abandon("the server is shutting down, and the time for answering is over")
         return max(0.0, timeout_s - (self._clock.now_ns() - started_ns) / 1e9)
 
     def is_live(self) -> bool:

@@ -70,12 +70,10 @@ class ThreadWorker:
         self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._in_flight: deque[Work] = deque()
         self.depth = max(1, instance.pipeline_depth)
-        self._threads = [
-            threading.Thread(target=self._serve, args=(BatchProcessor(instance, signature, clock),), name=f"{name}.{slot}", daemon=True)
-            for slot in range(self.depth)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._ended = [loop.create_future() for _ in range(self.depth)]
+        for slot, ended in enumerate(self._ended):
+            processor = BatchProcessor(instance, signature, clock)
+            threading.Thread(target=self._serve, args=(processor, ended), name=f"{name}.{slot}", daemon=True).start()
 
     @property
     def free_slots(self) -> int:
@@ -86,26 +84,32 @@ class ThreadWorker:
         self._inbox.put(work)
 
     async def close(self) -> None:
-        for _ in self._threads:
+        for _ in self._ended:
             self._inbox.put(None)
-        for thread in self._threads:
-            await self._loop.run_in_executor(None, thread.join)
+        # Not by joining the threads in the loop's executor: a backend that hangs would then keep the process from ending.
+        await asyncio.wait(self._ended)
         await self._loop.run_in_executor(None, self._instance.close)
 
-    def _serve(self, processor: BatchProcessor) -> None:
-        while (work := self._inbox.get()) is not None:
-            result = _run(processor, work.items)
-            try:
+    def _serve(self, processor: BatchProcessor, ended: "asyncio.Future[None]") -> None:
+        try:
+            while (work := self._inbox.get()) is not None:
+                result = _run(processor, work.items)
                 self._loop.call_soon_threadsafe(self._finished, work, result)
-            except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
-                return
-            # Nothing may keep the batch's tensors alive while the thread waits for the next one.
-            del work, result
+                # Nothing may keep the batch's tensors alive while the thread waits for the next one.
+                del work, result
+            self._loop.call_soon_threadsafe(_settle, ended)
+        except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+            return
 
     def _finished(self, work: Work, result: BatchResult) -> None:
         work.result = result
         while self._in_flight and (done := self._in_flight[0].result) is not None:
             self._in_flight.popleft().on_done(done)
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class InlineWorker:

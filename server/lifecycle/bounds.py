@@ -23,3 +23,5 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_FOLDER_ENTRIES = 65_536
 #: Files next to the version folders (labels, warm-up data) whose change makes a model load anew.
 MAX_COMPANIONS = 1024
+#: Why a version failed, in characters, as the index keeps it.
+MAX_REASON_LENGTH = 4096

@@ -117,6 +117,12 @@ class ModelManager:
         """Whether a model failed to load at start and the operator asked to end the process then."""
         return self._settings.exit_on_error and self._is_initial_over and bool(self.failed_models())
 
+    def abandon(self, why: str) -> None:
+        """Answers every request in flight as UNAVAILABLE with `why`: the time for answering is over."""
+        for servable in [known.servable for record in self._table.values() for known in record.versions.values() if known.servable]:
+            servable.abandon(why)
+        self._reconciler.abandon(why)
+
     async def stop(self, timeout_s: float) -> None:
         """Gives up loads, takes every version out of service, and waits up to `timeout_s` for requests that still hold one.
 

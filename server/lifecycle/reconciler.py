@@ -11,6 +11,7 @@ from typing import Any
 
 from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
+from server.lifecycle.bounds import MAX_REASON_LENGTH
 from server.lifecycle.loader import Loader
 from server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
 from server.lifecycle.retirement import Retirement
@@ -67,6 +68,10 @@ class Reconciler:
     async def unloads_end(self, name: str, timeout_s: float) -> None:
         """Returns when what was unloaded of model `name` is closed, or after `timeout_s`."""
         await self._retirement.wait_for(name, timeout_s)
+
+    def abandon(self, why: str) -> None:
+        """As `Retirement.abandon`."""
+        self._retirement.abandon(why)
 
     async def finish(self, timeout_s: float) -> None:
         """Waits up to `timeout_s` for the end of loads that were given up and of unloads; then closes what is still held.
@@ -163,7 +168,8 @@ class Reconciler:
         if known.loading is not loading:
             return
         known.loading = None
-        known.failed, known.reason = loading.generation, reason
+        known.failed = loading.generation
+        known.reason = reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]}..."
         self._record_failure(record.name, known)
         self.reconcile(record)
 

@@ -8,8 +8,8 @@ from server.lifecycle.servable import Servable
 
 log = logging.getLogger("stoker.lifecycle")
 
-#: How long closing may take once it is no longer waited for requests, seconds.
-CLOSE_TIMEOUT_S = 5.0
+#: How long closing may take once requests are no longer waited for, seconds: only at the end of the process.
+CLOSE_TIMEOUT_S = 0.5
 
 
 class Retirement:
@@ -35,6 +35,11 @@ class Retirement:
         tasks = [task for task, servable in self._leaving.items() if servable.name == name]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
+
+    def abandon(self, why: str) -> None:
+        """Answers whatever requests these still hold as UNAVAILABLE with `why`."""
+        for servable in self._leaving.values():
+            servable.abandon(why)
 
     async def finish(self, timeout_s: float) -> None:
         """Waits up to `timeout_s` for all to be closed, then closes the others under the requests that hold them."""

@@ -79,6 +79,10 @@ class Servable:
         if self._borrowers == 0:
             self._idle.set()
 
+    def abandon(self, why: str) -> None:
+        """Answers every request it holds as UNAVAILABLE with `why`, at once."""
+        self.scheduler.abandon(why)
+
     async def drained(self) -> None:
         """Waits for the last borrower, then closes the instances and removes the snapshot. REQUIRES: `retire` was called."""
         await self._idle.wait()

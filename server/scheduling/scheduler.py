@@ -65,6 +65,7 @@ class Scheduler:
             max_size=min(max_queue_size, config.max_enqueued_requests or max_queue_size),
         )
         self._batcher = DynamicBatcher(config.signature.max_batch_size, config.dynamic_batching)
+        self._running: set[_Pending] = set()
         self._order = ReleaseOrder[_Pending, Outcome](self._answer) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not spec.is_static)
@@ -199,6 +200,7 @@ class Scheduler:
             self._recorder.dequeued()
             entries.append(entry)
             items.append(entry.item)
+        self._running.update(entries)
         worker.submit(Work(items, lambda result: self._finished(entries, result)))
 
     def _finished(self, entries: list[_Pending], result: BatchResult) -> None:
@@ -208,8 +210,9 @@ class Scheduler:
         for entry, outcome in zip(entries, result.outcomes, strict=True):
             assert entry.request is not None
             assert entry.future is not None
-            if entry.future.cancelled():
-                continue  # counted when it was withdrawn
+            self._running.discard(entry)
+            if entry.future.done():
+                continue  # withdrawn or abandoned, and counted then
             request_ns = now_ns - entry.request.received_ns
             if isinstance(outcome, ServingError):
                 self._recorder.failed(_reason(outcome), request_ns=request_ns)
@@ -264,15 +267,29 @@ class Scheduler:
         self._timer_ns = None
         self._pump()
 
-    async def close(self) -> None:
-        """Refuses new requests, answers whatever still waits as UNAVAILABLE, waits for batches in work, and closes the workers."""
-        self._is_closed = True
-        for entry in list(self._queue):
-            assert isinstance(entry, _Pending)
+    def abandon(self, why: str) -> int:
+        """Answers every request that waits or runs as UNAVAILABLE with `why`; returns how many. Results of what runs are dropped."""
+        waiting = list(self._queue)
+        for entry in waiting:
             self._queue.remove(entry)
             self._recorder.dequeued()
-            self._recorder.failed(FailureReason.OTHER, request_ns=0)
-            self._release(entry, Unavailable(f"model '{self._config.name}' version {self._version} was unloaded"))
+        unanswered = [
+            entry for entry in (*waiting, *self._running) if isinstance(entry, _Pending) and entry.future and not entry.future.done()
+        ]
+        now_ns = self._clock.now_ns()
+        for entry in unanswered:
+            assert entry.request is not None
+            self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
+            if self._order is not None:
+                self._order.forget(entry)
+            self._answer(entry, Unavailable(why))
+        self._running.clear()
+        return len(unanswered)
+
+    async def close(self) -> None:
+        """Refuses new requests, answers whatever waits or runs as UNAVAILABLE, closes the workers when their batches have ended."""
+        self._is_closed = True
+        self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
         await asyncio.gather(*(worker.close() for worker in self._workers))
 

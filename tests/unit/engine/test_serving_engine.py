@@ -78,6 +78,9 @@ class OneModelManager:
     def index(self, ready_only: bool) -> list[IndexEntry]:
         return [IndexEntry("m", 3, VersionState.READY)]
 
+    def abandon(self, why: str) -> None:
+        self.calls.append(f"abandon: {why}")
+
     async def load(self, name: str, overrides: LoadOverrides) -> None:
         self.calls.append(f"load {name}")
 

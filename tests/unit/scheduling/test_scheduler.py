@@ -339,9 +339,26 @@ def test_closing_answers_what_still_waits_and_refuses_what_comes():
             await waiting
         with pytest.raises(Unavailable, match="being unloaded"):
             await (await rig.ask())
+        with pytest.raises(Unavailable, match="was unloaded"):
+            await running
         rig.worker.finish()
-        await running
         assert rig.worker.is_closed
+        assert (rig.log.failures, rig.log.succeeded_rows) == (["OTHER", "OTHER", "REJECTED"], [])
+
+    run(scenario())
+
+
+def test_abandoned_requests_are_answered_at_once_and_their_late_results_dropped():
+    async def scenario() -> None:
+        rig = Rig(preserve_ordering=True)
+        running, waiting = await rig.ask(), await rig.ask(size=3)
+        await rig.settle()
+        rig.scheduler.abandon("too late")
+        for task in (running, waiting):
+            with pytest.raises(Unavailable, match="too late"):
+                await task
+        rig.worker.finish()
+        assert (rig.log.failures, rig.log.succeeded_rows, rig.log.depth) == (["OTHER", "OTHER"], [], 0)
 
     run(scenario())
 
