@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.api.backend import LoadRequest
+from backends.api.backend import Arrays, LoadRequest
+from backends.api.batch import Array
 from backends.api.model import ModelSignature
 from backends.api.tensor import DataType
 from tests.fakes import onnx_models
@@ -18,12 +19,23 @@ from tests.fakes.onnx_models import same_in_and_out, signature, version_files
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One version folder and what is served from it. Every model here returns inputs as outputs, pairwise in order."""
+    """One version folder, what is served from it, and what it computes.
+
+    Attributes:
+        files: The version folder.
+        filename: The file to load.
+        signature: What is served.
+        parameters: config.pbtxt `parameters`.
+        reference: Inputs by name, each `[rows, *dims]`, to the outputs expected, likewise. None: outputs are the inputs in their order.
+        tolerance: Difference from `reference` that is allowed, relative to the expected value; 0: none at all.
+    """
 
     files: Mapping[str, bytes]
     filename: str
     signature: ModelSignature
     parameters: Mapping[str, str] = field(default_factory=dict)
+    reference: Callable[[Arrays], Mapping[str, Array]] | None = None
+    tolerance: float = 0.0
 
     def request(self, folder: Path) -> LoadRequest:
         """Writes the files below `folder`."""
@@ -36,24 +48,40 @@ class Sample:
             parameters=self.parameters,
         )
 
+    def expected(self, inputs: Arrays) -> Mapping[str, Array]:
+        """The outputs that `inputs` must give."""
+        if self.reference is not None:
+            return self.reference(inputs)
+        pairs = zip(self.signature.inputs, self.signature.outputs, strict=True)
+        return {output.name: inputs[source.name] for source, output in pairs}
+
+    def inputs(self, rows: int, seed: int) -> dict[str, Array]:
+        """Values for every input, `rows` of them; sizes that vary are 2."""
+        shape = {spec.name: tuple(2 if size < 0 else size for size in spec.dims) for spec in self.signature.inputs}
+        batch = (rows,) if self.signature.is_batched else ()
+        return {
+            spec.name: values(spec.datatype, (*batch, *shape[spec.name]), seed + place) for place, spec in enumerate(self.signature.inputs)
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSamples:
     """What a backend can do, by example.
 
     Attributes:
-        echo: A model of one input `x` and one output `y` of a datatype and dims (-1: variable), with max_batch_size.
-        datatypes: Those the backend serves.
-        pair: `a`, `b` FP32 [2] in, `p`, `q` out.
-        failing: Like `echo` of INT64 [2], but `execute` fails where a row holds 13.
+        model: A model of one input `x` and one output `y` of a datatype and dims (-1: variable), with max_batch_size; None where this
+            backend has no such model, and then the tests that need it are skipped.
+        datatypes: Those the backend serves. A model of any other must be refused, where there is one.
+        whole: Any model, best with several inputs and outputs.
+        failing: A model of `x` and `y` INT64 [2] whose `execute` fails where a row holds 13; None where no model of this backend can fail.
         unreadable: Version folders that must be refused, by what is wrong with them.
     """
 
-    echo: Callable[[DataType, tuple[int, ...], int], Sample]
+    model: Callable[[DataType, tuple[int, ...], int], Sample | None]
     datatypes: frozenset[DataType]
-    pair: Sample
-    failing: Sample
+    whole: Sample
     unreadable: Mapping[str, Mapping[str, bytes]]
+    failing: Sample | None = None
 
 
 def _onnx_shape(dims: tuple[int, ...], max_batch_size: int) -> list[int | str]:
@@ -104,23 +132,23 @@ def _identity(served: ModelSignature, **parameters: str) -> Sample:
 
 SAMPLES: dict[str, BackendSamples] = {
     "onnxruntime": BackendSamples(
-        echo=_onnx_echo,
+        model=_onnx_echo,
         datatypes=frozenset(DataType),
-        pair=_onnx_pair(),
+        whole=_onnx_pair(),
         failing=_onnx_failing(),
         unreadable=_onnx_unreadable(),
     ),
     "identity": BackendSamples(
-        echo=lambda datatype, dims, max_batch_size: _identity(same_in_and_out(datatype, dims, max_batch_size)),
+        model=lambda datatype, dims, max_batch_size: _identity(same_in_and_out(datatype, dims, max_batch_size)),
         datatypes=frozenset(DataType),
-        pair=_identity(PAIR),
+        whole=_identity(PAIR),
         failing=_identity(same_in_and_out(DataType.INT64), fail_on="13"),
         unreadable={"no file": {"other.txt": b"text"}},
     ),
 }
 
 
-def values(datatype: DataType, shape: tuple[int, ...], seed: int) -> np.ndarray:
+def values(datatype: DataType, shape: tuple[int, ...], seed: int) -> Array:
     """An array of `shape` with values that tell elements apart."""
     rng = np.random.default_rng(seed)
     if datatype.is_bytes:
