@@ -122,12 +122,13 @@ class TensorCompleter:
 
     def _forbids_batching(self, known: FileTensor, side: str) -> bool:
         """Whether the config batches but this tensor cannot be; notes it."""
-        if self.message.max_batch_size == 0 or known.shape is None or known.shape[:1] == (-1,):
+        if self.message.max_batch_size == 0 or known.shape is None or known.shape[:1] in ((-1,), (self.message.max_batch_size,)):
             return False
         self.report.error(
             "max_batch_size",
             f"{self.message.max_batch_size}, but {side} '{known.name}' of the file has shape {list(known.shape)}; "
-            "batching needs an open first dimension (-1); write max_batch_size: 0 and the whole shape as dims",
+            "batching needs an open first dimension (-1), or one fixed to max_batch_size; "
+            "write max_batch_size: 0 and the whole shape as dims",
         )
         return True
 

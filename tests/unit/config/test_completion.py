@@ -139,6 +139,11 @@ def test_optional_inputs_of_the_file_are_optional() -> None:
     assert not completed(insists, facts).config.signature.inputs[0].optional
 
 
+def test_a_batch_dimension_fixed_to_max_batch_size_is_one() -> None:
+    facts = ModelFacts((FileTensor("x", FP32, (4, 8)),), (FileTensor("y", FP32, (-1, 10)),))
+    assert completed("max_batch_size: 4", facts).config.signature.inputs == (TensorSpec("x", FP32, (8,)),)
+
+
 def test_a_file_that_tells_nothing_needs_a_full_config() -> None:
     assert problems_of("", SILENT) == [
         "m/config.pbtxt:1: input: must be written: the model file does not tell it",
@@ -195,7 +200,8 @@ def test_a_shape_unknown_to_the_file_is_taken_from_the_config() -> None:
         (
             "\nmax_batch_size: 8",
             ModelFacts((FileTensor("x", FP32, (1, 8)),), (FileTensor("y", FP32, (-1, 10)),)),
-            "2: max_batch_size: 8, but input 'x' of the file has shape [1, 8]; batching needs an open first dimension (-1); "
+            "2: max_batch_size: 8, but input 'x' of the file has shape [1, 8]; "
+            "batching needs an open first dimension (-1), or one fixed to max_batch_size; "
             "write max_batch_size: 0 and the whole shape as dims",
         ),
         (
