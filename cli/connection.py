@@ -1,6 +1,7 @@
-"""A client for the length of one command; its errors become the command's."""
+"""A client for the length of one command; its errors become the command's, in words for people."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,6 +10,18 @@ from cli.failure import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
     from stoker_client import Client
+
+
+_CAUSES = (
+    ("connection refused", "connection refused; is the server running?"),
+    (
+        "expected settings frame|http1.x server|illegal (request|status) line",
+        "the URL's scheme does not match the port: grpc:// goes to the gRPC port (8500 unless set), http:// to the HTTP port (8501)",
+    ),
+    ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
+    ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
+)
+_NOT_SERVING = re.compile(r"'(?P<name>[^']+)' (has no available versions|version \d+ is not at ready state)")
 
 
 @contextmanager
@@ -30,6 +43,29 @@ def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Clie
         try:
             yield client
         except stoker_client.ConnectionFailed as error:
-            raise CommandFailed(f"cannot connect to {url}: {error.message}", ExitCode.CANNOT_CONNECT) from error
+            raise CommandFailed(f"cannot connect to {url}: {_cause(error.message)}", ExitCode.CANNOT_CONNECT) from error
         except stoker_client.StokerError as error:
-            raise CommandFailed(error.message or type(error).__name__) from error
+            text = error.message.removeprefix("[request id: <id_unknown>] ") or type(error).__name__
+            raise CommandFailed(text + _reasons(client, text)) from error
+
+
+def _cause(text: str) -> str:
+    """What the libraries' words about a failed connection mean."""
+    for sign, cause in _CAUSES:
+        if re.search(sign, text, re.IGNORECASE):
+            return cause
+    return text
+
+
+def _reasons(client: "Client", text: str) -> str:
+    """Why a model that has no version to serve has none, from the repository's index; empty where that is not the failure."""
+    import stoker_client
+
+    named = _NOT_SERVING.search(text)
+    if named is None:
+        return ""
+    try:
+        entries = [entry for entry in client.index() if entry["name"] == named["name"] and entry["reason"]]
+    except stoker_client.StokerError:
+        return ""  # the first error is the one to report
+    return "".join(f"; version {entry['version']}: {entry['reason']}" if entry["version"] else f"; {entry['reason']}" for entry in entries)

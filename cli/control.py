@@ -53,6 +53,10 @@ def unload(
 ) -> None:
     """Take a model out of service."""
     with connected(url, api_key, timeout) as client:
+        # Servers take the unloading of what does not exist for done; here it is a slip of the pen.
+        known = sorted({str(entry["name"]) for entry in client.index()})
+        if model not in known:
+            raise CommandFailed(f"no model '{model}' in the repository; it has {', '.join(known) or 'none'}")
         client.unload(model, unload_dependents=dependents)
     if as_json:
         print_json({"model": model, "loaded": False})

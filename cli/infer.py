@@ -66,6 +66,7 @@ def infer(
         facts = {name: _facts(result, name, array, top) for name, array in values.items()}
         print_json({"model": result.model_name, "version": result.model_version, "outputs": facts})
     elif top is not None:
+        print_line(_heading(result))
         found = [(name, *best) for name, array in values.items() for best in _top(array, top)]
         rows = [[name, str(row), str(place), f"{value:.6g}"] for name, row, place, value in found]
         print_table(("output", "row", "place", "value"), rows, numeric=frozenset({"row", "place", "value"}))
@@ -76,11 +77,15 @@ def infer(
 def _print(result: "InferResult", values: dict[str, Any]) -> None:
     import numpy as np
 
-    print_line(f"{result.model_name} version {result.model_version}")
+    print_line(_heading(result))
     for name, array in values.items():
         print_line(f"{name}  {result.info[name].datatype}{list(array.shape)}")
         for line in np.array2string(array, precision=6, suppress_small=True, threshold=200, max_line_width=120).splitlines():
             print_line(f"  {line}")
+
+
+def _heading(result: "InferResult") -> str:
+    return f"{result.model_name} version {result.model_version}"
 
 
 def _shown(result: "InferResult", name: str) -> Any:

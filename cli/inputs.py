@@ -63,7 +63,10 @@ def _read(name: str, value: str, datatype: str, shape: Sequence[int], pictures: 
         array = _from_json(name, _load_json(path), datatype)
     else:
         array = _from_json(name, _literal(name, value, datatype), datatype)
-    return _typed(_fit(array, shape), datatype)
+    array = _fit(array, shape)
+    if array.ndim == 0 and shape:
+        raise CommandFailed(f"--input {name}: got a single value; the model takes {datatype}{list(shape)}, such as [1, 2]", ExitCode.USAGE)
+    return _typed(array, datatype)
 
 
 def _picture(name: str, path: Path, datatype: str, shape: Sequence[int], pictures: PictureOptions) -> Array:
@@ -103,6 +106,8 @@ def _literal(name: str, text: str, datatype: str) -> Any:
 
 
 def _from_json(name: str, value: Any, datatype: str) -> Array:
+    if not _is_even(value):
+        raise CommandFailed(f"--input {name}: lists of one level differ in length; expected the same number of elements", ExitCode.USAGE)
     try:
         if datatype == "BYTES":
             return np.asarray(value, dtype=np.object_)
@@ -113,6 +118,15 @@ def _from_json(name: str, value: Any, datatype: str) -> Array:
         return np.asarray(value, dtype=target)
     except (TypeError, ValueError, OverflowError) as error:
         raise CommandFailed(f"--input {name} does not hold {datatype} values: {error}", ExitCode.USAGE) from error
+
+
+def _is_even(value: Any) -> bool:
+    """Whether nested lists make an array: all of one level equally long."""
+    try:
+        np.asarray(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _cast(name: str, array: Array, datatype: str) -> Array:

@@ -6,7 +6,8 @@ Commands import what they need when they run, so that `stoker --help` needs neit
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib.metadata import version as installed_version
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -16,12 +17,16 @@ from cli.describe import config, metadata, version
 from cli.failure import CommandFailed, ExitCode
 from cli.infer import infer
 from cli.models import models
-from cli.output import printable
+from cli.output import print_line, printable
 from cli.status import status
+
+#: Options with a value that every command which talks to a server takes.
+_SHARED = ("--url", "--api-key", "--timeout")
 
 app = typer.Typer(
     name="stoker",
-    help="Serve models, and talk to servers that do. --url (or STOKER_URL) says which; flags may be spelled with - or _.",
+    help="Serve models, and talk to servers that do. --url (or STOKER_URL) says which: before the command or after it, as --api-key, "
+    "--timeout and --json. Flags may be spelled with - or _.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -29,7 +34,13 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
+def _root(
+    context: typer.Context,
+    is_version_asked: Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")] = False,
+) -> None:
+    if is_version_asked:
+        print_line(f"stoker {installed_version('stoker')}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -50,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if words[:1] == ["serve"]:
         _serve(words[1:])
     try:
-        code = app(_spelled(words), prog_name="stoker", standalone_mode=False)
+        code = app(_hoisted(_spelled(words)), prog_name="stoker", standalone_mode=False)
     except CommandFailed as failure:
         _fail(failure.message, failure.exit_code)
     except typer.Abort:
@@ -82,6 +93,14 @@ def _spelled(words: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
     return [*spelled, *words[end:]]
+
+
+def _hoisted(words: Sequence[str]) -> list[str]:
+    """`--url X models` as `models --url X`: what every command takes may stand before it too."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in (*_SHARED, "--json"):
+        at += 1 if "=" in words[at] or words[at] == "--json" else 2
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]] if at < len(words) else list(words)
 
 
 def _fail(message: str, code: ExitCode) -> NoReturn:

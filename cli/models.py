@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from cli.connection import connected
 from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Timeout, Url
-from cli.output import print_json, print_table
+from cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from stoker_client import Client
 
-_COLUMNS = ("model", "version", "state", "backend", "platform", "reason")
+_COLUMNS = ("model", "version", "state", "backend", "platform")
 
 
 def models(url: Url = DEFAULT_URL, as_json: AsJson = False, api_key: ApiKey = None, timeout: Timeout = DEFAULT_TIMEOUT_S) -> None:
@@ -19,7 +19,12 @@ def models(url: Url = DEFAULT_URL, as_json: AsJson = False, api_key: ApiKey = No
     if as_json:
         print_json(rows)
     else:
-        print_table(_COLUMNS, [[row[column] or "-" for column in _COLUMNS] for row in rows])
+        print_table(_COLUMNS, [[row[column] or "-" for column in _COLUMNS] for row in rows], spare=("platform", "backend"))
+        # Below the table: a reason is a sentence, and a column would fold it.
+        for row in rows:
+            if row["reason"]:
+                version = f" version {row['version']}" if row["version"] else ""
+                print_line(f"{row['model']}{version}: {row['reason']}")
 
 
 def _row(entry: dict[str, Any]) -> dict[str, str]:

@@ -1,16 +1,19 @@
 """What commands print on stdout: tables on a terminal, aligned text in a pipe, JSON on request."""
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 STATE_STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow", "UNAVAILABLE": "red", "yes": "green", "no": "red"}
+#: Between two columns of a drawn table.
+_GAP = 3
 
 
 def print_json(value: Any) -> None:
-    """Prints `value` as JSON."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Prints `value` as JSON; numbers that JSON does not have become the strings `NaN`, `Infinity`, `-Infinity`."""
+    sys.stdout.write(json.dumps(_sayable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def print_line(text: str = "") -> None:
@@ -18,11 +21,24 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: frozenset[str] = frozenset()) -> None:
-    """Prints a table; the columns named in `numeric` are aligned to the right. Cells that name a state are coloured on a terminal."""
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numeric: frozenset[str] = frozenset(),
+    spare: Sequence[str] = (),
+) -> None:
+    """Prints a table. On a terminal cells that name a state are coloured, and only the last column may fold.
+
+    Args:
+        columns: Headings.
+        rows: Cells, as many in each row.
+        numeric: Columns to align to the right.
+        spare: Columns to leave out, in this order, of a terminal that is too narrow; a line below says which.
+    """
     cells = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _print_rich(columns, cells, numeric)
+        _print_rich(columns, cells, numeric, spare)
         return
     widths = [max(len(column), *(len(row[at]) for row in cells)) if cells else len(column) for at, column in enumerate(columns)]
     for row in [[column.upper() for column in columns], *cells]:
@@ -32,18 +48,48 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeri
         print_line("  ".join(aligned).rstrip())
 
 
-def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: frozenset[str]) -> None:
+def _sayable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sayable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: frozenset[str], spare: Sequence[str]) -> None:
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    console = Console(file=sys.stdout)
+    widths = {
+        column: max(len(column), *(cell_len(row[at]) for row in cells)) if cells else len(column) for at, column in enumerate(columns)
+    }
+    dropped: list[str] = []
+    while _table_width(widths, dropped) > console.width and len(dropped) < len(spare):
+        dropped.append(spare[len(dropped)])
+    last = [column for column in columns if column not in dropped][-1]
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+        if column not in dropped:
+            table.add_column(column, justify="right" if column in numeric else "left", overflow="fold", no_wrap=column != last)
     for row in cells:
-        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
-    Console(file=sys.stdout).print(table)
+        shown = [cell for cell, column in zip(row, columns, strict=True) if column not in dropped]
+        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in shown))
+    # Wider than the terminal if it must be: a name that the terminal wraps is whole, one that is cut is not.
+    console.width = max(console.width, _table_width({**widths, last: len(last)}, dropped))
+    console.print(table)
+    if dropped:
+        print_line(f"left out for want of width: {', '.join(dropped)} (see --json)")
+
+
+def _table_width(widths: Mapping[str, int], dropped: Sequence[str]) -> int:
+    shown = [width for column, width in widths.items() if column not in dropped]
+    return sum(shown) + _GAP * (len(shown) - 1)
 
 
 def printable(text: str) -> str:

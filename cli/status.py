@@ -25,6 +25,7 @@ _COLUMNS = {
     "rows/s": "rows_per_s",
 }
 _NUMERIC = frozenset(_COLUMNS) - {"model", "version"}
+_SPARE = ("rows/s", "rows", "queue ms", "compute ms", "rows/batch")
 
 Interval = Annotated[
     float,
@@ -64,7 +65,7 @@ def _print(facts: Mapping[str, Any]) -> None:
     print_line(f"live: {_yes(facts['live'])}   ready: {_yes(facts['ready'])}")
     print_line()
     rows = [[_cell(model[key]) for key in _COLUMNS.values()] for model in facts["models"]]
-    print_table(tuple(_COLUMNS), rows, numeric=_NUMERIC)
+    print_table(tuple(_COLUMNS), rows, numeric=_NUMERIC, spare=_SPARE)
 
 
 def _by_version(statistics: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:

@@ -1,8 +1,10 @@
 """Each command's output, its exit code, and its one line of error."""
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import grpc
 import numpy as np
@@ -26,10 +28,11 @@ def test_models_are_listed_with_backend_and_reason(stoker, fake):
     ran = stoker("models")
     assert ran.code == 0
     header, *rows = [line.split() for line in ran.out.splitlines()]
-    assert header == ["MODEL", "VERSION", "STATE", "BACKEND", "PLATFORM", "REASON"]
+    assert header == ["MODEL", "VERSION", "STATE", "BACKEND", "PLATFORM"]
     assert rows == [
-        ["echo", "3", "READY", "-", "-", "-"],  # version 3 has no config route in the fake: as if unloaded meanwhile
-        ["broken", "-", "-", "-", "-", "no", "such", "file"],
+        ["echo", "3", "READY", "-", "-"],  # version 3 has no config route in the fake: as if unloaded meanwhile
+        ["broken", "-", "-", "-", "-"],
+        ["broken:", "no", "such", "file"],
     ]
 
 
@@ -43,6 +46,19 @@ def test_tables_on_a_terminal_are_drawn(stoker, fake, monkeypatch):
     ran = stoker("models", "--url", fake.grpc_url)
     assert "echo" in ran.out
     assert "─" in ran.out
+
+
+@pytest.mark.parametrize("columns", [80, 60, 40])
+def test_a_narrow_terminal_folds_neither_names_nor_headings(stoker, fake, monkeypatch, columns):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = "a-model-with-a-name-of-forty-characters-"
+    monkeypatch.setitem(STATISTICS, "name", name)
+    ran = stoker("status", "--interval", "0")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", ran.out)
+    assert ["model", "version", "requests", "failed"] in [line.split()[:4] for line in plain.splitlines()]
+    assert name in plain
+    assert "left out for want of width: rows/s, rows" in ran.out
 
 
 def test_control_characters_of_a_server_do_not_reach_the_terminal(stoker, fake):
@@ -131,6 +147,9 @@ def test_unload_says_so(stoker, fake):
         (["load", "echo", "--config", "[1]"], 1, "JSON list"),
         (["metadata", "other"], 1, "no route /v2/models/other"),
         (["metadata", "echo", "--version", "-1"], 2, "--version"),
+        (["unload", "other"], 1, "no model 'other' in the repository; it has broken, echo"),
+        (["infer", "echo", "--input", "x=[[1], [1, 2]]"], 2, "--input x: lists of one level differ in length"),
+        (["infer", "echo", "--input", "x=5"], 2, "--input x: got a single value; the model takes FP32[-1, 4]"),
     ],
 )
 def test_failures_are_one_line_and_an_exit_code(stoker, fake, words, code, text):
@@ -147,6 +166,48 @@ def test_a_server_that_is_not_there_exits_3(stoker, scheme):
     ran = stoker("status", "--url", f"{scheme}://127.0.0.1:1")
     assert ran.code == 3
     assert ran.err.startswith(f"stoker: error: cannot connect to {scheme}://127.0.0.1:1: ")
+
+
+def test_a_refused_connection_asks_whether_the_server_runs(stoker):
+    for url in ("grpc://127.0.0.1:1", "http://127.0.0.1:1"):
+        assert stoker("status", "--url", url).err == (
+            f"stoker: error: cannot connect to {url}: connection refused; is the server running?\n"
+        )
+
+
+def test_a_scheme_that_does_not_match_the_port_is_named(stoker, fake):
+    for url in (fake.grpc_url.replace("grpc", "http"), fake.http_url.replace("http", "grpc")):
+        ran = stoker("status", "--url", url)
+        assert ran.code == 3
+        assert "the URL's scheme does not match the port" in ran.err
+
+
+def test_the_id_that_nobody_gave_is_not_shown(stoker, fake):
+    fake.failures.append(Failure(400, grpc.StatusCode.INVALID_ARGUMENT, "[request id: <id_unknown>] bad"))
+    assert stoker("metadata", "echo").err == "stoker: error: bad\n"
+
+
+def test_a_model_without_versions_is_reported_with_its_reason(stoker, fake):
+    text = "Request for unknown model: 'broken' has no available versions"
+    fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, text))
+    assert stoker("metadata", "broken").err == f"stoker: error: {text}; no such file\n"
+
+
+def test_what_every_command_takes_may_stand_before_it(stoker, fake, monkeypatch):
+    monkeypatch.delenv("STOKER_URL")
+    ran = stoker("--url", fake.http_url, "--api_key=k", "--json", "metadata", "echo")
+    assert json.loads(ran.out)["name"] == "echo"
+    assert fake.headers["authorization"] == "Bearer k"
+
+
+def test_the_version_is_an_option_too(stoker):
+    assert stoker("--version").out == f"stoker {version('stoker')}\n"
+
+
+def test_json_has_no_numbers_that_json_does_not_know(stoker, fake):
+    ran = stoker("infer", "echo", "--input", "x=[NaN, Infinity, -Infinity, 1]", "--json")
+    found = json.loads(ran.out, parse_constant=pytest.fail)
+    assert found["outputs"]["x"]["data"] == [["NaN", "Infinity", "-Infinity", 1.0]]
 
 
 def test_the_api_key_comes_from_flag_or_environment(stoker, fake, monkeypatch):
@@ -216,7 +277,8 @@ def test_infer_as_json(stoker, fake):
 
 def test_infer_shows_the_largest_values_of_each_row(stoker, fake):
     ran = stoker("infer", "echo", "--input", "x=[[1, 9, 3, 4], [7, 0, 8, 0]]", "--top", "2")
-    assert [line.split() for line in ran.out.splitlines()[1:]] == [
+    assert ran.out.splitlines()[0] == "echo version 3"
+    assert [line.split() for line in ran.out.splitlines()[2:]] == [
         ["x", "0", "1", "9"],
         ["x", "0", "3", "4"],
         ["x", "1", "2", "8"],
