@@ -1,0 +1,43 @@
+"""The backend that CONTRIBUTING.md walks through does what the page says."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.api.backend import Backend, LoadRequest
+from backends.api.candidate import Candidate
+from backends.api.errors import ModelLoadError
+from backends.api.model import ModelFacts
+from backends.api.tensor import DataType
+from tests.fakes.onnx_models import same_in_and_out, version_files
+
+PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def backend() -> Backend:
+    written = [textwrap.dedent(block) for block in re.findall(r"   ```python\n(.*?)   ```", PAGE.read_text(), re.DOTALL)]
+    room: dict[str, Any] = {}
+    exec("\n".join(written[:2]), room)
+    made = room["DoubleBackend"]()
+    assert isinstance(made, Backend)
+    return made
+
+
+def test_the_backend_of_the_page_doubles_its_input(backend: Backend, tmp_path: Path) -> None:
+    files = version_files(tmp_path, {"model.double": b""})
+    request = LoadRequest(model_name="m", version=1, files=files, model_filename="model.double", signature=same_in_and_out())
+    found = backend.load(request).execute({"x": np.array([[1, 2]], np.float32)}, ["y"])
+    assert found["y"].tolist() == [[2, 4]]
+    with pytest.raises(ModelLoadError, match=r"no file 'model\.double'"):
+        backend.load(LoadRequest(model_name="m", version=1, files=version_files(tmp_path, {}), model_filename="model.double",
+                                 signature=same_in_and_out()))  # fmt: skip
+
+
+def test_the_backend_of_the_page_checks_its_tensors(backend: Backend) -> None:
+    candidate = Candidate(facts=ModelFacts(inputs=None, outputs=None), signature=same_in_and_out(DataType.INT64))
+    assert [misfit.field for misfit in backend.check(candidate)] == ["input[0].data_type", "output[0].data_type"]
