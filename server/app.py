@@ -6,6 +6,7 @@ Stop: ready turns false, the fronts take no new work, what is in flight finishes
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Coroutine, Mapping
 from importlib.metadata import version
@@ -17,6 +18,7 @@ import uvloop
 from backends.api.clock import SystemClock
 from backends.api.cpu import usable_cores
 from backends.api.registry import BackendRegistry
+from server.core.daemon_thread import any_left
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
 from server.fronts import Endpoint, Fronts
@@ -52,18 +54,25 @@ def run(config: ServerConfig) -> int:
     """
     try:
         with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
-            return uvloop.run(_serve(config, area, sink))
+            code = uvloop.run(_serve(config, area, sink))
     except RepositoryUnreadable as error:
         raise StartError(str(error)) from error
     except OSError as error:  # PortInUse among them, whose text says it all
         raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    if any_left():
+        # A backend hangs in a load or a batch. Everything of ours is closed; taking the interpreter down around native code may crash.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     shutdown = Shutdown(asyncio.get_running_loop())
-    manager, engine = _build(config, area, sink)
-    fronts = Fronts(engine, config)
     ready_file = ReadyFile(config.ready_file)
+    repository = ModelRepository(config.repositories)
+    repository.check_roots()
+    manager, engine = _build(config, repository, area, sink)
+    fronts = Fronts(engine, config)
     asked = asyncio.create_task(shutdown.asked.wait())
     is_refused = False
     try:
@@ -97,7 +106,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
             log.info("stopped")
 
 
-def _build(config: ServerConfig, area: Path, sink: Logs) -> tuple[ModelManager, ServingEngine]:
+def _build(config: ServerConfig, repository: ModelRepository, area: Path, sink: Logs) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
     metrics = Metrics(clock)
     loader = VersionLoader(
@@ -117,7 +126,7 @@ def _build(config: ServerConfig, area: Path, sink: Logs) -> tuple[ModelManager, 
         load_concurrency=config.load_concurrency,
         load_retries=config.load_retries,
     )
-    manager = ModelManager(ModelRepository(config.repositories), loader, metrics, clock, settings)
+    manager = ModelManager(repository, loader, metrics, clock, settings)
     engine = ServingEngine(
         manager, metrics, clock, name=config.server_id, version=version("stoker"), max_bytes_in_flight=config.limits.bytes_in_flight
     )

@@ -6,13 +6,12 @@ occupied port or an unreadable repository, always with one line that says which.
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
-
-from server.flags import command, spell
-from server.server_config import ServerConfig
 from server.shutdown import exit_quietly_on_signal
+
+if TYPE_CHECKING:
+    from server.server_config import ServerConfig
 
 USAGE_ERROR = 2
 
@@ -20,6 +19,11 @@ USAGE_ERROR = 2
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
     exit_quietly_on_signal()
+    # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
+    import typer
+
+    from server.flags import command, spell
+
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.command(name="serve")(command(_run))
     words = spell(sys.argv[1:] if arguments is None else arguments)
@@ -32,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _run(config: ServerConfig) -> None:
+def _run(config: "ServerConfig") -> None:
     # Imported late: --help, --version and a bad flag need none of the server.
     from server.app import StartError, run
 

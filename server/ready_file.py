@@ -1,6 +1,7 @@
 """The file that tells scripts where the server listens, written once it is ready (docs/adr/0005)."""
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -19,9 +20,14 @@ class ReadyFile:
         """Removes what an earlier run left.
 
         Raises:
-            OSError: the path cannot be used.
+            OSError: the path cannot be used; found out before anything is loaded.
         """
         self._path = path
+        if path is not None:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "the ready file is a folder", str(path))
+            if not os.access(path.parent, os.W_OK | os.X_OK):
+                raise OSError(errno.ENOENT, "the ready file's folder does not exist or cannot be written", str(path))
         self.remove()
 
     async def write_once_ready(self, engine: Engine, facts: Mapping[str, object]) -> None:

@@ -18,6 +18,7 @@ from backends.api.batch import BatchItem, BatchProcessor, BatchResult
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed
 from backends.api.model import ModelSignature
+from server.core.daemon_thread import NAME_PREFIX, in_daemon_thread
 
 log = logging.getLogger("stoker.execution")
 
@@ -73,7 +74,7 @@ class ThreadWorker:
         self._ended = [loop.create_future() for _ in range(self.depth)]
         for slot, ended in enumerate(self._ended):
             processor = BatchProcessor(instance, signature, clock)
-            threading.Thread(target=self._serve, args=(processor, ended), name=f"{name}.{slot}", daemon=True).start()
+            threading.Thread(target=self._serve, args=(processor, ended), name=f"{NAME_PREFIX}{name}.{slot}", daemon=True).start()
 
     @property
     def free_slots(self) -> int:
@@ -88,7 +89,7 @@ class ThreadWorker:
             self._inbox.put(None)
         # Not by joining the threads in the loop's executor: a backend that hangs would then keep the process from ending.
         await asyncio.wait(self._ended)
-        await self._loop.run_in_executor(None, self._instance.close)
+        await in_daemon_thread("close", self._instance.close)
 
     def _serve(self, processor: BatchProcessor, ended: "asyncio.Future[None]") -> None:
         try:

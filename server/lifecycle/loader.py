@@ -22,6 +22,7 @@ from server.config.complete import complete
 from server.config.errors import ConfigError
 from server.config.findings import FindingKind
 from server.config.parsed import ParsedConfig
+from server.core.daemon_thread import in_daemon_thread
 from server.core.model_config import Execution, ModelConfig
 from server.core.timers import Timers
 from server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
@@ -101,15 +102,14 @@ class VersionLoader:
         self._settings = settings
 
     async def load(self, source: VersionSource) -> Servable:
-        loop = asyncio.get_running_loop()
-        loading = loop.run_in_executor(None, self._load, source)
+        loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
         try:
             loaded = await asyncio.shield(loading)
         except asyncio.CancelledError:
             # A thread cannot be interrupted: wait for it, and leave nothing of it behind.
             await asyncio.wait([loading])
             if loading.exception() is None:
-                await loop.run_in_executor(None, loading.result().discard)
+                await in_daemon_thread("discard", loading.result().discard)
             raise
         return self._assemble(source.version, loaded)
 
@@ -122,7 +122,7 @@ class VersionLoader:
             backend = self._registry.get(loaded.config.backend)
             for request in self._requests(loaded.config, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
-            warm(loaded.config, loaded.instances, source.model_dir)
+            warm(loaded.config, loaded.instances, source.model_dir, self._clock)
         except BaseException:
             loaded.discard()
             raise

@@ -86,9 +86,16 @@ class Reconciler:
     def fail_model(self, record: ModelRecord, error: str) -> None:
         """Notes why the model as a whole cannot be loaded; what serves goes on."""
         if record.error != error:
-            log.error("model '%s' cannot be loaded: %s", record.name, error, extra={"model": record.name})
+            log.error(
+                "model '%s' cannot be loaded%s: %s",
+                record.name,
+                " (what is loaded goes on serving)" if record.ready_versions() else "",
+                error,
+                extra={"model": record.name},
+            )
             self._recorder.load_failed(record.name, None)
         record.error = error
+        self._report(record)
 
     def forget(self, record: ModelRecord, version: int) -> None:
         """Drops a version of which nothing is left to say."""
@@ -204,6 +211,10 @@ class Reconciler:
             if known.reported is not known.state:
                 known.reported = known.state
                 self._recorder.state(record.name, known.version, known.state)
+            is_stale = record.is_stale(known)
+            if known.reported_stale is not is_stale:
+                known.reported_stale = is_stale
+                self._recorder.reload_failed(record.name, known.version, is_stale)
 
     def _record_failure(self, name: str, known: VersionRecord) -> None:
         self._recorder.load_failed(name, known.version)

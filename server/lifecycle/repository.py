@@ -39,11 +39,24 @@ class ModelRepository:
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        self.roots = tuple(roots)
+        # The same folder given twice is one root, not a conflict of every model with itself.
+        self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()
         self._parsed: dict[Path, tuple[bytes, ParsedConfig | ModelLoadError]] = {}
+
+    def check_roots(self) -> None:
+        """Looks whether the roots can be read, without looking at their models.
+
+        Raises:
+            RepositoryUnreadable: one cannot.
+        """
+        for root in self.roots:
+            try:
+                os.scandir(root).close()
+            except OSError as error:
+                raise RepositoryUnreadable(f"model repository '{root}' cannot be read: {error.strerror or error}") from error
 
     def scan(self) -> RepositorySnapshot:
         """Everything that is there now. A root that has become unreadable counts as it was last seen.

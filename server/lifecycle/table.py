@@ -53,6 +53,7 @@ class VersionRecord:
         draining: Servables out of the table that requests still hold, or that are being closed.
         has_served: Whether it was ever READY.
         reported: The state that metrics were last told.
+        reported_stale: What metrics were last told of `ModelRecord.is_stale`.
     """
 
     version: int
@@ -65,6 +66,7 @@ class VersionRecord:
     draining: int = 0
     has_served: bool = False
     reported: VersionState | None = None
+    reported_stale: bool = False
 
     @property
     def state(self) -> VersionState:
@@ -138,6 +140,10 @@ class ModelRecord:
         )
         return wants_none and not self.error
 
+    def is_stale(self, record: VersionRecord) -> bool:
+        """Whether `record` serves although something newer should: its last reload failed."""
+        return record.servable is not None and bool(self.error or record.reason)
+
     def failures(self) -> list[str]:
         """What keeps wanted versions from serving as they should, one text each."""
         if self.error:
@@ -157,11 +163,12 @@ class ModelRecord:
     def _reason(self, record: VersionRecord) -> str:
         match record.state:
             case VersionState.READY:
-                trouble = record.reason or self.error
-                return f"reload failed: {trouble}" if trouble else ""
+                trouble = self.error or record.reason
+                return f"reload FAILED: {trouble}" if trouble else ""
             case VersionState.FAILED:
                 return record.reason
             case VersionState.UNLOADED:
-                return self.error or UNLOADED_REASON
+                # The error of the model stands with what serves, if anything does.
+                return UNLOADED_REASON if self.ready_versions() else self.error or UNLOADED_REASON
             case _:
                 return ""

@@ -7,7 +7,7 @@ import numpy as np
 
 from backends.api.backend import Instance
 from backends.api.batch import Array, BatchItem, BatchProcessor
-from backends.api.clock import SystemClock
+from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.model import ModelSignature
 from backends.api.tensor import element_count
@@ -17,7 +17,7 @@ from server.core.model_config import ModelConfig, Warmup, WarmupInput
 WARMUP_FOLDER = "warmup"
 
 
-def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path) -> None:
+def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, clock: Clock) -> None:
     """Runs every sample on every instance.
 
     Raises:
@@ -25,7 +25,7 @@ def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path) ->
     """
     for sample, item in zip(config.warmups, read_samples(config, model_dir), strict=True):
         for instance in instances:
-            processor = BatchProcessor(instance, config.signature, SystemClock())
+            processor = BatchProcessor(instance, config.signature, clock)
             for _ in range(max(1, sample.count)):
                 outcome = processor.process([item]).outcomes[0]
                 if isinstance(outcome, ServingError):

@@ -83,6 +83,9 @@ class Metrics:
             name = FURTHER_MODELS
         failures[name] = failures.get(name, 0) + 1
 
+    def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
+        self._entry(name, version).is_reload_failed = is_failed
+
     def forget(self, name: str, version: int) -> None:
         self._series.versions.pop((name, version), None)
         if not any(model == name for model, _ in self._series.versions):

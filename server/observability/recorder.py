@@ -53,5 +53,8 @@ class ServerRecorder(Protocol):
     def load_failed(self, name: str, version: int | None) -> None:
         """A load or reload failed."""
 
+    def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
+        """Whether a version that serves is one whose last reload failed; told whenever it changes."""
+
     def forget(self, name: str, version: int) -> None:
         """A version is gone from the repository: its series end."""

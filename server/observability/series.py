@@ -33,12 +33,14 @@ class VersionSeries:
         statistics: Its counts.
         state: None until a state was reported.
         load_s: Seconds of its last good load; None until there was one.
+        is_reload_failed: Whether it serves although its last reload failed.
     """
 
     labels: Labels
     statistics: VersionStatistics
     state: VersionState | None = None
     load_s: float | None = None
+    is_reload_failed: bool = False
 
 
 def _none_yet() -> int:

@@ -64,14 +64,16 @@ def _version_gauges(versions: Sequence[VersionSeries]) -> Iterator[Metric]:
     depth = Metric("stoker_queue_depth", "Requests that wait in the queue now.", "gauge")
     load = Metric("stoker_model_load_duration_seconds", "Time of the last good load.", "gauge")
     states = Metric("stoker_model_state", "1 for the state a version is in, 0 for every other state.", "gauge")
+    stale = Metric("stoker_model_reload_failed", "1 for a version that serves although its last reload failed.", "gauge")
     for version in versions:
+        stale.add_sample("stoker_model_reload_failed", version.labels, int(version.is_reload_failed))
         depth.add_sample("stoker_queue_depth", version.labels, version.statistics.queue_depth)
         if version.load_s is not None:
             load.add_sample("stoker_model_load_duration_seconds", version.labels, version.load_s)
         if version.state is not None:
             for state in VersionState:
                 states.add_sample("stoker_model_state", {**version.labels, "state": state.value}, int(state is version.state))
-    yield from (depth, load, states)
+    yield from (depth, load, states, stale)
 
 
 def _histogram_family(name: str, text: str, rows: Sequence[tuple[VersionSeries, Histogram]], divisor: int) -> Metric:

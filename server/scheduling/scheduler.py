@@ -30,6 +30,8 @@ class _Pending(QueueEntry):
     item: BatchItem | None = None
     future: asyncio.Future[Outcome] | None = None
     dispatched_ns: int = 0
+    #: Whether its outcome was recorded: that happens before it is released, where `preserve_ordering` holds it back.
+    is_counted: bool = False
 
 
 class Scheduler:
@@ -214,6 +216,7 @@ class Scheduler:
             if entry.future.done():
                 continue  # withdrawn or abandoned, and counted then
             request_ns = now_ns - entry.request.received_ns
+            entry.is_counted = True
             if isinstance(outcome, ServingError):
                 self._recorder.failed(_reason(outcome), request_ns=request_ns)
             else:
@@ -251,7 +254,7 @@ class Scheduler:
             self._recorder.dequeued()
         if self._order is not None:
             self._order.forget(entry)
-        if entry.future.cancelled():
+        if entry.future.cancelled() and not entry.is_counted:
             self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - entry.request.received_ns)
 
     def _arm(self, wake_ns: int | None) -> None:
@@ -279,6 +282,7 @@ class Scheduler:
         now_ns = self._clock.now_ns()
         for entry in unanswered:
             assert entry.request is not None
+            entry.is_counted = True
             self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
             if self._order is not None:
                 self._order.forget(entry)

@@ -183,6 +183,7 @@ class FakeRecorder:
         history: Every state, in order.
         loads: Seconds of every good load.
         failures: Every failed load.
+        stale: Versions that serve although their last reload failed.
     """
 
     def __init__(self) -> None:
@@ -190,6 +191,7 @@ class FakeRecorder:
         self.history: list[tuple[str, int, VersionState]] = []
         self.loads: list[tuple[str, int, float]] = []
         self.failures: list[tuple[str, int | None]] = []
+        self.stale: set[tuple[str, int]] = set()
 
     def version(self, name: str, version: int, tags: Mapping[str, str]) -> object:
         raise AssertionError("the manager counts no requests")
@@ -200,6 +202,12 @@ class FakeRecorder:
 
     def loaded(self, name: str, version: int, *, seconds: float) -> None:
         self.loads.append((name, version, seconds))
+
+    def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
+        if is_failed:
+            self.stale.add((name, version))
+        else:
+            self.stale.discard((name, version))
 
     def load_failed(self, name: str, version: int | None) -> None:
         self.failures.append((name, version))

@@ -72,6 +72,7 @@ def test_help_names_every_flag_and_exits_0(columns):
         (["--model_base_path=x", "--limit=no_such=1"], "no_such"),
         (["--model_base_path=x", "--load-model=digits"], "explicit"),
         ([], "model-base-path"),
+        (["--model_base_path=model_repos", "--ready_file=/no/such/x", "--grpc_port=0", "--http_port=0"], "/no/such/x"),
         (["--model_base_path=/no/such/folder", "--grpc_port=0", "--http_port=0"], "/no/such/folder"),
     ],
 )
@@ -231,7 +232,7 @@ def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
 
 
 def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable_and_the_process_ends(tmp_path):
-    models = slow_model(tmp_path / "models", delay_ms=20_000)
+    models = slow_model(tmp_path / "models", delay_ms=600_000)
     with running_server(f"--model_base_path={models}", "--exit-timeout-secs=0.3", at=tmp_path) as server:
         answers: list[tuple[int, bytes]] = []
         body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()

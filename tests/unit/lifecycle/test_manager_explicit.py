@@ -76,7 +76,7 @@ async def test_a_failed_reload_says_why_and_leaves_the_old_one() -> None:
     with pytest.raises(ModelLoadError, match=r"^failed to load 'm', version 1: model\.onnx: truncated$"):
         await bench.manager.load("m", PLAIN)
     assert bench.manager.resolve("m", None) is bench.loader.loaded[0]
-    assert bench.index() == [("m", 1, "READY", "reload failed: model.onnx: truncated")]
+    assert bench.index() == [("m", 1, "READY", "reload FAILED: model.onnx: truncated")]
     assert bench.manager.is_ready()
     bench.loader.errors.clear()
     await bench.manager.load("m", PLAIN)

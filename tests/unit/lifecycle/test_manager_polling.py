@@ -161,13 +161,15 @@ async def test_a_failed_reload_shows_its_reason_beside_ready_until_it_is_mended(
     bench.models["m"].versions[1] = "b"
     bench.loader.errors["m", 1] = ModelLoadError("corrupt")
     await bench.rescan()
-    assert bench.index() == [("m", 1, "READY", "reload failed: corrupt")]
+    assert bench.index() == [("m", 1, "READY", "reload FAILED: corrupt")]
+    assert bench.recorder.stale == {("m", 1)}
     assert bench.recorder.failures == [("m", 1)]
     assert bench.recorder.states["m", 1] is VersionState.READY
     assert bench.manager.is_ready()
     bench.models["m"].versions[1] = "a"
     await bench.rescan()
     assert bench.index() == [("m", 1, "READY", "")], "the change was taken back"
+    assert bench.recorder.stale == set()
     assert len(bench.loader.loaded) == 1
 
 
@@ -177,13 +179,27 @@ async def test_a_broken_config_leaves_what_serves_and_is_noticed_once() -> None:
     bench.models["m"].error, bench.models["m"].config = "m/config.pbtxt:1: typo", "d"
     await bench.rescan()
     await bench.rescan()
-    assert bench.index() == [("m", 1, "READY", "reload failed: m/config.pbtxt:1: typo")]
+    assert bench.index() == [("m", 1, "READY", "reload FAILED: m/config.pbtxt:1: typo")]
+    assert bench.recorder.stale == {("m", 1)}
     assert bench.recorder.failures == [("m", None)]
     assert bench.manager.is_ready()
     bench.models["m"].error, bench.models["m"].config = None, "c"
     await bench.rescan()
     assert bench.index() == [("m", 1, "READY", "")]
     assert len(bench.loader.loaded) == 1
+
+
+@in_loop
+async def test_the_newest_trouble_stands_with_what_serves_and_not_with_what_was_unloaded() -> None:
+    bench = await Bench({"m": FakeModel()}).started()
+    bench.models["m"].versions[2] = "a"
+    await bench.rescan()
+    bench.models["m"].versions[2] = "b"
+    bench.loader.errors["m", 2] = ModelLoadError("corrupt")
+    await bench.rescan()
+    bench.models["m"].error, bench.models["m"].config = "m/config.pbtxt:1: typo", "d"
+    await bench.rescan()
+    assert bench.index() == [("m", 1, "UNLOADED", "unloaded"), ("m", 2, "READY", "reload FAILED: m/config.pbtxt:1: typo")]
 
 
 @in_loop

@@ -328,6 +328,23 @@ def test_under_preserve_ordering_a_cancelled_request_holds_up_nobody():
     run(scenario())
 
 
+def test_a_request_cancelled_while_its_answer_is_held_back_is_counted_once():
+    async def scenario() -> None:
+        rig = Rig(workers=2, preserve_ordering=True)
+        first = await rig.ask()
+        await rig.settle()
+        second = await rig.ask()
+        await rig.settle()
+        rig.workers[1].finish()
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        rig.workers[0].finish()
+        await first
+        assert (rig.log.succeeded_rows, rig.log.failures) == ([1, 1], [])
+
+    run(scenario())
+
+
 def test_closing_answers_what_still_waits_and_refuses_what_comes():
     async def scenario() -> None:
         rig = Rig()
