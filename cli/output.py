@@ -28,7 +28,7 @@ def print_table(
     numeric: frozenset[str] = frozenset(),
     spare: Sequence[str] = (),
 ) -> None:
-    """Prints a table. On a terminal cells that name a state are coloured, and only the last column may fold.
+    """Prints a table. On a terminal cells that name a state are coloured, and only the last column may fold, if no other can be spared.
 
     Args:
         columns: Headings.
@@ -76,12 +76,14 @@ def _print_rich(columns: Sequence[str], cells: Sequence[Sequence[str]], numeric:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for column in columns:
         if column not in dropped:
-            table.add_column(column, justify="right" if column in numeric else "left", overflow="fold", no_wrap=column != last)
+            table.add_column(
+                column, justify="right" if column in numeric else "left", overflow="fold", no_wrap=bool(spare) or column != last
+            )
     for row in cells:
         shown = [cell for cell, column in zip(row, columns, strict=True) if column not in dropped]
         table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in shown))
     # Wider than the terminal if it must be: a name that the terminal wraps is whole, one that is cut is not.
-    console.width = max(console.width, _table_width({**widths, last: len(last)}, dropped))
+    console.width = max(console.width, _table_width(widths if spare else {**widths, last: len(last)}, dropped))
     console.print(table)
     if dropped:
         print_line(f"left out for want of width: {', '.join(dropped)} (see --json)")

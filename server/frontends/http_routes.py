@@ -32,6 +32,8 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JSON_TYPE = "application/json"
 _MODEL = "/v2/models/{model}"
 _VERSION = "/versions/{version}"
+#: Groups the routes that exist to say no in the protocol's way.
+_NOT_OFFERED = "not offered"
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class RestRoutes:
             exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
         )
         app.add_route("/docs", _docs, include_in_schema=False)
+        app.add_route("/", _to_docs, include_in_schema=False)
         add = _Adder(app)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         add("health", "GET", "/v2/health/live", self.live, "Liveness", schemas.Live)
@@ -71,8 +74,8 @@ class RestRoutes:
             add("models", "GET", f"{path}/config", self.model_config, "Model configuration", None)
             add("models", "GET", f"{path}/stats", self.statistics, "Model statistics", schemas.ModelStatisticsAnswer)
             add("inference", "POST", f"{path}/infer", self.infer, "Inference", schemas.InferAnswer, schemas.InferRequestBody)
-            add("settings", "GET", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
-            add("settings", "POST", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
+            add(_NOT_OFFERED, "GET", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
+            add(_NOT_OFFERED, "POST", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
         for root in ("/v2/repository", "/v2/repository/{repository}"):
             index = (self.index, "Repository index", list[schemas.IndexEntryAnswer], schemas.IndexRequestBody)
             add("repository", "POST", f"{root}/index", *index)
@@ -80,12 +83,12 @@ class RestRoutes:
             add("repository", "POST", f"{root}/models/{{model}}/unload", self.unload, "Unload a model", None, schemas.UnloadRequestBody)
         for root in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
             for path in (root, f"{root}/region/{{region}}"):
-                add("shared memory", "GET", f"{path}/status", self.shared_memory_status, "Registered regions (none)", None)
-                add("shared memory", "POST", f"{path}/unregister", self.shared_memory_unregister, "Unregister", None)
-            add("shared memory", "POST", f"{root}/region/{{region}}/register", self.no_shared_memory, "Register (not offered)", None)
+                add(_NOT_OFFERED, "GET", f"{path}/status", self.shared_memory_status, "Registered regions (none)", None)
+                add(_NOT_OFFERED, "POST", f"{path}/unregister", self.shared_memory_unregister, "Unregister", None)
+            add(_NOT_OFFERED, "POST", f"{root}/region/{{region}}/register", self.no_shared_memory, "Register (not offered)", None)
         for method in ("GET", "POST"):
-            add("settings", method, "/v2/trace/setting", self.no_trace, "Trace settings (not offered)", None)
-            add("settings", method, "/v2/logging", self.no_log_settings, "Log settings (not offered)", None)
+            add(_NOT_OFFERED, method, "/v2/trace/setting", self.no_trace, "Trace settings (not offered)", None)
+            add(_NOT_OFFERED, method, "/v2/logging", self.no_log_settings, "Log settings (not offered)", None)
         if self._metrics:
             add("server", "GET", "/metrics", self.metrics, "Prometheus metrics", None)
         return app
@@ -265,6 +268,10 @@ def _message(message: Any) -> Response:
 
 async def _docs(_request: Request) -> Response:
     return Response(files("server.frontends").joinpath("pages/api.html").read_bytes(), media_type="text/html; charset=utf-8")
+
+
+async def _to_docs(_request: Request) -> Response:
+    return Response(status_code=307, headers={"location": "docs"})  # relative: right behind a path prefix, too
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:

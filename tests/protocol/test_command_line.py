@@ -134,6 +134,15 @@ def test_the_ready_file_names_the_real_ports_and_goes_at_shutdown(tmp_path):
         assert not ready.exists()
 
 
+def test_a_browser_at_the_root_is_led_to_the_api_page(tmp_path):
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
+        with urllib.request.urlopen(f"http://{server.http}/", timeout=PATIENCE_S) as page:
+            assert page.url == f"http://{server.http}/docs"
+            assert b'href="data:' in page.read()
+        assert server.get("/no/such/page")[0] == 404
+        assert "/" not in server.json("/openapi.json")["paths"]
+
+
 def test_off_a_terminal_the_table_is_text_and_every_log_line_one_json_object(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", at=tmp_path) as server:
         server.get("/v2/models/absent")
