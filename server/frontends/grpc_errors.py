@@ -1,7 +1,10 @@
-"""Ends a gRPC call with the status that an error maps to."""
+"""Ends a gRPC call with the status that an error maps to.
+
+The status is set, and the handler returns: `context.abort` would raise an exception that gRPC's own call state holds on to, in a cycle with
+every frame it went through, and so keep the refused request in memory until the next full collection.
+"""
 
 import logging
-from typing import NoReturn
 
 import grpc
 import grpc.aio
@@ -11,19 +14,35 @@ from server.frontends.status import kserve_status, retry_after_seconds
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 _INTERNAL_TEXT = "internal error: see the server's log"
+#: gRPC drops a status text that takes more than 2 KiB on the wire, with a line of its own on stderr.
+_TEXT_BYTES = 1900
 _log = logging.getLogger(__name__)
 
 
-async def abort(context: grpc.aio.ServicerContext, error: ServingError) -> NoReturn:
-    """Ends the call with `error`; `retry-after` goes along as trailing metadata where trying again makes sense."""
+def refuse(context: grpc.aio.ServicerContext, error: ServingError) -> None:
+    """Sets the status of `error`; `retry-after` goes along as trailing metadata where trying again makes sense."""
     after = retry_after_seconds(error)
-    trailing = () if after is None else (("retry-after", after),)
-    await context.abort(_CODES[kserve_status(error).grpc], error.message, trailing)
-    raise AssertionError("abort returned")
+    if after is not None:
+        context.set_trailing_metadata((("retry-after", after),))
+    context.set_code(_CODES[kserve_status(error).grpc])
+    context.set_details(_cut(error.message))
 
 
-async def abort_unexpected(context: grpc.aio.ServicerContext, method: str) -> NoReturn:
-    """Ends the call for a defect of the server: the traceback goes to the log, nothing of it to the client."""
+def refuse_unexpected(context: grpc.aio.ServicerContext, method: str) -> None:
+    """Sets the status for a defect of the server: the traceback goes to the log, nothing of it to the client."""
     _log.exception("%s failed unexpectedly", method)
-    await context.abort(grpc.StatusCode.INTERNAL, _INTERNAL_TEXT)
-    raise AssertionError("abort returned")
+    context.set_code(grpc.StatusCode.INTERNAL)
+    context.set_details(_INTERNAL_TEXT)
+
+
+def _cut(text: str) -> str:
+    """As much of `text` as reaches a client: printable ASCII takes one byte on the wire, any other byte of its UTF-8 form takes three."""
+    # No character takes more than twelve.
+    if len(text) * 12 <= _TEXT_BYTES:
+        return text
+    size = 0
+    for at, character in enumerate(text):
+        size += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if size > _TEXT_BYTES:
+            return f"{text[:at]}..."
+    return text

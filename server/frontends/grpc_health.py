@@ -25,7 +25,8 @@ class Health:
     async def check(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> health_pb2.HealthCheckResponse:
         status = self._status(request.service)
         if status == _UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            context.set_details("no such service")
         return health_pb2.HealthCheckResponse(status=status)
 
     async def watch(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> None:

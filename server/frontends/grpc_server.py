@@ -13,13 +13,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from backends.api.errors import InvalidRequest, ServingError
+from backends.api.errors import InvalidRequest, ServingError, TooLarge
 from server.engine.interface import Engine
 from server.frontends.grpc_call import GrpcCall, GrpcStreamCall, deadline_of
-from server.frontends.grpc_errors import abort, abort_unexpected
+from server.frontends.grpc_errors import refuse, refuse_unexpected
 from server.frontends.grpc_health import SERVICE as HEALTH_SERVICE
 from server.frontends.grpc_health import Health
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
+from server.frontends.kserve.wire import check_control_request
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
 from server.pb import grpc_service_pb2 as pb
@@ -78,7 +80,7 @@ class GrpcFront:
         methods: dict[str, grpc.RpcMethodHandler] = {}
         for method in _DESCRIPTOR.methods:
             if method.name == "ModelInfer":
-                handler = grpc.unary_unary_rpc_method_handler(self._model_infer, None, pb.ModelInferResponse.SerializeToString)
+                handler = grpc.unary_unary_rpc_method_handler(self._model_infer, None, _serialise)
             elif method.name == "ModelStreamInfer":
                 handler = grpc.stream_stream_rpc_method_handler(
                     self._model_stream_infer, None, pb.ModelStreamInferResponse.SerializeToString
@@ -90,34 +92,46 @@ class GrpcFront:
             methods[method.name] = handler
         return grpc.method_handlers_generic_handler(_DESCRIPTOR.full_name, methods)
 
-    async def _model_infer(self, data: bytes, context: grpc.aio.ServicerContext) -> pb.ModelInferResponse:
+    async def _model_infer(self, data: bytes, context: grpc.aio.ServicerContext) -> pb.ModelInferResponse | bytes | None:
         try:
             return await self._service.inference.model_infer(data, deadline_of(context, self._engine))
         except ServingError as error:
-            await abort(context, error)
+            refuse(context, error)
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
-            await abort_unexpected(context, "ModelInfer")
+            refuse_unexpected(context, "ModelInfer")
+        return None
 
     async def _model_stream_infer(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         try:
             await self._service.stream_inference.model_stream_infer(GrpcStreamCall(context, self._engine))
         except ServingError as error:
-            await abort(context, error)
+            refuse(context, error)
         except Exception:  # noqa: BLE001 - as above
-            await abort_unexpected(context, "ModelStreamInfer")
+            refuse_unexpected(context, "ModelStreamInfer")
 
-    def _unary(self, name: str, run: _Method, request: type[Message]) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[Message]]:
-        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message:
+    def _unary(
+        self, name: str, run: _Method, request: type[Message]
+    ) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[Message | None]]:
+        most_bytes = self._limits.grpc_message_bytes if name == "RepositoryModelLoad" else self._limits.control_bytes
+
+        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | None:
             try:
-                try:
-                    message = request.FromString(data)
-                except DecodeError:
-                    raise InvalidRequest(f"the request is not a valid {request.DESCRIPTOR.name} message") from None
-                return await run(message, GrpcCall(context, self._engine))
+                with Reservation(self._engine) as reservation:
+                    # Held to the end: a load keeps the files it came with until then, in the message and in what is made of it.
+                    reservation.take(2 * len(data))
+                    if len(data) > most_bytes:
+                        raise TooLarge(f"{request.DESCRIPTOR.name} of {len(data)} bytes exceeds the limit of {most_bytes} bytes")
+                    check_control_request(data, self._limits)
+                    try:
+                        message = request.FromString(data)
+                    except DecodeError:
+                        raise InvalidRequest(f"the request is not a valid {request.DESCRIPTOR.name} message") from None
+                    return await run(message, GrpcCall(context, self._engine))
             except ServingError as error:
-                await abort(context, error)
+                refuse(context, error)
             except Exception:  # noqa: BLE001 - as above
-                await abort_unexpected(context, name)
+                refuse_unexpected(context, name)
+            return None
 
         return handle
 
@@ -137,6 +151,11 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 7_200_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
+
+
+def _serialise(answer: pb.ModelInferResponse | bytes) -> bytes:
+    # A large answer is made as bytes at once, in a thread.
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def _snake(name: str) -> str:

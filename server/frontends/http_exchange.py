@@ -1,15 +1,13 @@
 """One HTTP exchange at ASGI level: reading the body under the limits, sending an answer, naming an error."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import orjson
 
 from backends.api.errors import ServingError, TooLarge
-from server.engine.interface import Engine
 from server.frontends.http_compression import ENCODINGS, UnsupportedEncoding, decompress
-from server.frontends.kserve.inference import no_room
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.status import kserve_status, retry_after_seconds
 
@@ -22,32 +20,6 @@ INTERNAL_TEXT = "internal error: see the server's log"
 
 class ClientGone(Exception):
     """The client went away before its request was complete: nobody is left to answer."""
-
-
-class Reservation:
-    """What one request holds of the budget of bytes in flight; a context manager that gives all of it back."""
-
-    __slots__ = ("_engine", "_held_bytes")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._held_bytes = 0
-
-    def take(self, size_bytes: int) -> None:
-        """Takes `size_bytes` more.
-
-        Raises:
-            Overloaded: they do not fit.
-        """
-        if not self._engine.reserve(size_bytes):
-            raise no_room(size_bytes)
-        self._held_bytes += size_bytes
-
-    def __enter__(self) -> "Reservation":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._engine.release(self._held_bytes)
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits) -> bytes:

@@ -6,12 +6,13 @@ from typing import Final
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
 from server.engine.interface import Engine
 from server.frontends.http_compression import choose_encoding, compress
-from server.frontends.http_exchange import HeaderList, Receive, Reservation, Scope, Send, read_body, send_response
+from server.frontends.http_exchange import HeaderList, Receive, Scope, Send, read_body, send_response
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.validation import SignatureCheck
 from server.frontends.limits import Limits
 from server.frontends.strict_json import memory_cost

@@ -18,11 +18,12 @@ from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
 from server.frontends import http_schemas as schemas
 from server.frontends.http_call import HttpCall
-from server.frontends.http_exchange import INTERNAL_TEXT, ClientGone, Reservation, error_body, error_response, read_body
+from server.frontends.http_exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
 from server.frontends.http_infer import HttpInfer
 from server.frontends.http_repository import load_request, unload_request
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name, parse_version
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.strict_json import parse_bounded

@@ -4,6 +4,7 @@ A front refuses what exceeds a bound before it allocates for it. The budget of b
 engine (`Engine.reserve`); its size stands here with the others.
 """
 
+import math
 from dataclasses import dataclass, fields
 
 MIB = 1 << 20
@@ -22,12 +23,15 @@ class Limits:
         stream_requests: Requests of one ModelStreamInfer stream that may be in work; reading pauses above it.
         stream_responses: Responses of one streamed request that may wait to be sent.
         http_body_bytes: Largest HTTP body, as sent and after decompression.
+        control_bytes: Largest control request (all but infer and load), over HTTP and gRPC.
         json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
         json_depth: Nesting of JSON arrays and objects.
         json_objects: `{` in a JSON text.
         json_arrays: `[` in a JSON text.
         json_values: `,` in a JSON text, which bounds the number of its values.
-        decode_inline_bytes: JSON text or compressed body up to which decoding stays on the event loop; a larger one goes to a thread.
+        string_elements: Elements of BYTES tensors in one request; each takes some 64 bytes of memory, however short it is.
+        decode_inline_bytes: Size of what is decoded or encoded (JSON, typed or compressed data) up to which that stays on the event
+            loop; more goes to a thread.
         header_bytes: All header fields of an HTTP request together.
         header_count: Header fields of an HTTP request.
         url_bytes: Request target of an HTTP request.
@@ -55,11 +59,13 @@ class Limits:
     stream_requests: int = 64
     stream_responses: int = 16
     http_body_bytes: int = 128 * MIB
+    control_bytes: int = 64 * 1024
     json_bytes: int = 64 * MIB
     json_depth: int = 100
     json_objects: int = 65_536
     json_arrays: int = 2_000_000
     json_values: int = 10_000_000
+    string_elements: int = 4_000_000
     decode_inline_bytes: int = 256 * 1024
     header_bytes: int = 64 * 1024
     header_count: int = 100
@@ -81,7 +87,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            if getattr(self, item.name) <= 0:
-                raise ValueError(f"limit {item.name} must be positive, got {getattr(self, item.name)}")
+            value = getattr(self, item.name)
+            # Not a number is neither positive nor not, and switches off every comparison it is in.
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"limit {item.name} must be positive and finite, got {value}")
         if self.grpc_message_bytes > (1 << 31) - 1:
             raise ValueError(f"limit grpc_message_bytes must be at most 2147483647 (gRPC's own bound), got {self.grpc_message_bytes}")

@@ -3,8 +3,8 @@
 The infer path runs for every request of every size, so it sets fields directly and makes no object it does not need.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from server.frontends.kserve.parameters import (
     read_parameters,
     refuse_shared_memory,
 )
-from server.frontends.kserve.tensor_bytes import array_from_bytes, array_to_bytes, object_array
+from server.frontends.kserve.string_elements import declared_count
+from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_to_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
@@ -45,10 +46,21 @@ _CONTENTS = {
 #: Types that travel in a wider field, and so may come out of range.
 _NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
 _NO_CLASSIFICATIONS: Mapping[str, int] = {}
+_NO_LABELS: Mapping[str, Sequence[str]] = {}
+#: The tag of `raw_output_contents` on the wire.
+_RAW_OUTPUT_TAG = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2
+
+
+class Target(NamedTuple):
+    """What a request asks for and is checked against: all of its decoding that needs the engine."""
+
+    model_version: int | None
+    check: SignatureCheck
+    received_ns: int
 
 
 class GrpcCodec:
-    """Translates the infer messages. Confined to: the event loop."""
+    """Translates ModelInferRequest. Confined to: the event loop, but for `build`."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -61,16 +73,46 @@ class GrpcCodec:
         Raises:
             ServingError: it contradicts the protocol, the limits or the model's signature, or reaches no READY model.
         """
+        return self.build(self.target(message), message, message.raw_input_contents, size_bytes, deadline_ns)
+
+    def target(self, message: pb.ModelInferRequest) -> Target:
+        """What `message` asks for.
+
+        Raises:
+            ServingError: it reaches no READY model.
+        """
         received_ns = self._engine.now_ns()
-        name, version_text, request_id = message.model_name, message.model_version, message.id
+        name, version_text = message.model_name, message.model_version
         version = parse_version(version_text, name) if version_text else None
+        return Target(version, self._checks.find(name, version), received_ns)
+
+    def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw]) -> int:
+        """The elements of BYTES tensors that decoding `message` with `raws` makes, at most."""
+        count = 0
+        for at, tensor in enumerate(message.inputs):
+            if tensor.datatype == DataType.BYTES.value:
+                # Each takes four bytes at least.
+                count += declared_count(tensor.shape, len(raws[at]) // 4) if at < len(raws) else len(tensor.contents.bytes_contents)
+        return count
+
+    def labels(self, response: InferResponse, classifications: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        """By output, the class labels that encoding needs."""
+        if not classifications:
+            return _NO_LABELS
+        return {name: self._engine.labels(response.model_name, response.model_version, name) for name in classifications}
+
+    def build(
+        self, target: Target, message: pb.ModelInferRequest, raws: Sequence[Raw], size_bytes: int, deadline_ns: int | None
+    ) -> DecodedRequest:
+        """As `decode`, for a `target` that is known and raw contents that may be elsewhere; safe in a thread."""
+        version, check, received_ns = target
+        request_id = message.id
         if len(request_id) > self._limits.id_length:
             raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {self._limits.id_length} allowed")
-        check = self._checks.find(name, version)
         given = message.parameters
         parameters = read_parameters(self._scalars(given)) if given else NO_PARAMETERS
         try:
-            inputs = self._inputs(check, message)
+            inputs = self._inputs(check, message, raws)
             rows = check.complete(inputs)
             outputs = message.outputs
             if outputs:
@@ -81,7 +123,7 @@ class GrpcCodec:
             raise InvalidRequest(with_request_id(error.message, request_id)) from None
         return DecodedRequest(
             InferRequest(
-                model_name=name,
+                model_name=message.model_name,
                 model_version=version,
                 request_id=request_id,
                 inputs=inputs,
@@ -99,25 +141,8 @@ class GrpcCodec:
             parameters.wants_empty_final,
         )
 
-    def encode(self, response: InferResponse, classifications: Mapping[str, int]) -> pb.ModelInferResponse:
-        """The message that answers with `response`; outputs are always raw."""
-        message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
-        signature = response.signature
-        for name, array in response.outputs.items():
-            spec = signature.output(name)
-            if spec is None:
-                raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
-            datatype = spec.datatype
-            if name in classifications:
-                labels = self._engine.labels(response.model_name, response.model_version, name)
-                array = classify(array, datatype, classifications[name], labels, is_batched=signature.is_batched, output=name)
-                datatype = DataType.BYTES
-            message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
-            message.raw_output_contents.append(array_to_bytes(array, datatype))
-        return message
-
-    def _inputs(self, check: SignatureCheck, message: pb.ModelInferRequest) -> dict[str, Array]:
-        tensors, raw = message.inputs, message.raw_input_contents
+    def _inputs(self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw]) -> dict[str, Array]:
+        tensors = message.inputs
         check.input_count(len(tensors))
         arrays: dict[str, Array] = {}
         if raw:
@@ -170,6 +195,52 @@ class GrpcCodec:
                 raise InvalidRequest(f"parameter '{key[:128]}' has no value")
             values[key] = getattr(parameter, choice)
         return values
+
+
+def encode_message(
+    response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]
+) -> pb.ModelInferResponse:
+    """The message that answers with `response`; outputs are always raw. Safe in a thread."""
+    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    message.raw_output_contents.extend(_outputs(message, response, classifications, labels))
+    return message
+
+
+def encode_serialised(response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]) -> bytes:
+    """What `encode_message` serialises to, without the copies of raw contents into a message and out of it. Safe in a thread."""
+    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    parts: list[bytes] = []
+    for raw in _outputs(message, response, classifications, labels):
+        parts += (_varint(_RAW_OUTPUT_TAG) + _varint(len(raw)), raw)
+    return b"".join((message.SerializeToString(), *parts))
+
+
+def _outputs(
+    message: pb.ModelInferResponse, response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]
+) -> list[bytes]:
+    """Adds the outputs' descriptions to `message`; returns their bytes."""
+    signature = response.signature
+    raws: list[bytes] = []
+    for name, array in response.outputs.items():
+        spec = signature.output(name)
+        if spec is None:
+            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        datatype = spec.datatype
+        if name in classifications:
+            array = classify(array, datatype, classifications[name], labels[name], is_batched=signature.is_batched, output=name)
+            datatype = DataType.BYTES
+        message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
+        raws.append(array_to_bytes(array, datatype))
+    return raws
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, contents: pb.InferTensorContents) -> Array:

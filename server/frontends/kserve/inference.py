@@ -1,17 +1,26 @@
-"""ModelInfer without a transport: serialised request in, message out.
+"""ModelInfer without a transport: serialised request in, message (or, where it is large, serialised message) out.
 
-It takes bytes, not a message, because room for them is reserved before they are parsed.
+It takes bytes, not a message, because room for them is reserved before they are parsed. Small requests, which are most, are parsed at
+once; from `SMALL_BYTES` on, a request is looked through on the wire first, and what takes long goes to a thread.
 """
 
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
+from server.core.request import InferResponse
 from server.engine.interface import Engine
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.grpc_codec import GrpcCodec
+from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
 from server.frontends.kserve.validation import with_request_id
+from server.frontends.kserve.wire import SMALL_BYTES, split_infer_request
 from server.frontends.limits import Limits
+from server.frontends.off_loop import run_off_loop
 from server.pb import grpc_service_pb2 as pb
+
+#: Raw tensors are views of the message, so only their alignment or a check of their values touches every byte.
+_INLINE_RAW_BYTES = 4 << 20
 
 
 class Inference:
@@ -19,52 +28,84 @@ class Inference:
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
-        codec = GrpcCodec(engine, limits)
+        self._limits = limits
+        self._codec = GrpcCodec(engine, limits)
         # Looked up once: these run for every request.
         self._infer = engine.infer
         self._parse = pb.ModelInferRequest.FromString
-        self._decode = codec.decode
-        self.encode = codec.encode
+        self._decode_small = self._codec.decode
 
-    async def model_infer(self, data: bytes, deadline_ns: int | None) -> pb.ModelInferResponse:
-        """Answers the serialised ModelInferRequest `data`.
+    async def model_infer(self, data: bytes, deadline_ns: int | None) -> pb.ModelInferResponse | bytes:
+        """Answers the serialised ModelInferRequest `data`; a large answer comes serialised.
 
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
-        size_bytes = len(data)
-        if not self._engine.reserve(size_bytes):
-            raise no_room(size_bytes)
-        try:
-            decoded = self.decode(data, deadline_ns)
+        with Reservation(self._engine) as reservation:
+            decoded = await self.decode(data, deadline_ns, reservation)
             try:
                 response = await self._infer(decoded.request)
             except (Overloaded, QueueTimeout) as error:
                 raise in_core_words(error, decoded.request.request_id) from None
-            return self.encode(response, decoded.classifications)
-        finally:
-            self._engine.release(size_bytes)
+            labels = self._codec.labels(response, decoded.classifications)
+            if self._is_large(response):
+                return await run_off_loop(encode_serialised, response, decoded.classifications, labels)
+            return encode_message(response, decoded.classifications, labels)
 
-    def decode(self, data: bytes, deadline_ns: int | None) -> DecodedRequest:
-        """The request that `data` makes.
+    async def decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
+        """The request that `data` makes; what it takes in memory is taken from `reservation` before it is made.
 
         Raises:
-            ServingError: as `GrpcCodec.decode`.
+            ServingError: as `GrpcCodec.decode`; Overloaded, TooLarge.
         """
+        size_bytes = len(data)
+        reservation.take(size_bytes)
+        if size_bytes > SMALL_BYTES:
+            return await self._decode_large(data, deadline_ns, reservation)
+        message = self._parsed(data)
         try:
-            message = self._parse(data)
-        except DecodeError:
-            raise InvalidRequest("the request is not a valid ModelInferRequest message") from None
-        try:
-            return self._decode(message, len(data), deadline_ns)
+            return self._decode_small(message, size_bytes, deadline_ns)
         except ServingError:
             self._engine.count_refused(message.model_name, None)
             raise
 
+    async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
+        """The message that answers with `response`; a large one is made in a thread."""
+        labels = self._codec.labels(response, decoded.classifications)
+        if self._is_large(response):
+            return await run_off_loop(encode_message, response, decoded.classifications, labels)
+        return encode_message(response, decoded.classifications, labels)
 
-def no_room(size_bytes: int) -> Overloaded:
-    """The error for a request whose bytes do not fit beside those in flight."""
-    return Overloaded(f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0)
+    async def _decode_large(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
+        limits, codec = self._limits, self._codec
+        wire = split_infer_request(data, limits)
+        reservation.take(wire.cost_bytes)
+        is_long = len(wire.rest) > limits.decode_inline_bytes
+        message = await run_off_loop(self._parsed, wire.rest) if is_long else self._parsed(wire.rest)
+        try:
+            target = codec.target(message)
+            strings = codec.count_strings(message, wire.raws)
+            reservation.take(strings_cost(strings, limits))
+            if is_long or strings > INLINE_STRINGS or len(data) > _INLINE_RAW_BYTES:
+                return await run_off_loop(codec.build, target, message, wire.raws, len(data), deadline_ns)
+            return codec.build(target, message, wire.raws, len(data), deadline_ns)
+        except ServingError:
+            self._engine.count_refused(message.model_name, None)
+            raise
+
+    def _parsed(self, data: bytes) -> pb.ModelInferRequest:
+        try:
+            return self._parse(data)
+        except DecodeError:
+            raise InvalidRequest("the request is not a valid ModelInferRequest message") from None
+
+    def _is_large(self, response: InferResponse) -> bool:
+        most = self._limits.decode_inline_bytes
+        # A loop, not `any`: no generator for each small answer.
+        for array in response.outputs.values():  # noqa: SIM110
+            if array.nbytes > most:
+                return True
+        return False
 
 
 def in_core_words(error: ServingError, request_id: str) -> ServingError:

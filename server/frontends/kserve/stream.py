@@ -15,7 +15,8 @@ from server.core.request import InferResponse
 from server.engine.interface import Engine
 from server.frontends.kserve.call import Call
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.inference import Inference, in_core_words, no_room
+from server.frontends.kserve.inference import Inference, in_core_words
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 
@@ -104,26 +105,23 @@ class _Stream:
             self._order.put_nowait(None)
 
     async def _answer(self, data: bytes, answers: _Answers) -> None:
-        size_bytes = len(data)
-        if not self._engine.reserve(size_bytes):
-            await self._fail(no_room(size_bytes), "", answers)
-            return
-        request_id = ""
+        reservation = Reservation(self._engine)
+        request_id: str | None = None
         try:
-            decoded = self._inference.decode(data, self._call.deadline_ns)
+            decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)
             request_id = decoded.request.request_id
             await self._send_all(decoded, answers)
         except (Overloaded, QueueTimeout) as error:
-            await self._fail(in_core_words(error, request_id), request_id, answers)
+            await self._fail(error if request_id is None else in_core_words(error, request_id), request_id or "", answers)
         except ServingError as error:
-            await self._fail(error, request_id, answers)
+            await self._fail(error, request_id or "", answers)
         except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
             _log.exception("a streamed request failed unexpectedly")
-            await self._fail(Internal("internal error: see the server's log"), request_id, answers)
+            await self._fail(Internal("internal error: see the server's log"), request_id or "", answers)
         else:
             await answers.put(None)
         finally:
-            self._engine.release(size_bytes)
+            reservation.release()
 
     async def _send_all(self, decoded: DecodedRequest, answers: _Answers) -> None:
         """Queues each response at once; marks it final if it is already known to be the last."""
@@ -136,7 +134,7 @@ class _Stream:
                 # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
                 await asyncio.wait({following}, timeout=0)
                 is_final_sent = following.done() and following.exception() is None and following.result() is None
-                await answers.put(self._message(decoded, held, is_final=is_final_sent))
+                await answers.put(await self._message(decoded, held, is_final=is_final_sent))
                 held = await following
             finally:
                 following.cancel()
@@ -148,8 +146,8 @@ class _Stream:
             empty.parameters[FINAL_RESPONSE].bool_param = True
             await answers.put(pb.ModelStreamInferResponse(infer_response=empty))
 
-    def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
-        message = self._inference.encode(response, decoded.classifications)
+    async def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
+        message = await self._inference.encode(response, decoded)
         message.parameters[FINAL_RESPONSE].bool_param = is_final
         return pb.ModelStreamInferResponse(infer_response=message)
 

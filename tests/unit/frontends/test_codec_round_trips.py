@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from backends.api.tensor import DataType
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.grpc_codec import GrpcCodec
+from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message
 from server.frontends.kserve.tensor_bytes import array_to_bytes, object_array
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
@@ -78,7 +78,7 @@ def test_raw_grpc_contents_come_back(pair: tuple[DataType, Any]):
     decoded = codec.decode(pb.ModelInferRequest.FromString(message.SerializeToString()), 0, None)
     assert same(decoded.request.inputs["INPUT"], array)
     assert decoded.request.rows == array.shape[0]
-    answer = codec.encode(asyncio.run(engine.infer(decoded.request)), decoded.classifications)
+    answer = encode_message(asyncio.run(engine.infer(decoded.request)), decoded.classifications, {})
     assert (answer.id, answer.model_name, answer.model_version) == ("7", "echo", "1")
     assert list(answer.outputs[0].shape) == list(array.shape)
     assert answer.outputs[0].datatype == datatype.value

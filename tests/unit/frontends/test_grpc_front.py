@@ -1,6 +1,8 @@
 """The gRPC front in process, on a free port, with a fake engine behind it."""
 
 import asyncio
+import gc
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from backends.api.errors import Overloaded, QueueTimeout
+from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
 from backends.api.tensor import DataType
 from server.core.request import InferRequest
 from server.frontends.grpc_server import GrpcFront
@@ -336,3 +338,109 @@ def test_stop_lets_calls_in_work_end():
             await stopping
 
     asyncio.run(main())
+
+
+class FakeContext:
+    """A call's context, without gRPC."""
+
+    def __init__(self) -> None:
+        self.code: grpc.StatusCode | None = None
+        self.details = ""
+
+    def time_remaining(self) -> None:
+        return None
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self.code = code
+
+    def set_details(self, details: str) -> None:
+        self.details = details
+
+
+def test_a_refused_request_is_freed_at_once_and_not_by_the_next_collection():
+    front = GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0)
+    message = infer_request(id="7")
+    message.inputs[0].name = "NONE"
+    message.raw_input_contents[0] = bytes(10_000)
+
+    async def refused(data: bytes) -> None:
+        context = FakeContext()
+        assert await front._model_infer(data, context) is None  # type: ignore[arg-type]
+        assert context.code is Code.INVALID_ARGUMENT
+        # What gRPC keeps of the call must not lead to the request.
+        kept.append(context)
+
+    kept: list[FakeContext] = []
+    data = message.SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        references = sys.getrefcount(data)
+        asyncio.run(refused(data))
+        assert sys.getrefcount(data) == references
+    finally:
+        gc.enable()
+
+
+def test_refused_calls_leave_no_messages_behind():
+    """Over real gRPC, whose call state holds what `context.abort` raises in a cycle with the frames it went through."""
+    held: list[int] = []
+
+    def errors() -> int:
+        return sum(isinstance(found, ServingError | grpc.aio.AbortError) for found in gc.get_objects())
+
+    async def scenario(channel: Channel) -> None:
+        message = infer_request()
+        message.inputs[0].name = "NONE"
+        gc.collect()
+        gc.disable()
+        try:
+            before = errors()
+            for _ in range(3):
+                await failure(rpc(channel, "ModelInfer")(message))
+            held.append(errors() - before)
+        finally:
+            gc.enable()
+
+    run(scenario, FakeEngine(simple()))
+    assert held == [0]
+
+
+def test_a_long_error_text_is_cut_to_what_reaches_the_client(capfd: pytest.CaptureFixture[str]):
+    fake = simple()
+
+    async def fail(request: InferRequest) -> None:
+        raise InvalidRequest("\u4e2d%" * 3000)
+
+    fake.before = fail
+
+    async def scenario(channel: Channel) -> None:
+        details = (await failure(rpc(channel, "ModelInfer")(infer_request()))).details() or ""
+        assert details.startswith("\u4e2d%\u4e2d")
+        assert details.endswith("...")
+
+    run(scenario, FakeEngine(fake))
+    assert capfd.readouterr().err == ""
+
+
+def test_control_requests_are_small():
+    async def scenario(channel: Channel) -> None:
+        error = await failure(rpc(channel, "ModelMetadata")(pb.ModelMetadataRequest(name="m" * 70_000)))
+        assert error.code() == Code.RESOURCE_EXHAUSTED
+        load = pb.RepositoryModelLoadRequest(model_name="m")
+        load.parameters["config"].string_param = "{" + " " * 70_000 + "}"
+        await rpc(channel, "RepositoryModelLoad")(load)
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_large_answers_are_the_same_message():
+    async def scenario(channel: Channel) -> None:
+        message = pb.ModelInferRequest(model_name="echo_int32", id="7")
+        message.inputs.add(name="INPUT", datatype="INT32", shape=[1, 100_000])
+        message.raw_input_contents.append(bytes(range(250)) * 1600)
+        answer = await rpc(channel, "ModelInfer")(message)
+        assert (answer.id, answer.outputs[0].name, list(answer.outputs[0].shape)) == ("7", "OUTPUT", [1, 100_000])
+        assert list(answer.raw_output_contents) == list(message.raw_input_contents)
+
+    run(scenario, FakeEngine(echo(DataType.INT32)))

@@ -1,0 +1,204 @@
+"""What a serialised message would become, told from the wire before any of it is parsed.
+
+A protobuf message is an amplifier: two bytes are an empty tensor that takes sixty. So a message of more than a few KiB is walked first,
+field by field, hopping over their contents: the counts are held to the limits, and what parsing will take is priced. Raw tensor contents,
+which are most of a large request, are cut out on the way and never copied; only what is left is parsed.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from backends.api.errors import InvalidRequest, TooLarge
+from server.frontends.limits import Limits
+
+#: Messages up to this size are parsed as they are: not even the worst of them becomes large.
+SMALL_BYTES = 4096
+_PARAMETERS, _INPUTS, _OUTPUTS, _RAW = 4, 5, 6, 7
+_TENSOR_SHAPE, _TENSOR_PARAMETERS, _TENSOR_CONTENTS = 3, 4, 5
+_OUTPUT_PARAMETERS = 2
+_BYTES_CONTENTS = 8
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+#: Of typed contents, by field: bytes of an element in memory where the wire holds varints, which may be as short as one byte.
+_VARINT_ITEM_BYTES = {2: 4, 3: 8, 4: 4, 5: 8}
+#: What one message, map entry or string in a repeated field takes, roundly; arrays double as they grow, and leave the old one behind.
+_FIELD_BYTES, _STRING_BYTES, _GROWTH = 128, 16, 2
+#: No entry of a packed shape is longer.
+_VARINT_BYTES = 10
+#: All fields that are looked at in one message; the limits on tensors and parameters allow less than that in any sane mix.
+_MOST_FIELDS = 65_536
+#: Typed contents of more fields than that are priced by their length alone.
+_CONTENTS_FIELDS = 4096
+
+
+class InferWire(NamedTuple):
+    """A serialised ModelInferRequest, taken apart.
+
+    Attributes:
+        rest: The message without its raw contents.
+        raws: The raw contents in order, views of the message.
+        cost_bytes: Memory that parsing `rest` takes.
+    """
+
+    rest: bytes
+    raws: list[memoryview]
+    cost_bytes: int
+
+
+def split_infer_request(data: bytes, limits: Limits) -> InferWire:
+    """Takes a serialised ModelInferRequest apart.
+
+    Raises:
+        InvalidRequest: it is no message, or holds more tensors, outputs, parameters or dimensions than allowed.
+        TooLarge: it holds too many fields, or parsing it would take more than the whole budget of bytes in flight.
+    """
+    return _Walk(data, limits).infer_request()
+
+
+def check_control_request(data: bytes, limits: Limits) -> None:
+    """Refuses any other serialised request that would become much larger than its bytes.
+
+    Raises:
+        InvalidRequest: it is no message, or holds more fields than parameters are allowed.
+    """
+    if len(data) > SMALL_BYTES:
+        walk = _Walk(data, limits)
+        count = sum(1 for _ in walk.fields(0, len(data)))
+        # Beside the parameters there are only a few plain fields.
+        if count > limits.parameter_count + 16:
+            raise InvalidRequest(f"request has {count} parameters, more than the {limits.parameter_count} allowed")
+
+
+class _Walk:
+    """One pass over one message."""
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self._data = data
+        self._limits = limits
+        self._left = _MOST_FIELDS
+
+    def infer_request(self) -> InferWire:
+        limits, data, view = self._limits, self._data, memoryview(self._data)
+        raws: list[memoryview] = []
+        kept: list[memoryview] = []
+        kept_from = inputs = outputs = parameters = cost = 0
+        for number, begin, value, end in self.fields(0, len(data)):
+            if number == _RAW:
+                raws.append(view[value:end])
+                kept.append(view[kept_from:begin])
+                kept_from = end
+                _bound(len(raws), limits.tensor_count, "raw_input_contents")
+            elif number == _INPUTS:
+                inputs += 1
+                _bound(inputs, limits.tensor_count, "inputs")
+                cost += self._tensor(value, end)
+            elif number == _OUTPUTS:
+                outputs += 1
+                _bound(outputs, limits.output_count, "outputs")
+                cost += self._output(value, end)
+            elif number == _PARAMETERS:
+                parameters += 1
+                _bound(parameters, limits.parameter_count, "parameters")
+            cost += _FIELD_BYTES
+        kept.append(view[kept_from:])
+        rest = b"".join(kept) if raws else data
+        cost += len(rest)
+        if cost > limits.bytes_in_flight:
+            raise TooLarge(
+                f"the request of {len(data)} bytes would take {cost} bytes when parsed; send large tensors as raw_input_contents"
+            )
+        return InferWire(rest, raws, cost)
+
+    def fields(self, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """(number, where it begins, where its value begins, where it ends) of each field from `at` to `stop`."""
+        while at < stop:
+            self._left -= 1
+            if self._left < 0:
+                raise TooLarge(f"the message has more than {_MOST_FIELDS} fields")
+            field = self._field(at, stop)
+            yield field
+            at = field[3]
+
+    def _field(self, begin: int, stop: int) -> tuple[int, int, int, int]:
+        tag, at = self._varint(begin, stop)
+        kind = tag & 7
+        value = at
+        if kind == _LENGTH:
+            length, value = self._varint(at, stop)
+            end = value + length
+        elif kind == _VARINT:
+            _, end = self._varint(at, stop)
+        elif kind == _FIXED64:
+            end = at + 8
+        elif kind == _FIXED32:
+            end = at + 4
+        else:
+            raise _invalid()
+        if end > stop:
+            raise _invalid()
+        return tag >> 3, begin, value, end
+
+    def _varint(self, at: int, stop: int) -> tuple[int, int]:
+        data = self._data
+        value = shift = 0
+        for byte in data[at : min(stop, at + _VARINT_BYTES)]:
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift += 7
+        raise _invalid()
+
+    def _tensor(self, at: int, stop: int) -> int:
+        """What a tensor's fields take beside their bytes."""
+        limits = self._limits
+        dims = parameters = cost = 0
+        for number, _, value, end in self.fields(at, stop):
+            if number == _TENSOR_SHAPE:
+                # One entry, or a packed run of them.
+                dims += 1
+                if dims > limits.dims_count or end - value > limits.dims_count * _VARINT_BYTES:
+                    raise InvalidRequest(f"an input has more than the {limits.dims_count} dimensions allowed")
+            elif number == _TENSOR_PARAMETERS:
+                parameters += 1
+                _bound(parameters, limits.parameter_count, "parameters of one input")
+            elif number == _TENSOR_CONTENTS:
+                cost += self._contents(value, end)
+            cost += _FIELD_BYTES
+        return cost
+
+    def _output(self, at: int, stop: int) -> int:
+        """What a requested output's fields take beside their bytes."""
+        parameters = cost = 0
+        for number, *_ in self.fields(at, stop):
+            if number == _OUTPUT_PARAMETERS:
+                parameters += 1
+                _bound(parameters, self._limits.parameter_count, "parameters of one output")
+            cost += _FIELD_BYTES
+        return cost
+
+    def _contents(self, at: int, stop: int) -> int:
+        """What typed contents take beside their bytes."""
+        cost = 0
+        for _ in range(_CONTENTS_FIELDS):
+            if at == stop:
+                return cost
+            number, _, value, end = self._field(at, stop)
+            if number == _BYTES_CONTENTS:
+                cost += _STRING_BYTES * _GROWTH
+            elif number in _VARINT_ITEM_BYTES:
+                last_bytes = np.frombuffer(self._data, np.uint8, end - value, value) < 0x80
+                cost += int(np.count_nonzero(last_bytes)) * _VARINT_ITEM_BYTES[number] * _GROWTH
+            at = end
+        # Many short strings, or numbers sent one by one: no field takes less than two bytes.
+        return cost + (stop - at) // 2 * _STRING_BYTES * _GROWTH
+
+
+def _bound(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise InvalidRequest(f"request has more than the {most} {what} allowed")
+
+
+def _invalid() -> InvalidRequest:
+    return InvalidRequest("the request is not a valid protobuf message")

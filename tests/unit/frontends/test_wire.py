@@ -1,0 +1,156 @@
+"""Serialised requests looked through before they are parsed."""
+
+import asyncio
+import time
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.api.errors import InvalidRequest, Overloaded, ServingError, TooLarge
+from backends.api.tensor import DataType
+from server.frontends.kserve.inference import Inference
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.wire import check_control_request, split_infer_request
+from server.frontends.limits import MIB, Limits
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, echo
+
+LIMITS = Limits()
+COUNT = 1_000_000
+
+
+def submessage(number: int, body: bytes) -> bytes:
+    size, length = len(body), bytearray()
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes((number << 3 | 2, *length, size)) + body
+
+
+def test_the_raw_contents_are_cut_out_and_nothing_else():
+    message = pb.ModelInferRequest(model_name="m", model_version="1", id="7")
+    message.parameters["p"].int64_param = 300
+    for name, content in (("a", b"x" * 300), ("b", b""), ("c", b"yz")):
+        tensor = message.inputs.add(name=name, datatype="FP32", shape=[1, 200, 1 << 40])
+        tensor.contents.fp32_contents.extend([1.0, 2.0])
+        message.raw_input_contents.append(content)
+    message.outputs.add(name="o").parameters["classification"].int64_param = 3
+    wire = split_infer_request(message.SerializeToString(), LIMITS)
+    assert [bytes(raw) for raw in wire.raws] == list(message.raw_input_contents)
+    del message.raw_input_contents[:]
+    assert pb.ModelInferRequest.FromString(wire.rest) == message
+    assert len(wire.rest) < wire.cost_bytes < 10_000
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_taken_apart_as_the_parser_takes_them_or_refused(data: bytes):
+    try:
+        wire = split_infer_request(data, LIMITS)
+    except ServingError:
+        return
+    try:
+        whole = pb.ModelInferRequest.FromString(data)
+    except DecodeError:
+        return
+    assert [bytes(raw) for raw in wire.raws] == list(whole.raw_input_contents)
+    del whole.raw_input_contents[:]
+    assert pb.ModelInferRequest.FromString(wire.rest) == whole
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (submessage(5, b"") * COUNT, "more than the 1024 inputs"),
+        (submessage(6, b"") * COUNT, "more than the 1024 outputs"),
+        (submessage(7, b"") * COUNT, "more than the 1024 raw_input_contents"),
+        (submessage(4, b"") * COUNT, "more than the 256 parameters"),
+        (b"\x78\x01" * COUNT, "more than 65536 fields"),
+        (submessage(5, submessage(4, b"") * 257), "more than the 256 parameters of one input"),
+        (submessage(5, submessage(4, b"") * 250) * 300, "more than 65536 fields"),
+        (submessage(5, submessage(3, b"\x01" * 1000)), "more than the 32 dimensions"),
+        (submessage(5, b"\x18\x01" * 33), "more than the 32 dimensions"),
+        (submessage(6, submessage(2, b"") * 257), "more than the 256 parameters of one output"),
+        (submessage(5, b"\x0b\x0c"), "not a valid protobuf message"),
+        (b"\x2a\x05", "not a valid protobuf message"),
+        (b"\x2a" + b"\xff" * 12, "not a valid protobuf message"),
+    ],
+)
+def test_a_message_that_would_swell_is_refused_without_being_parsed(body: bytes, text: str):
+    start = time.process_time()
+    with pytest.raises((InvalidRequest, TooLarge), match=text):
+        split_infer_request(b"\x0a\x01m" + body, LIMITS)
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("contents", "least", "most"),
+    [
+        (submessage(6, bytes(4 * COUNT)), 4 * COUNT, 4 * COUNT + 2000),
+        (submessage(2, b"\x01" * COUNT), 8 * COUNT, 10 * COUNT),
+        (submessage(5, b"\x81\x01" * COUNT), 16 * COUNT, 19 * COUNT),
+        (submessage(8, b"") * COUNT, 30 * COUNT, 40 * COUNT),
+        (submessage(8, bytes(COUNT)), COUNT, COUNT + 2000),
+        (b"\x18\x01" * COUNT, 16 * COUNT, 40 * COUNT),
+    ],
+)
+def test_typed_contents_are_priced_by_what_they_become(contents: bytes, least: int, most: int):
+    assert least <= split_infer_request(submessage(5, submessage(5, contents)), LIMITS).cost_bytes <= most
+
+
+def test_contents_beyond_the_whole_budget_are_refused():
+    data = submessage(5, submessage(5, submessage(8, b"") * COUNT))
+    with pytest.raises(TooLarge, match="send large tensors as raw_input_contents"):
+        split_infer_request(data, Limits(bytes_in_flight=16 * MIB))
+
+
+def test_control_requests_of_many_fields_are_refused():
+    message = pb.RepositoryModelLoadRequest(model_name="m")
+    message.parameters["file:1/model.onnx"].bytes_param = bytes(1 << 20)
+    check_control_request(message.SerializeToString(), LIMITS)
+    with pytest.raises(InvalidRequest, match="more than the 256 allowed"):
+        check_control_request(submessage(3, b"") * 5000, LIMITS)
+
+
+def string_request(count: int) -> bytes:
+    message = pb.ModelInferRequest(model_name="echo_bytes")
+    message.inputs.add(name="INPUT", datatype="BYTES", shape=[1, count])
+    message.raw_input_contents.append(b"\x01\x00\x00\x00a" * count)
+    return message.SerializeToString()
+
+
+def test_strings_are_priced_before_they_are_made():
+    engine = FakeEngine(echo(DataType.BYTES))
+    data = string_request(10_000)
+
+    async def scenario() -> None:
+        await Inference(engine, LIMITS).model_infer(data, None)
+        assert engine.peak_bytes > len(data) + 60 * 10_000
+        engine.budget_bytes = len(data) + 30 * 10_000
+        with pytest.raises(Overloaded):
+            await Inference(engine, LIMITS).model_infer(data, None)
+        engine.budget_bytes = 1 << 40
+        with pytest.raises(TooLarge, match="10000 elements of data-type BYTES, more than the 9999 allowed"):
+            await Inference(engine, Limits(string_elements=9_999)).model_infer(data, None)
+
+    asyncio.run(scenario())
+    assert engine.reserved_bytes == 0
+    assert engine.refused == ["echo_bytes", "echo_bytes"]
+
+
+def test_the_loop_answers_others_while_many_strings_are_decoded():
+    engine = FakeEngine(echo(DataType.BYTES))
+    data = string_request(200_000)
+
+    async def scenario() -> None:
+        with Reservation(engine) as reservation:
+            decoding = asyncio.create_task(Inference(engine, LIMITS).decode(data, None, reservation))
+            turns = 0
+            while not decoding.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns > 3
+            assert (await decoding).request.inputs["INPUT"].size == 200_000
+
+    asyncio.run(scenario())
