@@ -10,6 +10,8 @@ from server.core.request import Array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 
 _LENGTH = struct.Struct("<I")
+#: Elements that are encoded at once.
+_STEP = 16_384
 Raw = bytes | memoryview
 
 
@@ -38,11 +40,16 @@ def array_to_bytes(array: Array, datatype: DataType) -> bytes:
     """The array's bytes on the wire."""
     if datatype is not DataType.BYTES:
         return array.tobytes()
-    parts: list[bytes] = []
-    for element in array.reshape(-1).tolist():
-        value = element.encode() if isinstance(element, str) else element
-        parts.append(_LENGTH.pack(len(value)))
-        parts.append(value)
+    values: list[bytes | str] = array.reshape(-1).tolist()
+    # Some thousand at a time: the lengths are objects too, and would take more memory than the strings.
+    return b"".join(_with_lengths(values[at : at + _STEP]) for at in range(0, len(values), _STEP))
+
+
+def _with_lengths(strings: list[bytes | str]) -> bytes:
+    values = [value.encode() if isinstance(value, str) else value for value in strings]
+    parts: list[bytes] = [b""] * (2 * len(values))
+    parts[::2] = map(_LENGTH.pack, map(len, values))
+    parts[1::2] = values
     return b"".join(parts)
 
 
@@ -58,25 +65,27 @@ def _strings(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], co
     if size < 4 * count:
         # Each element takes 4 bytes at least: a declared count cannot make us look further than the data goes.
         raise check.element_count(spec, count, f"{size} bytes, too few for as many length prefixes")
+    # Slices of bytes are the elements themselves; those of a view would have to be copied once more.
+    data = raw if isinstance(raw, bytes) else bytes(raw)
     values: list[bytes] = []
-    at = 0
+    append, length_at = values.append, _LENGTH.unpack_from
+    at, last = 0, size - _LENGTH.size
     for _ in range(count):
-        if size - at < _LENGTH.size:
+        if at > last:
             if at == size:
                 raise check.element_count(spec, count, len(values))
             raise SignatureMismatch(
                 f"incomplete string length indicator for inference input '{spec.name}', expecting 4 bytes but only "
                 f"{size - at} bytes available"
             )
-        (length,) = _LENGTH.unpack_from(raw, at)
-        at += 4
-        if length > size - at:
+        begin = at + 4
+        at = begin + length_at(data, at)[0]
+        if at > size:
             raise SignatureMismatch(
-                f"incomplete string data for inference input '{spec.name}', expecting string of length {length} but only "
-                f"{size - at} bytes available"
+                f"incomplete string data for inference input '{spec.name}', expecting string of length {at - begin} but only "
+                f"{size - begin} bytes available"
             )
-        values.append(bytes(raw[at : at + length]))
-        at += length
+        append(data[begin:at])
     if at != size:
         raise check.element_count(spec, count, f"{size - at} bytes more")
     return object_array(values, shape)
