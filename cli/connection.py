@@ -35,6 +35,8 @@ def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Clie
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     import stoker_client
 
+    if "://" not in url and ":" in url:
+        url = f"grpc://{url}"
     try:
         client = stoker_client.connect(url, api_key=api_key, timeout_s=timeout_s, retry=stoker_client.RetryPolicy(max_attempts=2))
     except ValueError as error:

@@ -11,7 +11,9 @@ _SERVER = "Server"
 
 Url = Annotated[
     str,
-    typer.Option("--url", envvar="STOKER_URL", rich_help_panel=_SERVER, help="grpc://host:port, grpcs://, http:// or https://."),
+    typer.Option(
+        "--url", envvar="STOKER_URL", rich_help_panel=_SERVER, help="grpc://host:port (or host:port), grpcs://, http:// or https://."
+    ),
 ]
 ApiKey = Annotated[
     str | None,

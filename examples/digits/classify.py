@@ -69,7 +69,12 @@ def save_enlarged(image: np.ndarray, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path, help="image file")
-    parser.add_argument("--server", default="grpc://127.0.0.1:8500", metavar="URL", help="grpc://... or http://... (default: %(default)s)")
+    parser.add_argument(
+        "--server",
+        default="grpc://127.0.0.1:8500",
+        metavar="URL",
+        help="grpc://host:port, http://host:port, or host:port for gRPC (default: %(default)s)",
+    )
     parser.add_argument("--show", type=Path, metavar="FILE", help="also write what the model sees, enlarged, as an image file")
     options = parser.parse_args()
 
@@ -78,11 +83,12 @@ def main() -> None:
             image = as_digit(picture)
     except (OSError, UnidentifiedImageError, ValueError) as error:
         raise SystemExit(f"{options.picture}: {error}") from None
+    url = options.server if "://" in options.server else f"grpc://{options.server}"
     try:
-        with connect(options.server) as client:
+        with connect(url) as client:
             scores = client.infer("digits", {"image": image[np.newaxis]})["scores"][0]
-    except StokerError as error:
-        raise SystemExit(f"{options.server}: {error}") from None
+    except (StokerError, ValueError) as error:  # ValueError: not an address
+        raise SystemExit(f"{url}: {error}") from None
 
     print(in_blocks(image))
     print(f"\nThis is a {scores.argmax()}.")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker_client import StokerError, connect
+from stoker_client import Client, GrpcClient, HttpClient, StokerError
 
 WANTED_ACCURACY = 0.97
 #: ONNX Runtime may sum in another order for another batch size; probabilities then differ in the last digits.
@@ -34,10 +34,10 @@ def in_process(images: np.ndarray) -> np.ndarray | None:
     return np.asarray(session.run(["scores"], {"image": images})[0])
 
 
-def served(url: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def served(client: Client, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scores [n, 10] from the server, and each request's milliseconds [n]."""
     scores, elapsed_ms = [], []
-    with connect(url) as client:
+    with client:
         client.infer("digits", {"image": images[:1]})  # opens the connection: not part of any request's time
         for place in range(len(images)):
             start = time.perf_counter()
@@ -53,8 +53,8 @@ def accuracy(scores: np.ndarray, digits: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grpc", default="127.0.0.1:8500", metavar="ADDRESS", help="gRPC address (default: %(default)s)")
-    parser.add_argument("--http", default="127.0.0.1:8501", metavar="ADDRESS", help="HTTP address (default: %(default)s)")
+    parser.add_argument("--grpc", default="127.0.0.1:8500", metavar="URL", help="host:port or grpc://host:port (default: %(default)s)")
+    parser.add_argument("--http", default="127.0.0.1:8501", metavar="URL", help="host:port or http://host:port (default: %(default)s)")
     parser.add_argument("--heldout", type=Path, default=HERE / "heldout.npz", help="images and their digits (default: %(default)s)")
     options = parser.parse_args()
 
@@ -65,10 +65,14 @@ def main() -> None:
     if reference is not None:
         print(f"  in process  accuracy {accuracy(reference, digits):.4f}")
     good = True
-    for protocol, url in (("gRPC", f"grpc://{options.grpc}"), ("HTTP", f"http://{options.http}")):
+    kinds: tuple[tuple[str, type[GrpcClient] | type[HttpClient], str], ...] = (
+        ("gRPC", GrpcClient, options.grpc),
+        ("HTTP", HttpClient, options.http),
+    )
+    for protocol, kind, url in kinds:
         try:
-            scores, elapsed_ms = served(url, images)
-        except StokerError as error:
+            scores, elapsed_ms = served(kind(url), images)
+        except (StokerError, ValueError) as error:  # ValueError: not an address
             raise SystemExit(f"{protocol} at {url}: {error}") from None
         found = accuracy(scores, digits)
         p50, p95 = np.percentile(elapsed_ms, (50, 95))

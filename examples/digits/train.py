@@ -22,6 +22,8 @@ from sklearn.neural_network import MLPClassifier
 SEED = 20
 #: Warped copies of each training image.
 WARPS = 20
+#: Times that training goes through all of them.
+ROUNDS = 40
 WANTED_ACCURACY = 0.97
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 HERE = Path(__file__).resolve().parent
@@ -44,8 +46,10 @@ def warped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def train(images: np.ndarray, digits: np.ndarray) -> MLPClassifier:
     rng = np.random.default_rng(SEED)
+    print(f"making {WARPS} warped copies of {len(images)} images", flush=True)
     variants = np.concatenate([images, *(warped(images, rng) for _ in range(WARPS))])
-    network = MLPClassifier(hidden_layer_sizes=(128, 64), alpha=1e-2, max_iter=40, random_state=SEED)
+    network = MLPClassifier(hidden_layer_sizes=(128, 64), alpha=1e-2, max_iter=ROUNDS, random_state=SEED, verbose=True)
+    print(f"training on {len(variants)} images, {ROUNDS} rounds", flush=True)
     with warnings.catch_warnings():
         # Ends by max_iter, not by convergence: the held-out accuracy is the judge.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -128,15 +128,16 @@ def test_a_model_may_be_sent_along(client):
 
 def documented_snippets() -> list[str]:
     """The Python blocks of the client's pages that need nothing but a server."""
-    pages = (REPOSITORY_ROOT / "clients" / "python" / "README.md", REPOSITORY_ROOT / "docs" / "client.md")
+    pages = (REPOSITORY_ROOT / "README.md", REPOSITORY_ROOT / "clients" / "python" / "README.md", REPOSITORY_ROOT / "docs" / "client.md")
     blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
     return [block for block in blocks if "models.example" not in block]
 
 
 @pytest.mark.parametrize("snippet", documented_snippets())
-def test_what_the_documentation_shows_runs(own_server, snippet):
+def test_what_the_documentation_shows_runs(own_server, snippet, request):
     here = snippet.replace("127.0.0.1:8500", own_server.grpc).replace("127.0.0.1:8501", own_server.http)
-    assert run_python(Path(sys.executable), here)
+    python = request.getfixturevalue("clients_python") if "tritonclient" in snippet else Path(sys.executable)
+    assert run_python(python, here)
 
 
 def stoker(url: str, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -200,6 +200,10 @@ def test_what_every_command_takes_may_stand_before_it(stoker, fake, monkeypatch)
     assert fake.headers["authorization"] == "Bearer k"
 
 
+def test_an_address_alone_is_grpc(stoker, fake):
+    assert stoker("metadata", "echo", "--url", fake.grpc_url.removeprefix("grpc://")).code == 0
+
+
 def test_the_version_is_an_option_too(stoker):
     assert stoker("--version").out == f"stoker {version('stoker')}\n"
 
