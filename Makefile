@@ -15,6 +15,7 @@ help:  ## Show these targets
 setup: $(STAMP)  ## Make .venv with the server, the client and what the tests need
 
 $(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
+	@echo 'setting up .venv: a few minutes the first time'
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,examples,bench,test]'
 	touch $@
