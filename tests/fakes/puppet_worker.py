@@ -77,6 +77,12 @@ class HandTimers:
         while self._due and self._due[0][0] <= self.now:
             heapq.heappop(self._due)[2]()
 
+    def turn(self) -> None:
+        """One turn of the loop: makes the calls that are due now, and not those that these ask for."""
+        due = [heapq.heappop(self._due) for _ in range(sum(1 for item in self._due if item[0] <= self.now))]
+        for _, _, callback in due:
+            callback()
+
     def advance(self, us: int) -> None:
         """Turns the clock by `us` microseconds, ringing every timer at its own time on the way."""
         end = self.now + us * 1_000

@@ -12,7 +12,7 @@ from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from server.core.request import InferRequest, InferResponse
-from server.scheduling.scheduler import Scheduler, queue_timeout_us
+from server.scheduling.scheduler import GATHER_NS, GATHER_TURNS, Scheduler, queue_timeout_us
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
@@ -83,6 +83,41 @@ def test_requests_of_one_loop_turn_share_a_batch_without_any_delay():
         assert [float(answer.outputs["OUT"][0, 0]) for answer in answers] == [0.0, 1.0, 2.0]
         assert rig.log.succeeded_rows == [1, 1, 1]
         assert rig.log.executions == [3]
+
+    run(scenario())
+
+
+def test_requests_that_come_some_loop_turns_apart_share_a_batch_too():
+    async def scenario() -> None:
+        rig = Rig()
+        tasks = []
+        for _ in range(3):
+            tasks.append(await rig.ask())
+            for _ in range(5):
+                rig.time.turn()
+        assert rig.worker.works == []
+        for _ in range(GATHER_TURNS):
+            rig.time.turn()
+        assert rig.worker.rows == [1, 1, 1]
+        rig.worker.finish()
+        await asyncio.gather(*tasks)
+
+    run(scenario())
+
+
+def test_gathering_ends_with_a_full_batch_or_when_turns_take_long():
+    async def scenario() -> None:
+        rig = Rig()
+        full = [await rig.ask(rows=4), await rig.ask(rows=4)]
+        rig.time.turn()
+        assert rig.worker.rows == [4, 4]
+        rig.worker.finish()
+        slow = await rig.ask()
+        rig.time.now += GATHER_NS
+        rig.time.turn()
+        assert rig.worker.rows == [1]
+        rig.worker.finish()
+        await asyncio.gather(*full, slow)
 
     run(scenario())
 
