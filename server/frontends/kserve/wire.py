@@ -15,11 +15,13 @@ from server.frontends.limits import Limits
 
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096
-_PARAMETERS, _INPUTS, _OUTPUTS, _RAW = 4, 5, 6, 7
-_TENSOR_SHAPE, _TENSOR_PARAMETERS, _TENSOR_CONTENTS = 3, 4, 5
-_OUTPUT_PARAMETERS = 2
-_BYTES_CONTENTS = 8
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+# Tags: a field's number and how it is written. A field written otherwise is an unknown one to the parser.
+_PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | _LENGTH for number in (4, 5, 6, 7))
+_TENSOR_SHAPE = (3 << 3 | _VARINT, 3 << 3 | _LENGTH)
+_TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | _LENGTH for number in (4, 5))
+_OUTPUT_PARAMETERS = 2 << 3 | _LENGTH
+_BYTES_CONTENTS = 8 << 3 | _LENGTH
 #: Of typed contents, by field: bytes of an element in memory where the wire holds varints, which may be as short as one byte.
 _VARINT_ITEM_BYTES = {2: 4, 3: 8, 4: 4, 5: 8}
 #: What one message, map entry or string in a repeated field takes, roundly; arrays double as they grow, and leave the old one behind.
@@ -83,21 +85,21 @@ class _Walk:
         raws: list[memoryview] = []
         kept: list[memoryview] = []
         kept_from = inputs = outputs = parameters = cost = 0
-        for number, begin, value, end in self.fields(0, len(data)):
-            if number == _RAW:
+        for tag, begin, value, end in self.fields(0, len(data)):
+            if tag == _RAW:
                 raws.append(view[value:end])
                 kept.append(view[kept_from:begin])
                 kept_from = end
                 _bound(len(raws), limits.tensor_count, "raw_input_contents")
-            elif number == _INPUTS:
+            elif tag == _INPUTS:
                 inputs += 1
                 _bound(inputs, limits.tensor_count, "inputs")
                 cost += self._tensor(value, end)
-            elif number == _OUTPUTS:
+            elif tag == _OUTPUTS:
                 outputs += 1
                 _bound(outputs, limits.output_count, "outputs")
                 cost += self._output(value, end)
-            elif number == _PARAMETERS:
+            elif tag == _PARAMETERS:
                 parameters += 1
                 _bound(parameters, limits.parameter_count, "parameters")
             cost += _FIELD_BYTES
@@ -111,7 +113,7 @@ class _Walk:
         return InferWire(rest, raws, cost)
 
     def fields(self, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """(number, where it begins, where its value begins, where it ends) of each field from `at` to `stop`."""
+        """(tag, where it begins, where its value begins, where it ends) of each field from `at` to `stop`."""
         while at < stop:
             self._left -= 1
             if self._left < 0:
@@ -137,7 +139,7 @@ class _Walk:
             raise _invalid()
         if end > stop:
             raise _invalid()
-        return tag >> 3, begin, value, end
+        return tag, begin, value, end
 
     def _varint(self, at: int, stop: int) -> tuple[int, int]:
         data = self._data
@@ -154,16 +156,16 @@ class _Walk:
         """What a tensor's fields take beside their bytes."""
         limits = self._limits
         dims = parameters = cost = 0
-        for number, _, value, end in self.fields(at, stop):
-            if number == _TENSOR_SHAPE:
+        for tag, _, value, end in self.fields(at, stop):
+            if tag in _TENSOR_SHAPE:
                 # One entry, or a packed run of them.
                 dims += 1
                 if dims > limits.dims_count or end - value > limits.dims_count * _VARINT_BYTES:
                     raise InvalidRequest(f"an input has more than the {limits.dims_count} dimensions allowed")
-            elif number == _TENSOR_PARAMETERS:
+            elif tag == _TENSOR_PARAMETERS:
                 parameters += 1
                 _bound(parameters, limits.parameter_count, "parameters of one input")
-            elif number == _TENSOR_CONTENTS:
+            elif tag == _TENSOR_CONTENTS:
                 cost += self._contents(value, end)
             cost += _FIELD_BYTES
         return cost
@@ -171,8 +173,8 @@ class _Walk:
     def _output(self, at: int, stop: int) -> int:
         """What a requested output's fields take beside their bytes."""
         parameters = cost = 0
-        for number, *_ in self.fields(at, stop):
-            if number == _OUTPUT_PARAMETERS:
+        for tag, *_ in self.fields(at, stop):
+            if tag == _OUTPUT_PARAMETERS:
                 parameters += 1
                 _bound(parameters, self._limits.parameter_count, "parameters of one output")
             cost += _FIELD_BYTES
@@ -184,12 +186,12 @@ class _Walk:
         for _ in range(_CONTENTS_FIELDS):
             if at == stop:
                 return cost
-            number, _, value, end = self._field(at, stop)
-            if number == _BYTES_CONTENTS:
+            tag, _, value, end = self._field(at, stop)
+            if tag == _BYTES_CONTENTS:
                 cost += _STRING_BYTES * _GROWTH
-            elif number in _VARINT_ITEM_BYTES:
+            elif tag >> 3 in _VARINT_ITEM_BYTES:
                 last_bytes = np.frombuffer(self._data, np.uint8, end - value, value) < 0x80
-                cost += int(np.count_nonzero(last_bytes)) * _VARINT_ITEM_BYTES[number] * _GROWTH
+                cost += int(np.count_nonzero(last_bytes)) * _VARINT_ITEM_BYTES[tag >> 3] * _GROWTH
             at = end
         # Many short strings, or numbers sent one by one: no field takes less than two bytes.
         return cost + (stop - at) // 2 * _STRING_BYTES * _GROWTH
