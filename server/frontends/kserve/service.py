@@ -4,10 +4,11 @@ ModelInfer and ModelStreamInfer are in `inference.py` and `stream.py`. Every met
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unsupported
+from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unsupported
 from server.core.overrides import LoadOverrides
 from server.engine.interface import Engine
 from server.frontends.kserve.call import Call
@@ -20,6 +21,7 @@ from server.pb import grpc_service_pb2 as pb
 from server.pb import model_config_pb2 as config_pb
 
 SHARED_MEMORY_DISABLED = "Client shared memory is disabled on this server"
+_log = logging.getLogger(__name__)
 _NO_TRACE = "trace settings are not offered by this server"
 _NO_LOG_SETTINGS = "log settings cannot be read or changed through the protocol on this server"
 
@@ -134,8 +136,14 @@ class KServeService:
         """Awaits `work`, which goes on when the caller goes away: a model half loaded because a client hung up helps nobody."""
         task = asyncio.ensure_future(work)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task.add_done_callback(self._ended)
         await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        # Looked at here, because a caller that went away does not. The engine logs what fails to load; only a defect is news.
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):
+            _log.error("a load or unload failed unexpectedly", exc_info=error)
 
 
 def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:
