@@ -68,9 +68,9 @@ class SignatureCheck:
                     f"input '{spec.name}' has no shape but model requires batch dimension for '{self._model}', "
                     f"expected {self._expected(spec)}"
                 )
-            if tuple(shape[1:]) == dims and 0 < shape[0] <= self._max_batch_size:
+            if tuple(shape[1:]) == dims and VARIABLE not in shape and 0 < shape[0] <= self._max_batch_size:
                 return math.prod(shape)
-        elif tuple(shape) == dims:
+        elif tuple(shape) == dims and VARIABLE not in shape:
             return math.prod(shape)
         return self._count_uncommon(spec, shape)
 

@@ -10,6 +10,7 @@ from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
 from server.frontends.kserve.grpc_codec import GrpcCodec
+from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
@@ -273,3 +274,10 @@ def test_a_replaced_version_is_checked_against_its_own_signature():
     engine.models["simple"] = echo(DataType.FP32, (4,), 8, "simple")
     with pytest.raises(InvalidRequest, match="expected 1 inputs but got 2"):
         codec.decode(request(), 0, None)
+
+
+@pytest.mark.parametrize(("dims", "shape"), [((-1,), [-1]), ((-1, -1), [-1, -1])])
+def test_a_negative_dimension_is_named_as_such(dims: tuple[int, ...], shape: list[int]):
+    check = SignatureCheck("m", echo(DataType.FP32, dims, 0).config.signature, Limits())
+    with pytest.raises(SignatureMismatch, match="every dimension must be at least 1"):
+        check.count_elements(check.inputs["INPUT"], "FP32", shape)
