@@ -11,6 +11,7 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from server.frontends.http_gate import ConnectionGate
 from server.frontends.http_protocol import BoundedHttpProtocol
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
@@ -57,7 +58,7 @@ class HttpListener:
         config.load()
         listener = bind(self._address, self._port)
         port = int(listener.getsockname()[1])
-        protocol = functools.partial(BoundedHttpProtocol, self._limits, config, self._state, loop)
+        protocol = functools.partial(BoundedHttpProtocol, self._limits, ConnectionGate(self._limits), config, self._state, loop)
         self._server = await loop.create_server(protocol, sock=listener, backlog=_BACKLOG)
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
         return port

@@ -15,6 +15,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from server.frontends.http_gate import ConnectionGate
 from server.frontends.limits import Limits
 
 #: Set in the scope of a request whose client is gone, just before its task is cancelled.
@@ -34,9 +35,12 @@ class _Reading(enum.Enum):
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection. Confined to: the event loop."""
 
-    def __init__(self, limits: Limits, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, limits: Limits, gate: ConnectionGate, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop
+    ) -> None:
         super().__init__(config=config, server_state=server_state, app_state={}, _loop=loop)
         self._limits = limits
+        self._gate = gate
         self._reading = _Reading.HEADER
         self._since_s = loop.time()
         self._header_bytes = 0
@@ -73,6 +77,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             paid_for_s = self._body_bytes / limits.body_bytes_per_s
             if now_s - self._body_since_s > limits.body_idle_timeout_s + paid_for_s:
                 self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the body comes slower than {limits.body_bytes_per_s} bytes a second")
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._gate.admits(len(self.connections), self.loop.time()):
+            # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
+            self._is_refused = True
+            transport.write(_answer(HTTPStatus.SERVICE_UNAVAILABLE, "the server holds as many connections as it may: try again"))
+            transport.close()
 
     def shutdown(self) -> None:
         if self._is_refused:
@@ -128,8 +140,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._is_refused:
             return
-        if sum(len(name) + len(value) for name, value in self.headers) > self._limits.header_bytes:
-            self._refuse_header()
+        if not self._check_header():
             return
         # Raises for a target it cannot read: then this is still a header that is refused.
         super().on_headers_complete()
@@ -169,6 +180,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._since_s = self.loop.time()
         self._header_bytes = 0
 
+    def _check_header(self) -> bool:
+        """Whether the header is one to go on with; else it has been refused."""
+        size = hosts = declared = 0
+        for name, value in self.headers:
+            size += len(name) + len(value)
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                # The parser has checked that it is a decimal number.
+                declared = int(value)
+            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                self._refuse(HTTPStatus.NOT_IMPLEMENTED, "the only Transfer-Encoding that is read here is chunked")
+                return False
+        most = self._limits.http_body_bytes
+        if size > self._limits.header_bytes:
+            self._refuse_header()
+        elif hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._refuse(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request needs exactly one Host header")
+        elif declared > most:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body of {declared} bytes exceeds the limit of {most} bytes")
+        return not self._is_refused
+
     def _refuse_header(self) -> None:
         limits = self._limits
         self._refuse(
@@ -187,11 +220,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             may_answer = running is None or running.response_complete
         if may_answer:
-            body = orjson.dumps({"error": text})
-            self.transport.write(
-                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-                % (status.value, status.phrase.encode(), len(body), body)
-            )
+            self.transport.write(_answer(status, text))
         self._cancel_work()
         # A close now, with bytes unread, would reset the connection and might take the answer with it: end our side, and drop what
         # comes until the client has ended its own.
@@ -210,3 +239,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         running.message_event.set()
         running.scope[CLIENT_GONE] = True  # type: ignore[literal-required]
         self._task.cancel()
+
+
+def _answer(status: HTTPStatus, text: str) -> bytes:
+    body = orjson.dumps({"error": text})
+    return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        status.value,
+        status.phrase.encode(),
+        len(body),
+        body,
+    )

@@ -32,6 +32,7 @@ class Limits:
         string_elements: Elements of BYTES tensors in one request; each takes some 64 bytes of memory, however short it is.
         decode_inline_bytes: Size of what is decoded or encoded (JSON, typed or compressed data) up to which that stays on the event
             loop; more goes to a thread.
+        http_connections: Open connections of one HTTP port; never more than three quarters of the files the process may open.
         header_bytes: All header fields of an HTTP request together.
         header_count: Header fields of an HTTP request.
         url_bytes: Request target of an HTTP request.
@@ -67,6 +68,7 @@ class Limits:
     json_values: int = 10_000_000
     string_elements: int = 4_000_000
     decode_inline_bytes: int = 256 * 1024
+    http_connections: int = 1024
     header_bytes: int = 64 * 1024
     header_count: int = 100
     url_bytes: int = 8 * 1024

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from server.frontends.http_exchange import send_response
+from server.frontends.http_gate import ConnectionGate
 from server.frontends.http_listener import HttpListener
 from server.frontends.http_protocol import CLIENT_GONE
 from server.frontends.limits import Limits
@@ -17,7 +18,7 @@ LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, chunk_count=5
 
 
 class Peer:
-    """A client at byte level."""
+    """A client at byte level; `send` adds the Host header that every request needs."""
 
     def __init__(self, listener: HttpListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.listener = listener
@@ -25,6 +26,9 @@ class Peer:
         self.writer = writer
 
     def send(self, data: bytes) -> None:
+        self.writer.write(data.replace(b" HTTP/1.1\r\n", b" HTTP/1.1\r\nHost: a\r\n"))
+
+    def send_raw(self, data: bytes) -> None:
         self.writer.write(data)
 
     async def answer(self) -> tuple[int, bytes]:
@@ -153,7 +157,7 @@ def test_a_header_that_does_not_come_ends_the_connection(sent: bytes):
         peer.send(sent or b"\r\n")
         # Another exchange with the server makes sure that what was sent has arrived.
         other = await asyncio.open_connection(*peer.writer.get_extra_info("peername"))
-        other[1].write(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+        other[1].write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         await other[0].read()
         other[1].close()
         peer.later(4.9)
@@ -289,9 +293,9 @@ def test_nonsense_behind_a_request_in_work_gets_no_answer_before_it():
 
 def test_a_body_after_its_answer_is_not_swallowed_without_end():
     async def scenario(peer: Peer) -> None:
-        peer.send(b"POST / HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n")
+        peer.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert (await peer.answer())[0] == 200
-        peer.send(bytes(2000))
+        peer.send(b"7d0\r\n" + bytes(2000))
         assert await peer.is_closed()
 
     talk(scenario, read_nothing, Limits(http_body_bytes=1000))
@@ -361,3 +365,49 @@ def test_an_occupied_port_is_named():
 def test_an_address_that_is_not_here_is_named():
     with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1 port 0"):
         asyncio.run(HttpListener(read_all, LIMITS, "192.0.2.1", 0).start())
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\n\r\n", 200),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n", 413),
+    ],
+)
+def test_headers_that_promise_what_cannot_be_read_end_the_connection(data: bytes, status: int):
+    async def scenario(peer: Peer) -> None:
+        peer.send_raw(data)
+        assert (await peer.answer())[0] == status
+        assert await peer.is_closed()
+
+    talk(scenario)
+
+
+def test_connections_beyond_the_bound_are_refused_with_one_warning(caplog: pytest.LogCaptureFixture):
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"GET /a HTTP/1.1\r\n\r\n")
+        await peer.answer()
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*peer.writer.get_extra_info("peername"))
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+            writer.close()
+        peer.send(b"GET /b HTTP/1.1\r\n\r\n")
+        assert (await peer.answer())[1].endswith(b"/b 0")
+
+    talk(scenario, limits=Limits(http_connections=1))
+    assert [record.message for record in caplog.records] == ["refusing HTTP connections: 1 are open"]
+
+
+def test_connections_leave_files_for_the_rest_of_the_server(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, 1024))
+    assert ConnectionGate(Limits()).most == 192
+    assert ConnectionGate(Limits(http_connections=10)).most == 10
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+def test_limits_are_finite_and_positive(value: float):
+    with pytest.raises(ValueError, match="limit header_timeout_s must be positive and finite"):
+        Limits(header_timeout_s=value)
