@@ -18,14 +18,15 @@ class UnsupportedEncoding(Unsupported):
     """A request body in an encoding that is not read here; the answer names those that are."""
 
 
-async def decompress(body: bytes, encoding: str, take: Callable[[int], None], limits: Limits) -> bytes:
+async def decompress(body: bytes, encoding: str, take: Callable[[int], None], limits: Limits, most: int) -> bytes:
     """`body` unpacked; it stops as soon as the output exceeds the cap, so that a bomb is never unfolded.
 
     Args:
         body: As it came.
         encoding: The header's value.
         take: Called with the size of each piece before the next is made; raises to stop.
-        limits: `http_body_bytes` caps the output; what is larger than `decode_inline_bytes` is unpacked in a thread.
+        limits: What is larger than `decode_inline_bytes` is unpacked in a thread.
+        most: Caps the output.
 
     Raises:
         UnsupportedEncoding: neither gzip, deflate nor identity, or several at once.
@@ -48,8 +49,8 @@ async def decompress(body: bytes, encoding: str, take: Callable[[int], None], li
                 piece = unpacker.decompress(rest, limits.decode_inline_bytes)
             rest = unpacker.unconsumed_tail
             size += len(piece)
-            if size > limits.http_body_bytes:
-                raise TooLarge(f"the body unpacks to more than the limit of {limits.http_body_bytes} bytes")
+            if size > most:
+                raise TooLarge(f"the body unpacks to more than the limit of {most} bytes")
             if not piece and not rest and not unpacker.eof:
                 raise InvalidRequest(f"the {encoding} body ends too early")
             take(len(piece))

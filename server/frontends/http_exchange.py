@@ -22,7 +22,9 @@ class ClientGone(Exception):
     """The client went away before its request was complete: nobody is left to answer."""
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits) -> bytes:
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits, most: int | None = None
+) -> bytes:
     """The whole body, unpacked. Bytes are reserved as they come, so that a client holds only what it has sent.
 
     Args:
@@ -30,12 +32,13 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], reservatio
         headers: Of the request, as a mapping.
         reservation: What the request holds of the budget.
         limits: `http_body_bytes` caps the body as it comes and unpacked.
+        most: A lower cap.
 
     Raises:
         TooLarge: it exceeds the cap, or says it will. Overloaded: no room. UnsupportedEncoding, InvalidRequest: see `decompress`.
         ClientGone: it went away before the end.
     """
-    most = limits.http_body_bytes
+    most = limits.http_body_bytes if most is None else min(most, limits.http_body_bytes)
     # The parser has checked that it is a decimal number.
     declared = int(headers.get(b"content-length", b"0"))
     if declared > most:
@@ -56,7 +59,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], reservatio
             break
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     encoding = headers.get(b"content-encoding")
-    return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits)
+    return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits, most)
 
 
 async def send_response(send: Send, status: int, body: bytes, headers: HeaderList) -> None:

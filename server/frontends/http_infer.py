@@ -1,6 +1,5 @@
 """POST .../infer at ASGI level, without any framework between the connection and the codec."""
 
-import asyncio
 from typing import Final
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
@@ -13,13 +12,18 @@ from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
 from server.frontends.kserve.validation import SignatureCheck
 from server.frontends.limits import Limits
+from server.frontends.off_loop import run_off_loop
 from server.frontends.strict_json import memory_cost
 
 HEADER_LENGTH: Final = b"inference-header-content-length"
 _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
+
+#: Binary tensors are views of the body, so only their alignment or a check of their values touches every byte.
+_INLINE_BODY_BYTES: Final = 4 << 20
 
 
 class HttpInfer:
@@ -54,7 +58,11 @@ class HttpInfer:
                 response = await engine.infer(decoded.request)
             except (Overloaded, QueueTimeout) as error:
                 raise in_core_words(error, decoded.request.request_id) from None
-            answer, answer_header_length = http_codec.encode(engine, response, decoded)
+            labels = http_codec.labels_for(engine, response, decoded)
+            if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
+                answer, answer_header_length = await run_off_loop(http_codec.encode, response, decoded, labels)
+            else:
+                answer, answer_header_length = http_codec.encode(response, decoded, labels)
             answer_headers: HeaderList
             if answer_header_length is None:
                 answer_headers = [_JSON]
@@ -73,8 +81,15 @@ class HttpInfer:
     ) -> DecodedRequest:
         limits = self._limits
         text = body if header_length is None else body[:header_length]
-        if len(text) > limits.decode_inline_bytes:
-            reservation.take(await asyncio.to_thread(memory_cost, text, limits))
-            return await asyncio.to_thread(http_codec.decode, check, target, body, header_length, limits)
-        reservation.take(memory_cost(text, limits))
-        return http_codec.decode(check, target, body, header_length, limits)
+        is_long = len(text) > limits.decode_inline_bytes
+        reservation.take(await run_off_loop(memory_cost, text, limits) if is_long else memory_cost(text, limits))
+        if is_long:
+            head = await run_off_loop(http_codec.parse_head, body, header_length, limits)
+        else:
+            head = http_codec.parse_head(body, header_length, limits)
+        strings = http_codec.count_strings(head, len(body))
+        if strings > INLINE_STRINGS:
+            reservation.take(strings_cost(strings, limits))
+        if is_long or strings > INLINE_STRINGS or len(body) > _INLINE_BODY_BYTES:
+            return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits)
+        return http_codec.decode(check, target, head, body, header_length, limits)

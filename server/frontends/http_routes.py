@@ -20,13 +20,13 @@ from server.frontends import http_schemas as schemas
 from server.frontends.http_call import HttpCall
 from server.frontends.http_exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
 from server.frontends.http_infer import HttpInfer
-from server.frontends.http_repository import load_request, unload_request
+from server.frontends.http_repository import load_request, parse_object, unload_request
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
-from server.frontends.strict_json import parse_bounded
+from server.frontends.off_loop import run_off_loop
 from server.pb import grpc_service_pb2 as pb
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -139,8 +139,16 @@ class RestRoutes:
 
     async def load(self, request: Request) -> Response:
         name = check_model_name(request.path_params["model"])
-        message = load_request(name, _repository(request), await self._read_object(request))
-        await self._service.repository_model_load(message, _call(request))
+        repository, limits = _repository(request), self._limits
+        with Reservation(self._engine) as reservation:
+            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, limits)
+            # The files stand in memory decoded too, in the message and in what is made of it, until the load is over.
+            reservation.take(2 * len(body))
+            if len(body) > limits.decode_inline_bytes:
+                message = await run_off_loop(load_request, name, repository, body, limits)
+            else:
+                message = load_request(name, repository, body, limits)
+            await self._service.repository_model_load(message, _call(request))
         return _json({})
 
     async def unload(self, request: Request) -> Response:
@@ -173,13 +181,10 @@ class RestRoutes:
         return Response(self._engine.metrics_text(), media_type=METRICS_TYPE)
 
     async def _read_object(self, request: Request) -> dict[str, Any]:
-        """The JSON object of a control request's body; empty where there is no body."""
+        """The JSON object of a small control request's body; empty where there is no body."""
         with Reservation(self._engine) as reservation:
-            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, self._limits)
-            given = parse_bounded(body, self._limits) if body else {}
-        if not isinstance(given, dict):
-            raise InvalidRequest("the request must be a JSON object")
-        return given
+            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, self._limits, self._limits.control_bytes)
+            return parse_object(body, self._limits)
 
 
 class _Direct(Response):

@@ -3,7 +3,7 @@
 Decoding is pure once the `SignatureCheck` is known, so that a front may run it in a thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,6 +24,7 @@ from server.frontends.kserve.parameters import (
     read_parameters,
     refuse_shared_memory,
 )
+from server.frontends.kserve.string_elements import declared_count
 from server.frontends.kserve.tensor_bytes import array_from_bytes, array_to_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
@@ -62,8 +63,37 @@ def parse_header_length(text: str | None, body_length: int) -> int | None:
     return length
 
 
-def decode(check: SignatureCheck, target: Target, body: bytes, header_length: int | None, limits: Limits) -> DecodedRequest:
-    """The request that `body` makes; `header_length` as `parse_header_length` read it.
+def parse_head(body: bytes, header_length: int | None, limits: Limits) -> dict[str, Any]:
+    """The JSON part of `body`; empty where there is none. `header_length` as `parse_header_length` read it.
+
+    Raises:
+        InvalidRequest: it is no JSON object.
+    """
+    if header_length == 0:
+        return {}
+    head = parse_infer_json(body if header_length is None else body[:header_length], limits)
+    if not isinstance(head, dict):
+        raise InvalidRequest("the request must be a JSON object")
+    return head
+
+
+def count_strings(head: Mapping[str, Any], body_bytes: int) -> int:
+    """The elements of BYTES tensors that decoding makes, at most."""
+    count = 0
+    inputs = head.get("inputs")
+    for tensor in inputs if isinstance(inputs, list) else ():
+        if isinstance(tensor, dict) and tensor.get("datatype") == DataType.BYTES.value:
+            shape = tensor.get("shape")
+            # In JSON an element takes three bytes at least, in binary four.
+            if isinstance(shape, list) and set(map(type, shape)) <= {int}:
+                count += declared_count(shape, body_bytes // 3)
+    return min(count, body_bytes)
+
+
+def decode(
+    check: SignatureCheck, target: Target, head: Mapping[str, Any], body: bytes, header_length: int | None, limits: Limits
+) -> DecodedRequest:
+    """The request that `body` makes, whose JSON part is `head`; safe in a thread.
 
     Raises:
         ServingError: it contradicts the protocol, the limits or the model's signature.
@@ -72,10 +102,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, header_length: in
     try:
         if header_length == 0:
             return _whole_body(check, target, body)
-        head = parse_infer_json(body if header_length is None else body[:header_length], limits)
-        if not isinstance(head, dict):
-            raise InvalidRequest("the request must be a JSON object")
-        request_id = _text(head.get("id", ""), "id")
+        request_id = _text(head.get("id", ""), "'id'")
         if len(request_id) > limits.id_length:
             raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {limits.id_length} allowed")
         parameters, all_binary = _parameters(head.get("parameters"), limits)
@@ -94,8 +121,13 @@ def decode(check: SignatureCheck, target: Target, body: bytes, header_length: in
     )
 
 
-def encode(engine: Engine, response: InferResponse, decoded: DecodedRequest) -> Encoded:
-    """The body that answers with `response`.
+def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest) -> Mapping[str, Sequence[str]]:
+    """By output, the class labels that encoding needs."""
+    return {name: engine.labels(response.model_name, response.model_version, name) for name in decoded.classifications}
+
+
+def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str, Sequence[str]]) -> Encoded:
+    """The body that answers with `response`; safe in a thread.
 
     Raises:
         InvalidRequest: JSON was asked for, and cannot carry an output's values.
@@ -109,8 +141,7 @@ def encode(engine: Engine, response: InferResponse, decoded: DecodedRequest) -> 
             raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
         datatype = spec.datatype
         if name in decoded.classifications:
-            labels = engine.labels(response.model_name, response.model_version, name)
-            array = classify(array, datatype, decoded.classifications[name], labels, is_batched=signature.is_batched, output=name)
+            array = classify(array, datatype, decoded.classifications[name], labels[name], is_batched=signature.is_batched, output=name)
             datatype = DataType.BYTES
         output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
         if name in decoded.binary_outputs:
@@ -204,9 +235,9 @@ def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Lim
     for tensor in tensors:
         if not isinstance(tensor, dict):
             raise InvalidRequest("every element of 'inputs' must be an object")
-        spec = check.input(_text(tensor.get("name"), "name of an input"), arrays)
+        spec = check.input(_text(tensor.get("name"), "the name of an input"), arrays)
         shape = _shape(tensor.get("shape"), spec.name)
-        count = check.count_elements(spec, _text(tensor.get("datatype"), f"datatype of input '{spec.name}'"), shape)
+        count = check.count_elements(spec, _text(tensor.get("datatype"), f"the datatype of input '{spec.name}'"), shape)
         parameters = _scalars(tensor["parameters"], f"input '{spec.name}'", limits) if tensor.get("parameters") else {}
         refuse_shared_memory(parameters, spec.name)
         size = parameters.get("binary_data_size")
@@ -245,7 +276,7 @@ def _outputs(
     for output in outputs:
         if not isinstance(output, dict):
             raise InvalidRequest("every element of 'outputs' must be an object")
-        name = _text(output.get("name"), "name of an output")
+        name = _text(output.get("name"), "the name of an output")
         check.output(name, names)
         names[name] = None
         parameters = _scalars(output["parameters"], f"output '{name}'", limits) if output.get("parameters") else {}
@@ -279,7 +310,7 @@ def _shape(given: object, name: str) -> tuple[int, ...]:
 
 def _text(given: object, what: str) -> str:
     if not isinstance(given, str):
-        raise InvalidRequest(f"'{what}' must be a string")
+        raise InvalidRequest(f"{what} must be a string")
     return given
 
 

@@ -19,6 +19,8 @@ from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 
 #: Types whose values JSON cannot carry: raw bits, or no common text form. As in Triton, both ways.
 BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
+#: Elements printed at once.
+_STEP = 65_536
 _FLOATS = frozenset({DataType.FP32, DataType.FP64})
 _WANTED: dict[DataType, tuple[frozenset[type], str]] = {
     **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
@@ -93,9 +95,11 @@ def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fra
             raise InvalidRequest(f"output '{output}' holds bytes that are not UTF-8 text: ask for it as binary data") from None
     if datatype in BINARY_ONLY:
         raise unsendable(datatype, output)
-    if datatype in _FLOATS and not bool(np.isfinite(flat).all()):
-        return orjson.Fragment(_with_tokens(flat))
-    return flat
+    if flat.size <= _STEP:
+        return orjson.Fragment(_printed(flat, datatype)) if datatype in _FLOATS and not bool(np.isfinite(flat).all()) else flat
+    # Printed in one go, a large array would hold the interpreter for seconds, also in a thread.
+    pieces = [_printed(flat[at : at + _STEP], datatype)[1:-1] for at in range(0, flat.size, _STEP)]
+    return orjson.Fragment(b"[%b]" % b",".join(pieces))
 
 
 def unsendable(datatype: DataType, output: str) -> InvalidRequest:
@@ -103,9 +107,12 @@ def unsendable(datatype: DataType, output: str) -> InvalidRequest:
     return InvalidRequest(f"sending {datatype.value} data via JSON is not supported, ask for output '{output}' as binary data")
 
 
-def _with_tokens(flat: Array) -> bytes:
-    """The list with NaN, Infinity and -Infinity as bare tokens, as Triton prints them; orjson prints null for each."""
-    parts = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
+def _printed(flat: Array, datatype: DataType) -> bytes:
+    """The list, with NaN, Infinity and -Infinity as bare tokens, as Triton prints them; orjson prints null for each."""
+    printed = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    if datatype not in _FLOATS or bool(np.isfinite(flat).all()):
+        return printed
+    parts = printed.split(b"null")
     special = flat[~np.isfinite(flat)]
     tokens = ["NaN" if value != value else "Infinity" if value > 0 else "-Infinity" for value in special.tolist()]
     text = [parts[0]]

@@ -97,7 +97,8 @@ def test_typed_grpc_contents_are_read(pair: tuple[DataType, Any]):
 
 def http_decode(engine: FakeEngine, body: bytes, header_length: int | None = None) -> Any:
     check = SignatureChecks(engine, LIMITS).find("echo", None)
-    return http_codec.decode(check, http_codec.Target("echo", None, 0), body, header_length, LIMITS)
+    head = http_codec.parse_head(body, header_length, LIMITS)
+    return http_codec.decode(check, http_codec.Target("echo", None, 0), head, body, header_length, LIMITS)
 
 
 @given(pairs(DataType), st.booleans())
@@ -115,7 +116,7 @@ def test_binary_http_tensors_come_back(pair: tuple[DataType, Any], by_default: b
     decoded = http_decode(engine, text + raw, len(text))
     assert same(decoded.request.inputs["INPUT"], array)
     assert decoded.request.inputs["INPUT"].flags.aligned
-    answer = http_codec.encode(engine, asyncio.run(engine.infer(decoded.request)), decoded)
+    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
     assert answer.header_length is not None
     head = orjson.loads(answer.body[: answer.header_length])
     assert list(head) == ["id", "model_name", "model_version", "outputs"]
@@ -137,7 +138,7 @@ def test_json_tensors_come_back_nested_or_flat(pair: tuple[DataType, Any], neste
     body = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": datatype.value, "shape": array.shape, "data": values}]})
     decoded = http_decode(engine, body)
     assert same(decoded.request.inputs["INPUT"], array)
-    answer = http_codec.encode(engine, asyncio.run(engine.infer(decoded.request)), decoded)
+    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
     assert answer.header_length is None
     printed = orjson.loads(answer.body)["outputs"][0]["data"]
     if datatype is DataType.BYTES:
@@ -154,7 +155,7 @@ def test_what_json_cannot_say_is_printed_as_triton_does(dtype: type):
     head = {"inputs": [{"name": "INPUT", "datatype": name, "shape": [1, 5], "parameters": {"binary_data_size": array.nbytes}}]}
     text = orjson.dumps(head)
     decoded = http_decode(engine, text + array.tobytes(), len(text))
-    answer = http_codec.encode(engine, asyncio.run(engine.infer(decoded.request)), decoded)
+    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
     assert b'"data":[1.5,NaN,Infinity,-Infinity,0.1]' in answer.body
 
 

@@ -13,7 +13,7 @@ SMALL = Limits(http_body_bytes=1 << 20, decode_inline_bytes=1024)
 
 def unpack(body: bytes, encoding: str, limits: Limits = SMALL) -> tuple[bytes, list[int]]:
     taken: list[int] = []
-    return asyncio.run(decompress(body, encoding, taken.append, limits)), taken
+    return asyncio.run(decompress(body, encoding, taken.append, limits, limits.http_body_bytes)), taken
 
 
 @pytest.mark.parametrize("size", [0, 10, 1024, 1025, 300_000])
@@ -41,7 +41,7 @@ def test_a_budget_that_refuses_stops_the_unpacking():
         raise Overloaded("full")
 
     with pytest.raises(Overloaded):
-        asyncio.run(decompress(gzip.compress(bytes(100)), "gzip", take, SMALL))
+        asyncio.run(decompress(gzip.compress(bytes(100)), "gzip", take, SMALL, SMALL.http_body_bytes))
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "gzip,deflate", "x" * 1000])

@@ -410,3 +410,82 @@ def test_a_metrics_front_serves_metrics_and_nothing_else():
         await served.stop(1)
 
     asyncio.run(main())
+
+
+def test_control_requests_are_small_and_only_a_load_may_be_large():
+    engine = FakeEngine(simple())
+    padding = b" " * 70_000
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for path in ("/v2/repository/index", "/v2/repository/models/m/unload"):
+            assert (await client.post(path, content=padding + b"{}")).status_code == 413
+            assert (
+                await client.post(path, content=gzip.compress(padding + b"{}"), headers={"content-encoding": "gzip"})
+            ).status_code == 413
+        content = base64.b64encode(bytes(range(256)) * 8000).decode()
+        given = {"parameters": {"config": "{}", "file:1/model.onnx": content}}
+        answer = await client.post("/v2/repository/models/m/load", json=given)
+        assert answer.status_code == 200
+        # A piece with padding inside is no base64, whatever piece it is.
+        given["parameters"]["file:1/model.onnx"] = "AA==" * 400_000
+        answer = await client.post("/v2/repository/models/m/load", json=given)
+        assert (answer.status_code, "must be base64" in answer.text) == (400, True)
+
+    run(scenario, engine)
+    assert [dict(overrides.files) for _, overrides in engine.loads] == [{"1/model.onnx": bytes(range(256)) * 8000}]
+
+
+def test_a_load_holds_its_room_until_it_is_over():
+    engine = FakeEngine(simple())
+    held: list[int] = []
+
+    async def load(name: str, overrides: Any) -> None:
+        held.append(engine.reserved_bytes)
+
+    engine.load = load  # type: ignore[method-assign]
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        body = orjson.dumps({"parameters": {"config": " " * 400_000}})
+        assert (await client.post("/v2/repository/models/m/load", content=body)).status_code == 200
+        assert held == [3 * len(body)]
+
+    run(scenario, engine)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_strings_are_priced_and_bounded_before_they_are_made(as_json: bool):
+    engine = FakeEngine(echo(DataType.BYTES, name="text"))
+    count = 10_000
+    tensor: dict[str, Any] = {"name": "INPUT", "datatype": "BYTES", "shape": [1, count]}
+    blob = b"" if as_json else b"\x01\x00\x00\x00a" * count
+    tensor |= {"data": ["a"] * count} if as_json else {"parameters": {"binary_data_size": len(blob)}}
+    head = orjson.dumps({"inputs": [tensor]})
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/models/text/infer", content=head + blob, headers=headers)
+        assert answer.json()["outputs"][0]["data"] == ["a"] * count
+        assert engine.peak_bytes > len(blob) + 60 * count
+
+    async def bounded(client: httpx.AsyncClient) -> None:
+        answer = await client.post("/v2/models/text/infer", content=head + blob, headers=headers)
+        assert answer.status_code == 413
+        assert "10000 elements of data-type BYTES, more than the 9999 allowed" in answer.text
+
+    run(scenario, engine)
+    run(bounded, engine, Limits(string_elements=9_999))
+
+
+def test_large_answers_in_json_are_printed_in_pieces_that_join():
+    numbers = np.arange(150_000, dtype=np.float32)
+    numbers[[0, 70_000, 149_999]] = [np.nan, np.inf, -np.inf]
+    head = orjson.dumps(
+        {"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, numbers.size], "parameters": {"binary_data_size": numbers.nbytes}}]}
+    )
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        answer = await client.post("/v2/models/echo_fp32/infer", content=head + numbers.tobytes(), headers=headers)
+        np.testing.assert_array_equal(np.array(json.loads(answer.text)["outputs"][0]["data"], np.float32), numbers)
+
+    run(scenario, FakeEngine(echo(DataType.FP32)))

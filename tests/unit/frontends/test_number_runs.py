@@ -109,7 +109,7 @@ def decode(datatype: DataType, data: bytes, count: int) -> Any:
     check = SignatureChecks(FakeEngine(echo(datatype)), LIMITS).find(f"echo_{datatype.value.lower()}", None)
     body = b'{"inputs":[{"name":"INPUT","datatype":"%b","shape":[1,%d],"data":%b}]}' % (datatype.value.encode(), count, data)
     target = http_codec.Target(f"echo_{datatype.value.lower()}", None, 0)
-    return http_codec.decode(check, target, body, None, LIMITS).request.inputs["INPUT"]
+    return http_codec.decode(check, target, http_codec.parse_head(body, None, LIMITS), body, None, LIMITS).request.inputs["INPUT"]
 
 
 NUMERIC = [t for t in DataType if t.value.startswith(("INT", "UINT")) or t in (DataType.FP32, DataType.FP64)]
