@@ -87,7 +87,7 @@ class HttpInfer:
             head = await run_off_loop(http_codec.parse_head, body, header_length, limits)
         else:
             head = http_codec.parse_head(body, header_length, limits)
-        strings = http_codec.count_strings(head, len(body))
+        strings = http_codec.count_strings(head, len(body), limits)
         if strings > INLINE_STRINGS:
             reservation.take(strings_cost(strings, limits))
         if is_long or strings > INLINE_STRINGS or len(body) > _INLINE_BODY_BYTES:

@@ -22,3 +22,6 @@ async def run_off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwar
         if not work.cancel():
             await asyncio.wait([work])
         raise
+    finally:
+        # The error it may hold leads back to this frame: a cycle that would keep the arguments in memory until the next collection.
+        del work

@@ -15,7 +15,7 @@ from server.core.request import Array, InferRequest, InferResponse, ParameterVal
 from server.engine.interface import Engine
 from server.frontends.kserve.classification import classify
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, json_from_array, unsendable
+from server.frontends.kserve.json_tensor import BINARY_ONLY, PRINTED_AT_ONCE, array_from_json, json_from_array, json_pieces, unsendable
 from server.frontends.kserve.number_runs import parse_infer_json
 from server.frontends.kserve.parameters import (
     NO_PARAMETERS,
@@ -30,6 +30,8 @@ from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 from server.frontends.limits import Limits
 
 _HEADER_DIGITS = 20
+#: Where the text of a large array will stand: a byte that JSON text never holds.
+_GAP = b"\0"
 
 
 class Target(NamedTuple):
@@ -77,11 +79,12 @@ def parse_head(body: bytes, header_length: int | None, limits: Limits) -> dict[s
     return head
 
 
-def count_strings(head: Mapping[str, Any], body_bytes: int) -> int:
+def count_strings(head: Mapping[str, Any], body_bytes: int, limits: Limits) -> int:
     """The elements of BYTES tensors that decoding makes, at most."""
     count = 0
     inputs = head.get("inputs")
-    for tensor in inputs if isinstance(inputs, list) else ():
+    # More inputs than allowed will be refused, whatever they hold.
+    for tensor in inputs[: limits.tensor_count] if isinstance(inputs, list) else ():
         if isinstance(tensor, dict) and tensor.get("datatype") == DataType.BYTES.value:
             shape = tensor.get("shape")
             # In JSON an element takes three bytes at least, in binary four.
@@ -134,6 +137,7 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     """
     signature = response.signature
     outputs: list[dict[str, Any]] = []
+    printed: list[list[bytes]] = []
     blobs: list[bytes] = []
     for name, array in response.outputs.items():
         spec = signature.output(name)
@@ -148,6 +152,9 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
             blob = array_to_bytes(array, datatype)
             output["parameters"] = {"binary_data_size": len(blob)}
             blobs.append(blob)
+        elif array.size > PRINTED_AT_ONCE and datatype is not DataType.BYTES:
+            output["data"] = orjson.Fragment(_GAP)
+            printed.append(json_pieces(array, datatype, name))
         else:
             output["data"] = json_from_array(array, datatype, name)
         outputs.append(output)
@@ -156,7 +163,14 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     head["model_version"] = str(response.model_version)
     head["outputs"] = outputs
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text, None)
+    if not printed and not blobs:
+        return Encoded(text, None)
+    first, *others = text.split(_GAP) if printed else [text]
+    parts = [first]
+    for pieces, following in zip(printed, others, strict=True):
+        parts += (*pieces, following)
+    header_length = sum(map(len, parts)) if blobs else None
+    return Encoded(b"".join((*parts, *blobs)), header_length)
 
 
 def _request(

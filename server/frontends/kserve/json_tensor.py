@@ -20,7 +20,7 @@ from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 #: Types whose values JSON cannot carry: raw bits, or no common text form. As in Triton, both ways.
 BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
 #: Elements printed at once.
-_STEP = 65_536
+PRINTED_AT_ONCE = 65_536
 _FLOATS = frozenset({DataType.FP32, DataType.FP64})
 _WANTED: dict[DataType, tuple[frozenset[type], str]] = {
     **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
@@ -95,11 +95,25 @@ def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fra
             raise InvalidRequest(f"output '{output}' holds bytes that are not UTF-8 text: ask for it as binary data") from None
     if datatype in BINARY_ONLY:
         raise unsendable(datatype, output)
-    if flat.size <= _STEP:
-        return orjson.Fragment(_printed(flat, datatype)) if datatype in _FLOATS and not bool(np.isfinite(flat).all()) else flat
-    # Printed in one go, a large array would hold the interpreter for seconds, also in a thread.
-    pieces = [_printed(flat[at : at + _STEP], datatype)[1:-1] for at in range(0, flat.size, _STEP)]
-    return orjson.Fragment(b"[%b]" % b",".join(pieces))
+    return orjson.Fragment(_printed(flat, datatype)) if datatype in _FLOATS and not bool(np.isfinite(flat).all()) else flat
+
+
+def json_pieces(array: Array, datatype: DataType, output: str) -> list[bytes]:
+    """The same list as text, for a large array of numbers.
+
+    Printed in one go it would hold the interpreter for seconds, also in a thread; and it comes in pieces, so that it is copied only once.
+
+    Raises:
+        InvalidRequest: as `json_from_array`.
+    """
+    if datatype in BINARY_ONLY:
+        raise unsendable(datatype, output)
+    flat, step = np.ascontiguousarray(array).reshape(-1), PRINTED_AT_ONCE
+    pieces = [b"["]
+    for at in range(0, flat.size, step):
+        pieces += (_printed(flat[at : at + step], datatype)[1:-1], b",")
+    pieces[-1] = b"]"
+    return pieces
 
 
 def unsendable(datatype: DataType, output: str) -> InvalidRequest:

@@ -12,6 +12,8 @@ from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 _LENGTH = struct.Struct("<I")
 #: Elements that are encoded at once.
 _STEP = 16_384
+#: Bytes of an array that are copied at once.
+_STEP_BYTES = 1 << 20
 Raw = bytes | memoryview
 
 
@@ -39,7 +41,11 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
 def array_to_bytes(array: Array, datatype: DataType) -> bytes:
     """The array's bytes on the wire."""
     if datatype is not DataType.BYTES:
-        return array.tobytes()
+        if array.nbytes <= _STEP_BYTES:
+            return array.tobytes()
+        # In pieces, because each copy holds the interpreter; joining them does not.
+        flat, step = array.reshape(-1), _STEP_BYTES // array.itemsize
+        return b"".join([flat[at : at + step].tobytes() for at in range(0, flat.size, step)])
     values: list[bytes | str] = array.reshape(-1).tolist()
     # Some thousand at a time: the lengths are objects too, and would take more memory than the strings.
     return b"".join(_with_lengths(values[at : at + _STEP]) for at in range(0, len(values), _STEP))

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import gzip
 import json
 import re
@@ -15,7 +16,7 @@ import numpy as np
 import orjson
 import pytest
 
-from backends.api.errors import ModelLoadError, Overloaded, QueueTimeout, Unavailable
+from backends.api.errors import ModelLoadError, Overloaded, QueueTimeout, TooLarge, Unavailable
 from backends.api.tensor import DataType
 from server.core.request import InferRequest
 from server.frontends.http_server import HttpFront, MetricsFront
@@ -489,3 +490,22 @@ def test_large_answers_in_json_are_printed_in_pieces_that_join():
         np.testing.assert_array_equal(np.array(json.loads(answer.text)["outputs"][0]["data"], np.float32), numbers)
 
     run(scenario, FakeEngine(echo(DataType.FP32)))
+
+
+def test_a_body_refused_in_a_thread_is_freed_at_once():
+    limits = Limits(json_bytes=300_000)
+    engine = FakeEngine(simple())
+    left: list[int] = []
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(2):
+                assert (await client.post("/v2/models/simple/infer", content=b" " * 400_000)).status_code == 413
+            left.append(sum(isinstance(found, TooLarge) for found in gc.get_objects()))
+        finally:
+            gc.enable()
+
+    run(scenario, engine, limits)
+    assert left == [0]
