@@ -1,7 +1,8 @@
 """The values of `serve`'s flags: each reader takes the text of one flag, and names flag, text and expectation where it does not fit."""
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -39,8 +40,13 @@ class BadValue(FlagError):
         if self.ctx is not None and self.param is not None:
             source = self.ctx.get_parameter_source(self.param.name)
             if source is not None and source.name == "ENVIRONMENT":
-                name = str(self.param.envvar)
+                # One flag may be read from several variables; the first that is set is the one that was read.
+                name = next((each for each in _variables(self.param.envvar) if os.environ.get(each)), "")
         return f"{name}={self.text}: expected {self.expected}"
+
+
+def _variables(given: str | Sequence[str] | None) -> Sequence[str]:
+    return [given] if isinstance(given, str) else given or []
 
 
 def boolean(given: str | bool) -> bool:

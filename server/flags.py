@@ -101,6 +101,8 @@ def spell(arguments: Sequence[str]) -> list[str]:
         if not equals and name in BOOLEANS:
             value = rest.pop(0) if rest and rest[0].lower() in TRUE | FALSE else "true"
             equals = "="
+        if equals and not value and name == "model-base-path":
+            raise FlagError(f"--{name} is empty: give the folder that holds the models")
         spelled.append(f"--{name}{equals}{value}")
         if not equals and name not in _BARE:
             spelled.extend(rest[:1])
@@ -111,7 +113,7 @@ def spell(arguments: Sequence[str]) -> list[str]:
 def _option(name: str, *, text: str, panel: str, metavar: str = "TEXT", **settings: Any) -> Any:
     also = ", ".join(f"--{alias}" for alias in ALIASES.get(name, ()))
     text = f"{text} (also {also})" if also else text
-    environment = f"STOKER_{name.replace('-', '_').upper()}"
+    environment = [f"STOKER_{each.replace('-', '_').upper()}" for each in (name, *ALIASES.get(name, ()))]
     return typer.Option(f"--{name}", help=text, rich_help_panel=panel, envvar=environment, show_envvar=False, metavar=metavar, **settings)
 
 

@@ -26,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.command(name="serve")(command(_run))
-    words = spell(sys.argv[1:] if arguments is None else arguments)
     try:
+        words = spell(sys.argv[1:] if arguments is None else arguments)
         code = app(words, prog_name="serve", standalone_mode=False)
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a usage error of typer's: a defect, shown as one

@@ -73,6 +73,7 @@ def test_help_names_every_flag_and_exits_0(columns):
         (["--model_base_path=x", "--limit=no_such=1"], "no_such"),
         (["--model_base_path=x", "--load-model=digits"], "explicit"),
         ([], "model-base-path"),
+        (["--model_base_path="], "is empty"),
         (["--model_base_path=model_repos", "--ready_file=/no/such/x", "--grpc_port=0", "--http_port=0"], "/no/such/x"),
         (["--model_base_path=/no/such/folder", "--grpc_port=0", "--http_port=0"], "/no/such/folder"),
     ],
@@ -116,7 +117,7 @@ def test_triton_and_adlik_spellings_and_the_environment_mean_the_same(tmp_path):
         "--log-info",
         "--metrics-port=0",
         at=tmp_path,
-        env={"STOKER_ID": "furnace", "STOKER_LOADING_METHOD": "manual"},
+        env={"STOKER_ID": "furnace", "STOKER_LOADING_METHOD": "manual", "STOKER_REST_API_PORT": "1"},
     ) as server:
         assert server.json("/v2")["name"] == "furnace"
         assert server.get("/v2/repository/models/simple/unload", b"{}")[0] == 200
