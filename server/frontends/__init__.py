@@ -1,4 +1,4 @@
-"""The protocol fronts: transports, codecs, limits, status mapping. Imports none of them, so that a start pays only for the fronts it uses."""
+"""The protocol fronts: transports, codecs, limits, status mapping. Imports none of them: a start pays only for what it uses."""
 
 import os
 
