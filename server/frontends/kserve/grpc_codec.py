@@ -24,7 +24,7 @@ from server.frontends.kserve.parameters import (
     refuse_shared_memory,
 )
 from server.frontends.kserve.string_elements import declared_count
-from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_to_bytes, object_array
+from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_pieces, array_to_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
@@ -202,7 +202,8 @@ def encode_message(
 ) -> pb.ModelInferResponse:
     """The message that answers with `response`; outputs are always raw. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
-    message.raw_output_contents.extend(_outputs(message, response, classifications, labels))
+    for array, datatype in _outputs(message, response, classifications, labels):
+        message.raw_output_contents.append(array_to_bytes(array, datatype))
     return message
 
 
@@ -210,17 +211,18 @@ def encode_serialised(response: InferResponse, classifications: Mapping[str, int
     """What `encode_message` serialises to, without the copies of raw contents into a message and out of it. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
     parts: list[bytes] = []
-    for raw in _outputs(message, response, classifications, labels):
-        parts += (_varint(_RAW_OUTPUT_TAG) + _varint(len(raw)), raw)
+    for array, datatype in _outputs(message, response, classifications, labels):
+        pieces = array_pieces(array, datatype)
+        parts += (_varint(_RAW_OUTPUT_TAG) + _varint(sum(map(len, pieces))), *pieces)
     return b"".join((message.SerializeToString(), *parts))
 
 
 def _outputs(
     message: pb.ModelInferResponse, response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]
-) -> list[bytes]:
-    """Adds the outputs' descriptions to `message`; returns their bytes."""
+) -> list[tuple[Array, DataType]]:
+    """Adds the outputs' descriptions to `message`; returns what they hold."""
     signature = response.signature
-    raws: list[bytes] = []
+    held: list[tuple[Array, DataType]] = []
     for name, array in response.outputs.items():
         spec = signature.output(name)
         if spec is None:
@@ -230,8 +232,8 @@ def _outputs(
             array = classify(array, datatype, classifications[name], labels[name], is_batched=signature.is_batched, output=name)
             datatype = DataType.BYTES
         message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
-        raws.append(array_to_bytes(array, datatype))
-    return raws
+        held.append((array, datatype))
+    return held
 
 
 def _varint(number: int) -> bytes:

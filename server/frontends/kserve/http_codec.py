@@ -25,7 +25,7 @@ from server.frontends.kserve.parameters import (
     refuse_shared_memory,
 )
 from server.frontends.kserve.string_elements import declared_count
-from server.frontends.kserve.tensor_bytes import array_from_bytes, array_to_bytes, object_array
+from server.frontends.kserve.tensor_bytes import array_from_bytes, array_pieces, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 
@@ -149,9 +149,9 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
             datatype = DataType.BYTES
         output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
         if name in decoded.binary_outputs:
-            blob = array_to_bytes(array, datatype)
-            output["parameters"] = {"binary_data_size": len(blob)}
-            blobs.append(blob)
+            pieces = array_pieces(array, datatype)
+            output["parameters"] = {"binary_data_size": sum(map(len, pieces))}
+            blobs += pieces
         elif array.size > PRINTED_AT_ONCE and datatype is not DataType.BYTES:
             output["data"] = orjson.Fragment(_GAP)
             printed.append(json_pieces(array, datatype, name))
@@ -163,13 +163,13 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     head["model_version"] = str(response.model_version)
     head["outputs"] = outputs
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not printed and not blobs:
+    if not printed and not decoded.binary_outputs:
         return Encoded(text, None)
     first, *others = text.split(_GAP) if printed else [text]
     parts = [first]
     for pieces, following in zip(printed, others, strict=True):
         parts += (*pieces, following)
-    header_length = sum(map(len, parts)) if blobs else None
+    header_length = sum(map(len, parts)) if decoded.binary_outputs else None
     return Encoded(b"".join((*parts, *blobs)), header_length)
 
 

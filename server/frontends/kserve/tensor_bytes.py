@@ -40,15 +40,22 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
 
 def array_to_bytes(array: Array, datatype: DataType) -> bytes:
     """The array's bytes on the wire."""
+    if datatype is not DataType.BYTES and array.nbytes <= _STEP_BYTES:
+        return array.tobytes()
+    return b"".join(array_pieces(array, datatype))
+
+
+def array_pieces(array: Array, datatype: DataType) -> list[bytes]:
+    """The array's bytes on the wire, in pieces to be joined with others.
+
+    Each copy holds the interpreter only for a piece; joining large pieces does not hold it at all.
+    """
     if datatype is not DataType.BYTES:
-        if array.nbytes <= _STEP_BYTES:
-            return array.tobytes()
-        # In pieces, because each copy holds the interpreter; joining them does not.
         flat, step = array.reshape(-1), _STEP_BYTES // array.itemsize
-        return b"".join([flat[at : at + step].tobytes() for at in range(0, flat.size, step)])
+        return [flat[at : at + step].tobytes() for at in range(0, flat.size, step)]
     values: list[bytes | str] = array.reshape(-1).tolist()
     # Some thousand at a time: the lengths are objects too, and would take more memory than the strings.
-    return b"".join(_with_lengths(values[at : at + _STEP]) for at in range(0, len(values), _STEP))
+    return [_with_lengths(values[at : at + _STEP]) for at in range(0, len(values), _STEP)]
 
 
 def _with_lengths(strings: list[bytes | str]) -> bytes:
