@@ -29,7 +29,8 @@ _FLAG = _Text(re.compile("[01]"), "0 or 1")
 _COUNT = _Text(re.compile("[0-9]{1,9}"), "a whole number of at most 9 digits")
 
 #: `session.*` entries that are handed to ONNX Runtime, with the values they take. Entries that name files or folders, profile, or change
-#: what kind of file is loaded are left out on purpose: a model's configuration does not reach outside its version.
+#: what kind of file is loaded are left out on purpose: a model's configuration does not reach outside its version. So is set_denormal_as_zero: it
+#: takes effect for the process's first session only, on whatever thread makes it, and then changes the arithmetic of all that runs there.
 SESSION_ENTRIES: dict[str, _Text] = {
     "session.intra_op.allow_spinning": _FLAG,
     "session.inter_op.allow_spinning": _FLAG,
@@ -40,7 +41,6 @@ SESSION_ENTRIES: dict[str, _Text] = {
         re.compile(f"{_GROUP}(?:;{_GROUP})*"), "for each thread but the first its processors, such as 1,2;3,4 or 1-2;3-4"
     ),
     "session.dynamic_block_base": _COUNT,
-    "session.set_denormal_as_zero": _FLAG,
     "session.disable_prepacking": _FLAG,
     "session.use_device_allocator_for_initializers": _FLAG,
     "session.disable_quant_qdq": _FLAG,

@@ -205,7 +205,7 @@ def test_a_bad_knob_is_refused_by_name(tmp_path: Path) -> None:
         {"execution_mode": "1", "intra_op_thread_count": "2"},
         {"enable_mem_arena": "0", "enable_mem_pattern": "0"},
         {"memory__enable_memory_arena_shrinkage": "cpu:0"},
-        {"session__intra_op__allow_spinning": "1", "session__set_denormal_as_zero": "1"},
+        {"session__intra_op__allow_spinning": "1", "session__disable_prepacking": "1"},
     ],
 )
 def test_every_knob_loads_and_answers_the_same(tmp_path: Path, parameters: dict[str, str], graph_level: int | None) -> None:
