@@ -29,8 +29,9 @@ _FLAG = _Text(re.compile("[01]"), "0 or 1")
 _COUNT = _Text(re.compile("[0-9]{1,9}"), "a whole number of at most 9 digits")
 
 #: `session.*` entries that are handed to ONNX Runtime, with the values they take. Entries that name files or folders, profile, or change
-#: what kind of file is loaded are left out on purpose: a model's configuration does not reach outside its version. So is set_denormal_as_zero: it
-#: takes effect for the process's first session only, on whatever thread makes it, and then changes the arithmetic of all that runs there.
+#: what kind of file is loaded are left out on purpose: a model's configuration does not reach outside its version. So is
+#: set_denormal_as_zero: it takes effect for the process's first session only, on whatever thread makes it, and then changes the arithmetic
+#: of all that runs there.
 SESSION_ENTRIES: dict[str, _Text] = {
     "session.intra_op.allow_spinning": _FLAG,
     "session.inter_op.allow_spinning": _FLAG,
