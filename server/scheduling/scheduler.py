@@ -291,8 +291,8 @@ class Scheduler:
         self._timer_ns = None
         self._pump()
 
-    def abandon(self, why: str) -> int:
-        """Answers every request that waits or runs as UNAVAILABLE with `why`; returns how many. Results of what runs are dropped."""
+    def abandon(self, why: str) -> None:
+        """Answers every request that waits or runs as UNAVAILABLE with `why`. Results of what runs are dropped."""
         waiting = list(self._queue)
         for entry in waiting:
             self._queue.remove(entry)
@@ -309,7 +309,6 @@ class Scheduler:
                 self._order.forget(entry)
             self._answer(entry, Unavailable(why))
         self._running.clear()
-        return len(unanswered)
 
     async def close(self) -> None:
         """Refuses new requests, answers whatever waits or runs as UNAVAILABLE, closes the workers when their batches have ended."""
