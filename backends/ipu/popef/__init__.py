@@ -1,0 +1,1 @@
+"""The PopEF container: its logical schema, reader, writer and dump."""

@@ -1,0 +1,189 @@
+"""PopEF's logical schema: the records of a file, with the field names of Graphcore's open writers (PopART, TensorFlow, PopTorch).
+
+The vendor's bytes are not public, so the container that carries these records is our own (docs/popef.md).
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+class BlobType(enum.IntEnum):
+    """What a blob holds."""
+
+    POPLAR_EXECUTABLE = 1
+    METADATA = 2
+    DATA_TENSOR = 3
+    DATA_FEED = 4
+    OPAQUE = 5
+
+
+class TensorType(enum.IntEnum):
+    """Which way an anchor's data goes."""
+
+    UNKNOWN = 0
+    INPUT = 1
+    OUTPUT = 2
+
+
+class DataType(enum.IntEnum):
+    """Element types of PopEF tensors. F8143 and F8152 are Graphcore's 8-bit floats; F8 is one of unstated format."""
+
+    BOOL = 1
+    F8 = 2
+    F16 = 3
+    F32 = 4
+    F64 = 5
+    S8 = 6
+    U8 = 7
+    S16 = 8
+    U16 = 9
+    S32 = 10
+    U32 = 11
+    S64 = 12
+    U64 = 13
+    F8143 = 14
+    F8152 = 15
+
+    @property
+    def numpy(self) -> "np.dtype[np.generic]":
+        """How numpy holds an element; 8-bit floats are held as their codes in uint8."""
+        return _NUMPY[self]
+
+    @classmethod
+    def of(cls, dtype: "np.dtype[np.generic]") -> "DataType":
+        """The type of a numpy dtype.
+
+        Raises:
+            KeyError: PopEF has no such type.
+        """
+        return _OF_NUMPY[np.dtype(dtype)]
+
+
+_NUMPY: Mapping[DataType, "np.dtype[np.generic]"] = {
+    DataType.BOOL: np.dtype(np.bool_),
+    DataType.F8: np.dtype(np.uint8),
+    DataType.F16: np.dtype(np.float16),
+    DataType.F32: np.dtype(np.float32),
+    DataType.F64: np.dtype(np.float64),
+    DataType.S8: np.dtype(np.int8),
+    DataType.U8: np.dtype(np.uint8),
+    DataType.S16: np.dtype(np.int16),
+    DataType.U16: np.dtype(np.uint16),
+    DataType.S32: np.dtype(np.int32),
+    DataType.U32: np.dtype(np.uint32),
+    DataType.S64: np.dtype(np.int64),
+    DataType.U64: np.dtype(np.uint64),
+    DataType.F8143: np.dtype(np.uint8),
+    DataType.F8152: np.dtype(np.uint8),
+}
+_OF_NUMPY = {dtype: kind for kind, dtype in _NUMPY.items() if kind not in (DataType.F8, DataType.F8143, DataType.F8152)}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Shape and element type; a scalar has shape ()."""
+
+    shape: tuple[int, ...]
+    data_type: DataType
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.data_type.numpy.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """One stream between host and device.
+
+    Attributes:
+        name: As users know it.
+        handle: As the executable knows it (PopART: `h2d_<id>`, `anchor_d2h_<id>`).
+        tensor_info: Of one micro-batch; with `is_per_replica` the shape has a leading replica dimension.
+        is_per_replica: Whether every replica gets data of its own.
+        type: Input or output.
+        programs: Indices of the programs that use it.
+    """
+
+    name: str
+    handle: str
+    tensor_info: TensorInfo
+    type: TensorType
+    is_per_replica: bool = False
+    programs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One engine or device option."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFlow:
+    """Which programs to run once at the start, in a loop, and at the end."""
+
+    load: tuple[int, ...] = ()
+    main: tuple[int, ...] = ()
+    save: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What a runtime must know of an executable.
+
+    Attributes:
+        executable: Name of the executable blob this belongs to.
+        replication_factor: Copies of the model that run side by side.
+        num_ipus: IPUs of one replica.
+        ipu_version: 1, 2 or 21.
+        is_pod, num_processes: Of systems with several hosts.
+        is_inference: Whether it only infers.
+        engine_options, device_options: As given to the compiler.
+        seed_handle: Stream of the random seed; empty if none.
+        device_iterations: Batches per step: micro-batches one call of the main program takes.
+        anchors: Streams, inputs and outputs.
+        program_flow: Programs to load, loop and save.
+        programs_map: Program index to name.
+    """
+
+    executable: str
+    anchors: tuple[Anchor, ...]
+    replication_factor: int = 1
+    num_ipus: int = 1
+    ipu_version: int = 2
+    is_pod: bool = False
+    num_processes: int = 1
+    is_inference: bool = True
+    engine_options: tuple[Option, ...] = ()
+    device_options: tuple[Option, ...] = ()
+    seed_handle: str = ""
+    device_iterations: int = 1
+    program_flow: ProgramFlow = ProgramFlow()
+    programs_map: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[Anchor, ...]:
+        """Anchors that take data."""
+        return tuple(anchor for anchor in self.anchors if anchor.type is TensorType.INPUT)
+
+    @property
+    def outputs(self) -> tuple[Anchor, ...]:
+        """Anchors that give data."""
+        return tuple(anchor for anchor in self.anchors if anchor.type is TensorType.OUTPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDataInfo:
+    """Name, shape and type of the data in a tensor or feed blob."""
+
+    name: str
+    tensor_info: TensorInfo

@@ -1,0 +1,1 @@
+"""Running PopEF files on simulated IPUs: devices, sessions, queues, runners."""

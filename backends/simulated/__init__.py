@@ -1,0 +1,1 @@
+"""What simulated devices share: pacing, host link, numerics, faults."""

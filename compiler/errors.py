@@ -1,0 +1,38 @@
+"""What compiling can end with. Every error names the node, operator or tensor it is about, and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CompileError(Exception):
+    """A model that cannot be converted or compiled, or an option that cannot be honoured."""
+
+
+class OptionError(CompileError):
+    """An option, key or value that is unknown or contradicts another."""
+
+
+class ShapeError(CompileError):
+    """A dimension that had to be fixed and was not, or that was given twice with different sizes."""
+
+
+class PassError(CompileError):
+    """A pass that could not be found, ordered or run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """One operator that a target cannot run: the node, its operator (with domain where it has one) and why."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+class UnsupportedOperators(CompileError):
+    """All the operators of a model that a target cannot run, at once."""
+
+    def __init__(self, target: str, operators: Sequence[Unsupported]) -> None:
+        lines = "\n".join(f"  {each.op_type} (node '{each.node}'): {each.reason}" for each in operators)
+        super().__init__(f"{len(operators)} node(s) cannot be compiled for {target}:\n{lines}")
+        self.operators = tuple(operators)

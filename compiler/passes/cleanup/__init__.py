@@ -1,0 +1,1 @@
+"""Removing what does nothing, joining what is one."""

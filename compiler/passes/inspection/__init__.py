@@ -1,0 +1,1 @@
+"""Passes that look, check, and expose or drop outputs."""

@@ -1,0 +1,1 @@
+"""What concerns an accelerator's memory and IO."""

@@ -1,0 +1,1 @@
+"""A node replaced by others that compute the same."""

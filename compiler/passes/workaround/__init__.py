@@ -1,0 +1,1 @@
+"""Forms that the IPU's compiler does not take, made into others."""

@@ -1,0 +1,1 @@
+"""Number formats below FP32, and what they cost in accuracy."""

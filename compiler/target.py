@@ -1,0 +1,63 @@
+"""`Target`: what a device family must offer for models to be compiled for it.
+
+Targets are found by the entry-point group `stoker.targets`; the entry point names a `Target` subclass without constructor arguments.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from compiler.options import CompilerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceModel:
+    """One converted model on its way into an executable.
+
+    Attributes:
+        model: After conversion: static shapes, the precision asked for.
+        name: `graph0`... where several are fused; the model's name otherwise.
+        outputs: The outputs wanted; empty for all.
+        inputs: Names of its inputs in the order of the source model.
+    """
+
+    model: onnx.ModelProto
+    name: str
+    outputs: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """A compiled model on disk.
+
+    Attributes:
+        path: The file.
+        summary: What `--show` and a served config say of it: device, batch, memory, estimated latency and throughput.
+        config: Fields for config.pbtxt that only the target knows: `backend`, `max_batch_size`, `parameters`.
+    """
+
+    path: Path
+    summary: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
+
+
+class Target(abc.ABC):
+    """A device family that models are compiled for."""
+
+    #: As `--target` spells it.
+    name: str
+    aliases: tuple[str, ...] = ()
+    #: Name of the file that `export` writes.
+    artefact_filename: str
+
+    @abc.abstractmethod
+    def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
+        """Compiles `sources` (several: fused into one executable) into the file `path`.
+
+        Raises:
+            CompileError: a limit of the device is exceeded, or an operator is not supported.
+        """
