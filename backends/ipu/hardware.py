@@ -18,7 +18,7 @@ class IpuHardware:
         worker_threads: A tile [P].
         tile_memory_bytes: In-Processor-Memory of one tile [C].
         clock_hz: [R].
-        fp16_flops, fp8_flops, fp32_flops: Floating-point operations a cycle and tile, matrix units [X from the peaks, P]; fp8 0: no such unit.
+        fp16_flops, fp8_flops, fp32_flops: Matrix operations a cycle and tile [X from the peaks, P]; 0: no such unit.
         exchange_bytes: Bytes a cycle and tile over the exchange, all to all [X].
         memory_bytes_per_cycle: Bytes a cycle and tile to its own memory [X].
         host_link_bytes_per_s: Each way [P].
