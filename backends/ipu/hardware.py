@@ -51,3 +51,8 @@ BOW = IpuHardware(system="Bow", ipu_version=2, clock_hz=1.85e9, host_link_bytes_
 SYSTEMS = {each.system: each for each in (M2000, C600, BOW)}
 #: The system meant where only the version is given, by the name that compilers and runtimes spell it with.
 BY_VERSION = {"ipu2": M2000, "ipu21": C600}
+
+#: Seconds to attach to a device and reset it. Assumed: no figure is published.
+ATTACH_S = 0.25
+#: Bytes of executable code a second that the host turns into a running engine. Assumed: no figure is published.
+ENGINE_BUILD_BYTES_PER_S = 500e6
