@@ -26,6 +26,8 @@ from server.scheduling.queue import QueueEntry, RequestQueue
 GATHER_TURNS = 32
 #: On a busy loop turns are long, and time decides, in nanoseconds.
 GATHER_NS = 1_000_000
+#: After so many requests in a row that met no other, batches stop gathering: a client that sends one at a time would wait for nobody.
+LONE_REQUESTS = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +82,7 @@ class Scheduler:
         self._most_rows = config.signature.max_batch_size
         self._most_turns = GATHER_TURNS if config.dynamic_batching is not None and self._most_rows > 1 else 1
         self._gather_turns = 0
+        self._lone_requests = 0
         self._gather_until_ns = 0
         self._pump_is_due = False
         self._is_pumping = False
@@ -144,6 +147,7 @@ class Scheduler:
             error.retry_after_s = self._retry_after_s
             raise self._refused(entry, error) from None
         self._recorder.queued()
+        self._lone_requests = 0 if self._running or len(self._queue) > 1 else self._lone_requests + 1
         if self._order is not None:
             self._order.expect(entry)
         self._ask_pump()
@@ -167,7 +171,7 @@ class Scheduler:
     def _ask_pump(self) -> None:
         if not self._pump_is_due:
             self._pump_is_due = True
-            self._gather_turns = self._most_turns
+            self._gather_turns = self._most_turns if self._lone_requests <= LONE_REQUESTS else 1
             self._gather_until_ns = self._clock.now_ns() + GATHER_NS
             self._timers.call_soon(self._gather)
 

@@ -10,17 +10,26 @@ def test_unset_knobs_suit_a_server() -> None:
     assert (knobs.intra_op_threads, knobs.inter_op_threads, knobs.parallel) == (3, 1, False)
     assert (knobs.mem_arena, knobs.mem_pattern, knobs.shrink_arena) == (True, True, False)
     assert knobs.graph is GraphOptimization.ALL
-    assert knobs.entries == {"session.intra_op.spin_duration_us": "50", "session.inter_op.spin_duration_us": "50"}
+    assert knobs.entries == {
+        "session.dynamic_block_base": "4",
+        "session.intra_op.spin_duration_us": "50",
+        "session.inter_op.spin_duration_us": "50",
+    }
 
 
 def test_a_runtime_that_cannot_bound_spinning_does_not_spin() -> None:
     entries = read_knobs({}, None, 3, bounds_spinning=False).entries
-    assert entries == {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+    assert entries == {
+        "session.dynamic_block_base": "4",
+        "session.intra_op.allow_spinning": "0",
+        "session.inter_op.allow_spinning": "0",
+    }
 
 
 @pytest.mark.parametrize("wish", ["0", "1"])
 def test_a_written_wish_about_spinning_is_taken_whole(wish: str) -> None:
     assert read_knobs({"session.intra_op.allow_spinning": wish}, None, 3).entries == {
+        "session.dynamic_block_base": "4",
         "session.intra_op.allow_spinning": wish,
         "session.inter_op.spin_duration_us": "50",
     }
@@ -47,8 +56,14 @@ def test_graph_levels_are_tritons(level: int, graph: GraphOptimization) -> None:
 
 
 def test_session_entries_pass_through_and_override() -> None:
-    written = {"session.intra_op.allow_spinning": "1", "session.disable_prepacking": "1", "session.unheard_of": "1"}
+    written = {
+        "session.dynamic_block_base": "0",
+        "session.intra_op.allow_spinning": "1",
+        "session.disable_prepacking": "1",
+        "session.unheard_of": "1",
+    }
     assert read_knobs(written, None, 1).entries == {
+        "session.dynamic_block_base": "0",
         "session.intra_op.allow_spinning": "1",
         "session.inter_op.spin_duration_us": "50",
         "session.disable_prepacking": "1",

@@ -12,7 +12,7 @@ from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from server.core.request import InferRequest, InferResponse
-from server.scheduling.scheduler import GATHER_NS, GATHER_TURNS, Scheduler, queue_timeout_us
+from server.scheduling.scheduler import GATHER_NS, GATHER_TURNS, LONE_REQUESTS, Scheduler, queue_timeout_us
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
@@ -118,6 +118,35 @@ def test_gathering_ends_with_a_full_batch_or_when_turns_take_long():
         assert rig.worker.rows == [1]
         rig.worker.finish()
         await asyncio.gather(*full, slow)
+
+    run(scenario())
+
+
+def test_requests_that_never_meet_another_soon_stop_waiting_for_one_until_one_comes():
+    async def scenario() -> None:
+        rig = Rig()
+        for _ in range(LONE_REQUESTS):
+            alone = await rig.ask()
+            rig.time.turn()
+            assert rig.worker.works == []
+            await rig.settle()
+            rig.worker.finish()
+            await alone
+        alone = await rig.ask()
+        rig.time.turn()
+        assert rig.worker.rows == [1]
+        meets_it = await rig.ask()
+        rig.time.turn()
+        rig.worker.finish()
+        rig.worker.finish()
+        await asyncio.gather(alone, meets_it)
+        first = await rig.ask()
+        rig.time.turn()
+        second = await rig.ask()
+        await rig.settle()
+        assert rig.worker.rows == [1, 1]
+        rig.worker.finish()
+        await asyncio.gather(first, second)
 
     run(scenario())
 
