@@ -1,6 +1,23 @@
 """Passes: one change to a graph each, in a registry, ordered by what they need of each other."""
 
+from compiler.passes.custom import ProtoPass, load_custom_passes
+from compiler.passes.manager import PassManager, PassProgress
+from compiler.passes.node_pass import NodePass
 from compiler.passes.pass_ import INTERNAL_OPSET, Pass
 from compiler.passes.registry import get_all_pass_names, get_pass, register
+from compiler.passes.traverse import traverse_graphs, traverse_nodes
 
-__all__ = ["INTERNAL_OPSET", "Pass", "get_all_pass_names", "get_pass", "register"]
+__all__ = [
+    "INTERNAL_OPSET",
+    "NodePass",
+    "Pass",
+    "PassManager",
+    "PassProgress",
+    "ProtoPass",
+    "get_all_pass_names",
+    "get_pass",
+    "load_custom_passes",
+    "register",
+    "traverse_graphs",
+    "traverse_nodes",
+]

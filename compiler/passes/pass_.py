@@ -39,13 +39,17 @@ class Pass(abc.ABC):
             CompileError: with node, operator and reason; the model is then not to be used further.
         """
 
+    def apply(self, model: ir.Model) -> bool:
+        """What runs a pass: `run`, or what an adapter makes of it. Returns whether `model` changed."""
+        return self.run(model)
+
     def __call__(self, model: AnyModel) -> AnyModel:
         """Runs on a model of either kind and returns one of that kind; a `ModelProto` given is left as it was."""
         if isinstance(model, ir.Model):
-            self.run(model)
+            self.apply(model)
             return model
         graph = ir.from_proto(model)
-        self.run(graph)
+        self.apply(graph)
         return ir.to_proto(graph)
 
     @classmethod

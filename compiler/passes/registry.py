@@ -12,6 +12,7 @@ PassType = TypeVar("PassType", bound=type[Pass])
 
 _GROUPS = ("shape", "cleanup", "precision", "fusion", "replacement", "layout", "workaround", "inspection")
 _passes: dict[str, type[Pass]] = {}
+_history: list[str] = []
 _are_builtins_loaded = False
 
 
@@ -24,9 +25,21 @@ def register(
         cls.name = name
         cls.against, cls.depend, cls.before = frozenset(against), frozenset(depend), frozenset(before)
         _passes[name] = cls
+        _history.append(name)
         return cls
 
     return enter
+
+
+def registration_mark() -> int:
+    """A moment, for `registered_since`; our own passes count as registered before it."""
+    load_builtin_passes()
+    return len(_history)
+
+
+def registered_since(mark: int) -> list[str]:
+    """Names registered after that moment, in order, each once."""
+    return list(dict.fromkeys(_history[mark:]))
 
 
 def load_builtin_passes() -> None:
@@ -35,10 +48,12 @@ def load_builtin_passes() -> None:
     if _are_builtins_loaded:
         return
     _are_builtins_loaded = True
+    earlier = dict(_passes)
     for group in _GROUPS:
         package = importlib.import_module(f"compiler.passes.{group}")
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
+    _passes.update(earlier)  # what somebody registered before ours were loaded overrides them too
 
 
 def pass_class(name: str) -> type[Pass]:
