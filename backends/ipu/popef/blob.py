@@ -1,0 +1,148 @@
+"""One blob of a file: its header and info, read while walking, and its content, read and checked when asked for."""
+
+import io
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from backends.ipu.popef.byte_source import ByteSource
+from backends.ipu.popef.errors import PopefError
+from backends.ipu.popef.layout import HEADER_BYTES, BlobHeader, Compression
+from backends.ipu.popef.messages import BlobInfo
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+#: How much is read, and decompressed, at a time.
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob whose header has been read.
+
+    Attributes:
+        source: Where its bytes are.
+        index: Which of the file's blobs, from 0.
+        offset: Byte of the file where its header begins.
+        header, info: As read.
+    """
+
+    source: ByteSource
+    index: int
+    offset: int
+    header: BlobHeader
+    info: BlobInfo
+
+    @property
+    def content_offset(self) -> int:
+        """Byte of the file where the stored content begins."""
+        return self.offset + HEADER_BYTES + self.header.info_bytes
+
+    def error(self, reason: str, offset: int | None = None) -> PopefError:
+        """An error of this blob, at its content unless told where."""
+        name = f"blob {self.index} ({self.header.type.name} {self.info.name!r})"
+        return PopefError(reason, path=self.source.path, blob=name, offset=self.content_offset if offset is None else offset)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content in pieces of at most `CHUNK_BYTES`, decompressed.
+
+        The checksum is known to be right only when the last piece has been taken.
+
+        Raises:
+            PopefError: The content is not what its header says; names blob and offset.
+        """
+        stored = self.stored_chunks()
+        return stored if self.header.compression is Compression.NONE else self._inflated(stored)
+
+    def data(self) -> bytes:
+        """The whole content, checked.
+
+        Raises:
+            PopefError: The content is not what its header says; names blob and offset.
+        """
+        if self.header.compression is not Compression.NONE:
+            return b"".join(self.chunks())
+        whole = self.source.read_at(self.content_offset, self.header.stored_bytes)  # at once: no second copy of a large content
+        self._check_crc(zlib.crc32(whole))
+        return whole
+
+    def open(self) -> BinaryIO:
+        """The content as a stream; reading its end checks it."""
+        return cast("BinaryIO", io.BufferedReader(_ChunkStream(self.chunks()), CHUNK_BYTES))
+
+    def verify(self) -> None:
+        """Reads the content through, keeping none of it.
+
+        Raises:
+            PopefError: The content is not what its header says; names blob and offset.
+        """
+        for _ in self.chunks():
+            pass
+
+    def stored_chunks(self) -> Iterator[bytes]:
+        """The content as it is in the file, its checksum compared at the end.
+
+        Raises:
+            PopefError: The checksum is another; names blob and offset.
+        """
+        crc = 0
+        for at in range(0, self.header.stored_bytes, CHUNK_BYTES):
+            piece = self.source.read_at(self.content_offset + at, min(CHUNK_BYTES, self.header.stored_bytes - at))
+            crc = zlib.crc32(piece, crc)
+            yield piece
+        self._check_crc(crc)
+
+    def _check_crc(self, crc: int) -> None:
+        if crc != self.header.content_crc:
+            raise self.error(
+                f"the content's checksum is {crc:08x}, the header says {self.header.content_crc:08x}: the file is damaged here"
+            )
+
+    def _inflated(self, stored: Iterator[bytes]) -> Iterator[bytes]:
+        """Decompresses piece by piece; never gives more than the header says."""
+        inflater = zlib.decompressobj()
+        expected, produced = self.header.content_bytes, 0
+        for piece in stored:
+            pending = piece
+            while True:
+                try:
+                    out = inflater.decompress(pending, CHUNK_BYTES)
+                except zlib.error as error:
+                    raise self.error(f"the compressed content is damaged: {error}") from error
+                produced += len(out)
+                if produced > expected:
+                    raise self.error(f"the content decompresses to more than the {expected} bytes that the header says")
+                if out:
+                    yield out
+                pending = inflater.unconsumed_tail
+                if inflater.eof or (not pending and len(out) < CHUNK_BYTES):
+                    break
+            if inflater.unused_data:
+                raise self.error("something follows the compressed content")
+        if not inflater.eof or produced != expected:
+            raise self.error(f"the content decompresses to {produced} bytes, the header says {expected}")
+
+
+class _ChunkStream(io.RawIOBase):
+    """Pieces of bytes, read as one stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        while not self._rest:
+            piece = next(self._chunks, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        target = memoryview(buffer).cast("B")
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
