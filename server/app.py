@@ -17,6 +17,7 @@ import uvloop
 
 from backends.api.clock import SystemClock
 from backends.api.cpu import usable_cores
+from backends.api.errors import BackendSettingError
 from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
 from server.core.timers import LoopTimers
@@ -28,6 +29,7 @@ from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from server.lifecycle.settings import LifecycleSettings
 from server.lifecycle.snapshot_area import snapshot_area
 from server.observability import logs
+from server.observability.backend_families import BackendFamilies
 from server.observability.banner import address_line, print_startup, without_ready_version
 from server.observability.logs import Logs
 from server.observability.metrics import Metrics
@@ -55,7 +57,7 @@ def run(config: ServerConfig) -> int:
     try:
         with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
             code = uvloop.run(_serve(config, area, sink))
-    except RepositoryUnreadable as error:
+    except (RepositoryUnreadable, BackendSettingError) as error:
         raise StartError(str(error)) from error
     except OSError as error:  # PortInUse among them, whose text says it all
         raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
@@ -71,7 +73,9 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     ready_file = ReadyFile(config.ready_file)
     repository = ModelRepository(config.repositories)
     repository.check_roots()
-    manager, engine = _build(config, repository, area, sink)
+    backends = BackendRegistry()
+    backends.configure(config.backend_settings)
+    manager, engine = _build(config, repository, backends, area, sink)
     fronts = Fronts(engine, config)
     asked = asyncio.create_task(shutdown.asked.wait())
     is_refused = False
@@ -84,7 +88,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
             return 1
         if not asked.done():
             sink.flush()  # what was logged while loading stands above the table
-            _announce(engine, endpoints, sink, is_json_asked=config.logs.format == "json")
+            _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
             ports = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
             await _unless(asked, ready_file.write_once_ready(engine, ports))
         await asked
@@ -106,11 +110,14 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
             log.info("stopped")
 
 
-def _build(config: ServerConfig, repository: ModelRepository, area: Path, sink: Logs) -> tuple[ModelManager, ServingEngine]:
+def _build(
+    config: ServerConfig, repository: ModelRepository, backends: BackendRegistry, area: Path, sink: Logs
+) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
     metrics = Metrics(clock)
+    metrics.registry.register(BackendFamilies(backends.in_use))
     loader = VersionLoader(
-        BackendRegistry(),
+        backends,
         clock=clock,
         timers=LoopTimers(asyncio.get_running_loop(), clock),
         recorder=metrics,
@@ -150,7 +157,9 @@ async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any
         task.result()
 
 
-def _announce(engine: ServingEngine, endpoints: Mapping[str, Endpoint], sink: Logs, *, is_json_asked: bool) -> None:
+def _announce(
+    engine: ServingEngine, endpoints: Mapping[str, Endpoint], backends: BackendRegistry, sink: Logs, *, is_json_asked: bool
+) -> None:
     """The table is for people and goes to standard output; a log that goes elsewhere says where the server listens too."""
     addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
     is_terminal, is_one_file = sys.stdout.isatty(), sink.shares_file_with(sys.stdout)
@@ -164,5 +173,6 @@ def _announce(engine: ServingEngine, endpoints: Mapping[str, Endpoint], sink: Lo
         is_terminal=is_terminal,
         # One JSON object a line must stay true of a file that holds both.
         as_json=is_json_asked or (sink.is_json and is_one_file and not is_terminal),
+        notices=[notice for backend in backends.in_use() for notice in backend.notices()],
         not_ready=[] if engine.is_ready() else without_ready_version(index),
     )

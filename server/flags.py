@@ -4,7 +4,6 @@ Every flag has one name here, spelled with dashes; `spell` makes all other accep
 booleans bare or with a value in the next word, Triton's and Adlik's names for the same things. Each flag is also read from `STOKER_<NAME>`.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -13,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from server.flag_rules import ControlChoice, LoadingMethod, backend_settings, check_ports, control, limits, split_roots
 from server.flag_values import FALSE, TRUE, FlagError, boolean, choice, seconds, whole_number
 from server.frontends.limits import Limits
-from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
 from server.server_config import ServerConfig
 
@@ -29,21 +28,6 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "http-port": ("rest-api-port",),
 }
 _PRIMARY = {alias: name for name, aliases in ALIASES.items() for alias in aliases}
-
-
-class LoadingMethod(StrEnum):
-    """Adlik's name for who decides what is loaded."""
-
-    AUTOMATIC = "automatic"
-    MANUAL = "manual"
-
-
-class ControlChoice(StrEnum):
-    """Triton's model control modes."""
-
-    NONE = "none"
-    POLL = "poll"
-    EXPLICIT = "explicit"
 
 
 class LogFormat(StrEnum):
@@ -235,6 +219,10 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
             list[str] | None,
             _option("limit", metavar="NAME=N", panel=_LIFE, text="Set any other bound of the fronts, such as json_depth=64."),
         ] = None,
+        backend_config: Annotated[
+            list[str] | None,
+            _option("backend-config", metavar="BACKEND,NAME=VALUE", panel=_LIFE, text="A setting of a backend; may be repeated."),
+        ] = None,
         log_format: Annotated[
             LogFormat,
             _choice(
@@ -258,11 +246,11 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
 
         Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
         """
-        mode, models = _control(model_control_mode, loading_method, tuple(load_model or ()))
+        mode, models = control(model_control_mode, loading_method, tuple(load_model or ()))
         if not (allow_grpc or allow_http):
             raise FlagError("--allow-grpc=false and --allow-http=false leave nothing to serve: switch one of them on")
         config = ServerConfig(
-            repositories=tuple(root for given in model_base_path for root in _split_roots(given)),
+            repositories=tuple(root for given in model_base_path for root in split_roots(given)),
             control_mode=mode,
             load_models=models,
             poll_interval_s=repository_poll_secs,
@@ -285,7 +273,8 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
             max_queue_size=max_queue_size,
             cpu_threads=cpu_threads,
             snapshot_dir=snapshot_dir,
-            limits=_limits(limit or [], http_max_input_size),
+            limits=limits(limit or [], http_max_input_size),
+            backend_settings=backend_settings(backend_config or []),
             logs=LogSettings(
                 verbose=log_verbose,
                 info=log_info,
@@ -295,7 +284,7 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
                 file=log_file,
             ),
         )
-        _check_ports(config)
+        check_ports(config)
         run(config)
 
     return serve
@@ -307,48 +296,3 @@ def _show_version(is_asked: bool) -> None:
 
         typer.echo(f"stoker {version('stoker')}")
         raise typer.Exit
-
-
-def _split_roots(given: Path) -> list[Path]:
-    """Several roots may come in one value, separated as in PATH (that is how the environment gives them)."""
-    return [Path(part) for part in str(given).split(os.pathsep) if part]
-
-
-def _control(
-    choice: ControlChoice | None, method: LoadingMethod | None, load_models: tuple[str, ...]
-) -> tuple[ControlMode, tuple[str, ...]]:
-    if choice is not None and method is not None:
-        raise FlagError("--model-control-mode and --loading-method say the same thing: give one of them")
-    if method is LoadingMethod.MANUAL:
-        return ControlMode.EXPLICIT, load_models or ("*",)
-    mode = ControlMode(choice.value) if choice is not None else ControlMode.POLL
-    if load_models and mode is not ControlMode.EXPLICIT:
-        raise FlagError("--load-model needs --model-control-mode=explicit")
-    return mode, load_models
-
-
-def _check_ports(config: ServerConfig) -> None:
-    taken: dict[tuple[str, int], str] = {}
-    for name in ("grpc", "http", "metrics"):
-        address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
-        if port and (other := taken.setdefault((address, port), name)) != name:
-            raise FlagError(f"--{other}-port and --{name}-port are both {port}: each needs a port of its own")
-
-
-def _limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
-    kinds = {field.name: type(getattr(Limits(), field.name)) for field in dataclasses.fields(Limits)}
-    values: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        name = name.replace("-", "_")
-        if name not in kinds or not equals:
-            raise FlagError(f"--limit {assignment}: expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
-        try:
-            values[name] = kinds[name](text)
-        except ValueError:
-            raise FlagError(f"--limit {assignment}: '{text}' is not a number") from None
-        if values[name] <= 0:
-            raise FlagError(f"--limit {assignment}: must be above 0")
-    if http_max_input_size is not None:
-        values["http_body_bytes"] = http_max_input_size
-    return Limits(**values)

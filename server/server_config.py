@@ -1,5 +1,6 @@
 """`ServerConfig`: everything a server is started with, as `server.flags` reads it from the command line and the environment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class ServerConfig:
         cpu_threads: CPU cores to share out; None = what this process may use.
         snapshot_dir: Where private copies of model files are made; None = the system's temporary folder.
         limits: Bounds of the fronts.
+        backend_settings: By backend, what it is configured with.
         logs: Log settings.
     """
 
@@ -61,4 +63,5 @@ class ServerConfig:
     cpu_threads: int | None = None
     snapshot_dir: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     logs: LogSettings = field(default_factory=LogSettings)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from backends.api.candidate import Candidate, Misfit
+from backends.api.errors import BackendSettingError
+from backends.api.figures import Figure
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature
 
@@ -91,6 +93,22 @@ class Backend(abc.ABC):
     parameter_keys: frozenset[str] = frozenset()
     #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.
     instance_kinds: tuple[str, ...] = ("KIND_CPU",)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Takes the operator's settings for the whole backend (`--backend-config`). Called at most once, before the first load.
+
+        Raises:
+            BackendSettingError: a setting this backend does not have, or a value it cannot take; nothing is changed then.
+        """
+        raise BackendSettingError(f"backend '{self.name}' has no settings, so '{next(iter(settings), '')}' is none of them")
+
+    def figures(self) -> Iterable[Figure]:
+        """What its devices do, for metrics. Called at every scrape, on the event loop: it must only read what is at hand."""
+        return ()
+
+    def notices(self) -> Iterable[str]:
+        """What an operator should know of the models that are loaded now: one line each, shown at start."""
+        return ()
 
     @abc.abstractmethod
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:

@@ -133,3 +133,7 @@ class ModelLoadError(ServingError):
     """A version cannot be loaded. Never reaches an inference client; shown in the index, the log and `stoker check`."""
 
     code = ErrorCode.INVALID_REQUEST
+
+
+class BackendSettingError(Exception):
+    """An operator's setting that a backend does not have or cannot take; ends the start, never reaches a client."""

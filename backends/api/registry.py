@@ -1,10 +1,11 @@
 """Finds backends by the entry-point group `stoker.backends`; a backend's module is imported when it is first asked for."""
 
 import threading
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from backends.api.backend import Backend
-from backends.api.errors import ModelLoadError
+from backends.api.errors import BackendSettingError, ModelLoadError
 
 GROUP = "stoker.backends"
 
@@ -29,6 +30,23 @@ class BackendRegistry:
             for name in list(self._pending):
                 self._load(name)
             return [self._loaded[name] for name in sorted(self._loaded)]
+
+    def in_use(self) -> list[Backend]:
+        """The backends imported so far, sorted by name."""
+        return [self._loaded[name] for name in sorted(self._loaded.copy())]
+
+    def configure(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        """Hands each backend, by name or alias, its settings.
+
+        Raises:
+            BackendSettingError: there is no such backend, or it does not take them.
+        """
+        for name, values in settings.items():
+            try:
+                backend = self.get(name)
+            except ModelLoadError as error:
+                raise BackendSettingError(error.message) from None
+            backend.configure(values)
 
     def get(self, name: str) -> Backend:
         """The backend whose name, alias or platform is `name`.

@@ -23,6 +23,7 @@ def print_startup(
     stream: TextIO,
     is_terminal: bool,
     as_json: bool = False,
+    notices: Sequence[str] = (),
     not_ready: Sequence[str] = (),
     clock: Clock | None = None,
 ) -> None:
@@ -34,11 +35,12 @@ def print_startup(
         stream: Where to.
         is_terminal: Draw the table with rich.
         as_json: Instead of all that, one line in the form of the JSON log with `"event": "models"`, for a stream that carries the log too.
+        notices: What backends have to say of the loaded models, a line each.
         not_ready: Models for want of which the server is not ready; said in a line of its own.
         clock: Gives the JSON line its time; None: the machine's.
     """
     if as_json:
-        _print_json(index, addresses, not_ready, stream, (clock or SystemClock()).wall_ms())
+        _print_json(index, addresses, notices, not_ready, stream, (clock or SystemClock()).wall_ms())
         return
     if not index:
         print("no models in the repository", file=stream)
@@ -46,6 +48,8 @@ def print_startup(
         _draw(index, stream)
     else:
         _print_aligned(index, stream)
+    for notice in notices:
+        print(f"note: {escaped(notice)}", file=stream)
     if not_ready:
         print(f"not ready: no READY version of {', '.join(escaped(name) for name in not_ready)}", file=stream)
     print(address_line(addresses), file=stream, flush=True)
@@ -97,7 +101,14 @@ def _draw(index: Sequence[IndexEntry], stream: TextIO) -> None:
     Console(file=stream, force_terminal=True, highlight=False).print(table)
 
 
-def _print_json(index: Sequence[IndexEntry], addresses: Mapping[str, str], not_ready: Sequence[str], stream: TextIO, wall_ms: int) -> None:
+def _print_json(
+    index: Sequence[IndexEntry],
+    addresses: Mapping[str, str],
+    notices: Sequence[str],
+    not_ready: Sequence[str],
+    stream: TextIO,
+    wall_ms: int,
+) -> None:
     models = [dict(zip(_HEADINGS, _cells(entry), strict=True)) for entry in index]
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {
@@ -108,6 +119,7 @@ def _print_json(index: Sequence[IndexEntry], addresses: Mapping[str, str], not_r
         "message": address_line(addresses),
         "addresses": dict(addresses),
         "models": models,
+        "notices": [escaped(notice) for notice in notices],
         "not_ready": [escaped(name) for name in not_ready],
     }
     print(json.dumps(line), file=stream, flush=True)

@@ -1,10 +1,11 @@
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 
 import pytest
 
-from backends.api.errors import ModelLoadError
+from backends.api.errors import BackendSettingError, ModelLoadError
 from backends.api.registry import GROUP, BackendRegistry
 from tests.fakes.fake_backend import FakeBackend
 
@@ -81,3 +82,25 @@ def test_models_that_load_side_by_side_all_find_their_backend(monkeypatch: pytes
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: asked.get("fake_platform"), range(4)))
     assert len({id(backend) for backend in found}) == 1
+
+
+class Configurable(FakeBackend):
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings: dict[str, str] = {}
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        self.settings.update(settings)
+
+
+def test_settings_reach_the_backend_they_name_by_name_or_alias() -> None:
+    backend = Configurable()
+    BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}})
+    assert backend.settings == {"devices": "4"}
+
+
+def test_settings_for_a_backend_that_is_not_there_or_has_none_are_refused_by_name() -> None:
+    with pytest.raises(BackendSettingError, match="no backend or platform 'tensorrt'; installed backends: fake"):
+        BackendRegistry((FakeBackend(),)).configure({"tensorrt": {"devices": "4"}})
+    with pytest.raises(BackendSettingError, match="backend 'fake' has no settings, so 'devices' is none of them"):
+        BackendRegistry((FakeBackend(),)).configure({"fake": {"devices": "4"}})

@@ -53,6 +53,7 @@ def test_as_json_it_is_one_log_line() -> None:
         "message": "serving grpc on 127.0.0.1:40001, http on 127.0.0.1:40002",
         "addresses": ADDRESSES,
         "models": [{"model": "digits", "version": "1", "backend": "onnxruntime", "state": "READY", "reason": ""}],
+        "notices": [],
         "not_ready": [],
     }
     assert stream.getvalue().count("\n") == 1
@@ -85,3 +86,12 @@ def test_an_empty_repository_is_said_so() -> None:
 def test_rich_is_not_imported_until_a_table_is_drawn() -> None:
     code = "import sys, server.observability.banner; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_what_backends_have_to_say_stands_below_the_table() -> None:
+    stream = io.StringIO()
+    print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, notices=["a and b share device 0"])
+    assert stream.getvalue().splitlines()[2] == "note: a and b share device 0"
+    stream = io.StringIO()
+    print_startup(INDEX[:1], ADDRESSES, stream=stream, is_terminal=False, as_json=True, notices=["a and b share device 0"])
+    assert json.loads(stream.getvalue())["notices"] == ["a and b share device 0"]

@@ -1,0 +1,90 @@
+"""What `serve`'s flags mean together: flags that say the same thing, exclude each other, or set one thing in several pieces."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from server.flag_values import FlagError
+from server.frontends.limits import Limits
+from server.lifecycle.settings import ControlMode
+from server.server_config import ServerConfig
+
+
+class LoadingMethod(StrEnum):
+    """Adlik's name for who decides what is loaded."""
+
+    AUTOMATIC = "automatic"
+    MANUAL = "manual"
+
+
+class ControlChoice(StrEnum):
+    """Triton's model control modes."""
+
+    NONE = "none"
+    POLL = "poll"
+    EXPLICIT = "explicit"
+
+
+def split_roots(given: Path) -> list[Path]:
+    """Several roots may come in one value, separated as in PATH (that is how the environment gives them)."""
+    return [Path(part) for part in str(given).split(os.pathsep) if part]
+
+
+def control(
+    choice: ControlChoice | None, method: LoadingMethod | None, load_models: tuple[str, ...]
+) -> tuple[ControlMode, tuple[str, ...]]:
+    """Who decides what is loaded, and what is loaded at start."""
+    if choice is not None and method is not None:
+        raise FlagError("--model-control-mode and --loading-method say the same thing: give one of them")
+    if method is LoadingMethod.MANUAL:
+        return ControlMode.EXPLICIT, load_models or ("*",)
+    mode = ControlMode(choice.value) if choice is not None else ControlMode.POLL
+    if load_models and mode is not ControlMode.EXPLICIT:
+        raise FlagError("--load-model needs --model-control-mode=explicit")
+    return mode, load_models
+
+
+def check_ports(config: ServerConfig) -> None:
+    """Refuses two fronts on one port."""
+    taken: dict[tuple[str, int], str] = {}
+    for name in ("grpc", "http", "metrics"):
+        address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
+        if port and (other := taken.setdefault((address, port), name)) != name:
+            raise FlagError(f"--{other}-port and --{name}-port are both {port}: each needs a port of its own")
+
+
+def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
+    """The bounds of the fronts, with what was set of them."""
+    kinds = {field.name: type(getattr(Limits(), field.name)) for field in dataclasses.fields(Limits)}
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        name = name.replace("-", "_")
+        if name not in kinds or not equals:
+            raise FlagError(f"--limit {assignment}: expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
+        try:
+            values[name] = kinds[name](text)
+        except ValueError:
+            raise FlagError(f"--limit {assignment}: '{text}' is not a number") from None
+        if values[name] <= 0:
+            raise FlagError(f"--limit {assignment}: must be above 0")
+    if http_max_input_size is not None:
+        values["http_body_bytes"] = http_max_input_size
+    return Limits(**values)
+
+
+def backend_settings(assignments: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """`poplar,sim_num_IPUs=4`, as often as given, as backend -> setting -> value."""
+    settings: dict[str, dict[str, str]] = {}
+    for assignment in assignments:
+        backend, comma, rest = assignment.partition(",")
+        name, equals, value = rest.partition("=")
+        if not (backend and comma and name and equals):
+            raise FlagError(f"--backend-config {assignment}: expected BACKEND,NAME=VALUE")
+        if name in settings.setdefault(backend, {}):
+            raise FlagError(f"--backend-config {assignment}: {backend},{name} is given twice")
+        settings[backend][name] = value
+    return settings

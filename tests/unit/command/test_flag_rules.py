@@ -1,0 +1,22 @@
+"""Flags that are given in several pieces."""
+
+import pytest
+
+from server.flag_rules import backend_settings
+from server.flag_values import FlagError
+
+
+def test_backend_settings_are_gathered_by_backend() -> None:
+    given = ["poplar,sim_num_IPUs=4", "poplar,pacing=realtime", "other,list=a,b=c"]
+    assert backend_settings(given) == {"poplar": {"sim_num_IPUs": "4", "pacing": "realtime"}, "other": {"list": "a,b=c"}}
+
+
+@pytest.mark.parametrize("given", ["poplar", "poplar,", "poplar,sim_num_IPUs", "poplar,=4", ",a=b", "default-max-batch-size=8", ""])
+def test_what_is_no_backend_setting_is_shown_with_its_form(given: str) -> None:
+    with pytest.raises(FlagError, match="expected BACKEND,NAME=VALUE"):
+        backend_settings([given])
+
+
+def test_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(FlagError, match="poplar,a is given twice"):
+        backend_settings(["poplar,a=1", "poplar,a=2"])
