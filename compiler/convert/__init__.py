@@ -1,0 +1,1 @@
+"""From a source model to what targets take: options, shapes, opset, passes."""

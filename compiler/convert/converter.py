@@ -1,0 +1,168 @@
+"""`Converter`: a source model in, a model of fixed shapes and of the precision asked for out.
+
+The way: the model is checked and brought to the opset that passes work at; its inputs get the sizes that were given, and all dimensions
+must then be known; the passes that the options call for run, then those that the user named; at the end it goes to the opset that was
+asked for. Everything before the last step is `convert_internal`, which is what targets compile: going down to an old opset loses nothing
+that computes, but takes operators apart that a target does better whole.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import onnx
+import onnx_ir as ir
+
+from compiler.convert.opset import convert_for_output, convert_to_internal
+from compiler.convert.option_fields import nearest
+from compiler.convert.options import NO_EFFECT, ConversionOptions
+from compiler.convert.precision_settings import Fp8Params
+from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
+from compiler.convert.shape_functions import known_shapes, load_shape_functions
+from compiler.convert.shapes import require_static
+from compiler.convert.source import checked
+from compiler.errors import PassError
+from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
+
+logger = logging.getLogger(__name__)
+
+
+class Converter:
+    """Converts models by one set of options.
+
+    Args:
+        options: By the names of `ConversionOptions`, as text, lists or Python values; `used_passes` stands for `passes`. As in PopRT's own
+            Python API, and unlike its command line, FP8 scales start from 0.
+
+    Raises:
+        OptionError: a name is unknown, a value is not of its kind, or options contradict each other.
+    """
+
+    def __init__(self, **options: object) -> None:
+        values = {"fp8_params": Fp8Params(input_scale=0, weight_scale=0), **options}
+        if "used_passes" in values:
+            values["passes"] = values.pop("used_passes")
+        self._take(ConversionOptions.of(values), is_version_asked="convert_version" in options)
+
+    @classmethod
+    def of(cls, options: ConversionOptions, *, is_version_asked: bool = False) -> Self:
+        """A converter by options that were made already.
+
+        Args:
+            options: What to do.
+            is_version_asked: Somebody named `convert_version`, so that another opset will not do.
+
+        Raises:
+            PassError: a file of custom passes fails, or a pass is named that does not exist.
+        """
+        made = cls.__new__(cls)
+        made._take(options, is_version_asked=is_version_asked)
+        return made
+
+    def _take(self, options: ConversionOptions, *, is_version_asked: bool) -> None:
+        self._options = options
+        self._is_version_asked = is_version_asked
+        load_extensions(options)
+        _check_pass_names(options)
+
+    @property
+    def options(self) -> ConversionOptions:
+        """What it converts by."""
+        return self._options
+
+    def convert(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
+        """The converted model, at opset `convert_version` where that can be; `model` is left as it was.
+
+        Raises:
+            CompileError: the model is invalid, a dimension is not fixed, or a pass refuses it; the text says what and where.
+        """
+        return self.to_output(self.convert_internal(model, progress))
+
+    def to_output(self, converted: onnx.ModelProto) -> onnx.ModelProto:
+        """What `convert_internal` gave, at opset `convert_version`.
+
+        Raises:
+            CompileError: an operator cannot be written at that opset, which was asked for by name.
+        """
+        if self._options.only_manual_sharding:
+            return converted
+        with known_shapes(converted):
+            return convert_for_output(converted, self._options.convert_version, self._is_version_asked)
+
+    def convert_ir(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> ir.Model:
+        """As `convert_internal`, as an `onnx_ir` model."""
+        return ir.from_proto(self.convert_internal(model, progress))
+
+    def convert_internal(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
+        """The converted model at the opset that passes work at (a newer one where FP8 types need it), for targets to compile.
+
+        Raises:
+            CompileError: as `convert`.
+        """
+        options = self._options
+        model = checked(model, "the model")
+        with known_shapes(model):
+            if options.only_manual_sharding:
+                return self._run(model, [Step("manual_sharding", {"config": options.manual_sharding_config})], progress)
+            return self._convert(convert_to_internal(model), progress)
+
+    def _convert(self, source: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
+        options = self._options
+        graph = ir.from_proto(source)
+        PassManager(self._made(shape_steps(options))).run(graph)
+        require_static(graph)
+        manager = PassManager(self._made(conversion_steps(options)))
+        manager.sort_passes()
+        # The user's passes keep the user's order, so they are not sorted among ours.
+        passes = [*manager.passes, *(get_pass(name) for name in options.passes)]
+        _run_in_order(passes, graph, progress)
+        PassManager(self._made(finish_steps())).run(graph)
+        return ir.to_proto(graph)
+
+    def _run(self, model: onnx.ModelProto, steps: Iterable[Step], progress: PassProgress | None) -> onnx.ModelProto:
+        return PassManager(self._made(steps)).run(model, progress)
+
+    def _made(self, steps: Iterable[Step]) -> list[Pass]:
+        dropped = frozenset(self._options.skip_passes)
+        known = frozenset(get_all_pass_names())
+        return [get_pass(step.name, **step.settings) for step in steps if step.name in known - dropped]
+
+
+def load_extensions(options: ConversionOptions) -> None:
+    """Runs the user's files of passes and shape functions; says so where a registered pass is not asked for.
+
+    Raises:
+        CompileError: a file is missing or fails.
+    """
+    for path in options.custom_pass_config:
+        names = load_custom_passes(path)
+        idle = [name for name in names if name not in options.passes]
+        if idle:
+            logger.warning("%s registers %s, which will not run: name it with passes", path, ", ".join(idle))
+    for path in options.custom_shape_inference:
+        load_shape_functions(path)
+
+
+def warn_of_no_effect(options: ConversionOptions) -> None:
+    """One warning for each option that was given and changes nothing on a simulated device."""
+    defaults = ConversionOptions()
+    for name, reason in NO_EFFECT.items():
+        if getattr(options, name) != getattr(defaults, name):
+            logger.warning("%s has no effect on a simulated device: %s", name, reason)
+
+
+def _check_pass_names(options: ConversionOptions) -> None:
+    known = get_all_pass_names()
+    for option, names in (("passes", options.passes), ("skip_passes", options.skip_passes)):
+        for name in names:
+            if name not in known:
+                raise PassError(f"{option}: there is no pass '{name}'{nearest(name, known)}")
+
+
+def _run_in_order(passes: Sequence[Pass], graph: ir.Model, progress: PassProgress | None) -> None:
+    for done, each in enumerate(passes):
+        if progress is not None:
+            progress(done, len(passes), each.name)
+        PassManager([each]).run(graph)
+    if progress is not None:
+        progress(len(passes), len(passes), "")

@@ -1,0 +1,163 @@
+"""Which passes the options call for, in the order in which they are meant to run (`PassManager` moves those that must stand elsewhere)."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from compiler.convert.options import ConversionOptions
+
+#: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
+_CLEANUP = (
+    "remove_initializer_from_input",
+    "extract_constant_to_initializer",
+    "eliminate_nop_cast",
+    "eliminate_nop_expand",
+    "eliminate_nop_flatten",
+    "eliminate_nop_if",
+    "eliminate_nop_pad",
+    "eliminate_nop_reshape",
+    "eliminate_nop_transpose",
+    "eliminate_nop_arithmetic",
+    "eliminate_identity",
+    "fuse_consecutive_cast",
+    "fuse_consecutive_reshape",
+    "fuse_consecutive_squeeze",
+    "fuse_consecutive_transpose",
+    "fuse_consecutive_unsqueeze",
+    "fuse_consecutive_arithmetic",
+    "eliminate_duplicate_nodes",
+    "eliminate_duplicate_initializer",
+    "eliminate_deadend",
+    "eliminate_unused_initializer",
+    "unique_name_for_nodes",
+)
+#: Operators that devices lack, or run less well, by what means the same.
+_REPLACEMENTS = (
+    "replace_castlike",
+    "replace_clip_empty_inputs",
+    "replace_einsum_with_matmul",
+    "replace_greater_or_equal",
+    "replace_less_or_equal",
+    "replace_hardswish",
+    "replace_isinf",
+    "replace_nonzero",
+    "replace_div_with_mul",
+    "replace_pow",
+    "replace_round",
+    "remove_empty_concat_inputs",
+    "topk_workaround",
+    "cumsum_workaround",
+    "onehot_workaround",
+    "indices_workaround",
+    "float_ops_workaround",
+    "batchnorm_workaround",
+)
+_FUSIONS = (
+    "fuse_bn_into_conv",
+    "fuse_bn_into_gemm",
+    "replace_bn_with_mul_add",
+    "fuse_cast_into_onehot",
+    "merge_multi_slice",
+    "gelu_pattern",
+)
+#: The last of all: what must come after user's passes too.
+_FINISH = ("eliminate_deadend", "eliminate_unused_initializer", "unique_name_for_nodes", "sort_graph", "shape_inference", "final_check")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One pass to run, with its settings."""
+
+    name: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def shape_steps(options: ConversionOptions) -> list[Step]:
+    """What fixes the inputs' shapes and carries them through the graph."""
+    steps = [Step("remove_initializer_from_input")]
+    if options.input_shape:
+        steps.append(Step("const_input_shape", {"input_shape": options.input_shape}))
+    if options.batch_size is not None:
+        steps.append(Step("const_batch_size", {"batch_size": options.batch_size, "batch_axis": options.batch_axis}))
+    steps.append(Step("shape_inference"))
+    if options.infer_shape_ahead:
+        steps += [Step("constant_folding", {"max_tensor_size": options.max_tensor_size}), Step("shape_inference")]
+    return steps
+
+
+def conversion_steps(options: ConversionOptions) -> list[Step]:
+    """What the options call for between fixed shapes and the user's own passes."""
+    steps: list[Step] = []
+    if options.remove_outputs:
+        steps.append(Step("remove_outputs", {"names": options.remove_outputs}))
+    if options.checkpoints:
+        steps.append(Step("add_checkpoints", {"names": options.checkpoints}))
+    steps += [Step(name) for name in _CLEANUP]
+    steps.append(Step("constant_folding", {"max_tensor_size": options.max_tensor_size}))
+    steps += [Step("double_to_float"), Step("int64_to_int32")]
+    steps += [Step(name) for name in _REPLACEMENTS]
+    steps += _fusion_steps(options)
+    steps += _precision_steps(options)
+    steps += _layout_steps(options)
+    steps += [Step(name) for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive"))]
+    return steps
+
+
+def finish_steps() -> list[Step]:
+    """What runs after the user's passes."""
+    return [Step(name) for name in _FINISH]
+
+
+def _fusion_steps(options: ConversionOptions) -> list[Step]:
+    steps = [Step(name) for name in _FUSIONS]
+    if options.enable_erf_gelu:
+        steps.append(Step("erf_gelu_pattern"))
+    if not options.disable_fast_norm:
+        steps.append(Step("layer_norm_pattern"))
+    if options.enable_compress_pattern:
+        steps.append(Step("compress_pattern"))
+    if options.merge_if_with_same_cond:
+        steps.append(Step("merge_if_with_same_cond"))
+    if options.merge_matmul:
+        steps.append(Step("merge_matmul", {"names": options.merge_matmul}))
+    if options.merge_matmul_add:
+        steps.append(Step("merge_matmul_add", {"names": options.merge_matmul_add}))
+    if options.merge_moe:
+        steps.append(Step("merge_moe", {"names": options.merge_moe}))
+    if options.pack_args:
+        steps.append(Step("packed_transformer", dict(options.pack_args)))
+    return steps
+
+
+def _precision_steps(options: ConversionOptions) -> list[Step]:
+    if options.precision == "fp32":
+        return []
+    half = {
+        "skip_op_types": options.fp16_skip_op_types,
+        "enable_avoid_overflow_patterns": options.enable_avoid_overflow_patterns,
+    }
+    steps = [Step("float_to_half", half)]
+    if options.precision in ("fp8", "fp8_weight"):
+        steps.append(Step("float_to_fp8", {"params": options.fp8_params}))
+    return steps
+
+
+def _layout_steps(options: ConversionOptions) -> list[Step]:
+    steps: list[Step] = []
+    if options.eightbitsio:
+        steps.append(Step("eight_bits_io"))
+    if options.apply_hcsr:
+        steps.append(Step("apply_host_concat_split", {"groups": options.apply_hcsr}))
+    if options.serialize_matmul:
+        steps.append(Step("serialize_matmul", {"factors": options.serialize_matmul}))
+    if options.serialize_matmul_add:
+        steps.append(Step("serialize_matmul_add", {"factors": options.serialize_matmul_add}))
+    if options.fold_periodic_initializer:
+        steps.append(Step("fold_periodic_initializer"))
+    if options.enable_insert_remap:
+        steps.append(Step("auto_insert_remap", {"remap_mode": options.remap_mode}))
+    if options.num_io_tiles:
+        steps.append(Step("overlap_io"))
+    if options.manual_sharding_config is not None:
+        steps.append(Step("manual_sharding", {"config": options.manual_sharding_config}))
+    return steps

@@ -1,0 +1,70 @@
+"""`JobOptions`: what `stoker compile` does around the conversion: which files, which target, what to write, run and print."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from compiler.convert.option_fields import COUNT, FLAG, PAIRS, PATH, TEXT, OptionSpec, option, specs
+from compiler.convert.options import conversion_specs
+
+_FILES, _COMPILE, _SERVE, _RUN, _TENSORFLOW = "Files", "Compilation", "Model repository", "Running", "TensorFlow input (subcommand tf2onnx)"
+
+FRAMEWORKS = ("onnx", "tensorflow")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """One run of the compiler. Each field is an option of the command line and of the YAML file."""
+
+    input_model: str | None = option(
+        PATH, "The model: an ONNX file, or a SavedModel folder with --framework tensorflow.", group=_FILES, flags=("-i",)
+    )
+    output_model: str | None = option(
+        PATH,
+        "File name of the converted ONNX model in --output_dir. [default: <input>_converted.onnx, where nothing else is written]",
+        group=_FILES,
+    )
+    output_dir: str = option(PATH, "Where files are written.", group=_FILES, default="./")
+    framework: str = option(TEXT, "What --input_model comes from.", group=_FILES, default="onnx", choices=FRAMEWORKS)
+
+    export_popef: bool = option(FLAG, "Compile the converted model into an executable in --output_dir.", group=_COMPILE, default=False)
+    ipu_version: str = option(TEXT, "ipu2 (M2000, Bow) or ipu21 (C600).", group=_COMPILE, default="ipu2", choices=("ipu2", "ipu21"))
+    batches_per_step: int = option(COUNT, "Micro-batches of one host round trip.", group=_COMPILE, default=1)
+    compiler_options: Mapping[str, Any] = option(PAIRS, "Options of the target's compiler.", group=_COMPILE, default={})
+    popart_options: Mapping[str, Any] = option(PAIRS, "PopART session options.", group=_COMPILE, default={})
+    perf_tuner: bool = option(FLAG, "Accepted, not implemented.", group=_COMPILE, default=False)
+    disable_compilation_progress_bar: bool = option(FLAG, "Show no progress.", group=_COMPILE, default=False)
+
+    model_repository: str | None = option(PATH, "Also write a version that can be served into this model repository.", group=_SERVE)
+    model_name: str | None = option(TEXT, "Name of the served model.", group=_SERVE)
+    model_version: int | None = option(COUNT, "Version of the served model. [default: one above the highest there]", group=_SERVE)
+
+    run: bool = option(FLAG, "Run the executable with random data; print batch size, latency and throughput.", group=_RUN, default=False)
+
+    saved_model: bool = option(FLAG, "--input_model is a SavedModel.", group=_TENSORFLOW, default=False)
+    signature_def: str | None = option(TEXT, "Signature of the SavedModel.", group=_TENSORFLOW)
+    tag: str | None = option(TEXT, "Tag of the SavedModel.", group=_TENSORFLOW)
+    inputs: str | None = option(TEXT, "Names of the model's inputs, separated by commas (optional for a SavedModel).", group=_TENSORFLOW)
+    outputs: str | None = option(TEXT, "Names of the model's outputs, separated by commas.", group=_TENSORFLOW)
+    opset: int = option(COUNT, "Opset that the TensorFlow model is converted to.", group=_TENSORFLOW, default=11)
+    inputs_as_nchw: str | None = option(TEXT, "Inputs to take as NCHW, separated by commas.", group=_TENSORFLOW)
+    outputs_as_nchw: str | None = option(TEXT, "Outputs to give as NCHW, separated by commas.", group=_TENSORFLOW)
+
+
+#: Options of a TensorFlow model, which the command line takes after the word `tf2onnx`.
+TENSORFLOW_NAMES = tuple(name for name, spec in specs(JobOptions).items() if spec.group == _TENSORFLOW)
+
+#: Job options that are accepted and change nothing here; the reason is for the warning.
+NO_EFFECT: Mapping[str, str] = {"perf_tuner": "it is not implemented, here as in PopRT"}
+
+#: What a model of a fused executable may not have for itself: it concerns the executable or the command.
+SHARED_NAMES = frozenset(specs(JobOptions)) - {"input_model", "framework", *TENSORFLOW_NAMES} | {
+    "num_io_tiles",
+    "available_memory_proportion",
+}
+
+
+def all_specs() -> dict[str, OptionSpec]:
+    """Every option of a compile job by name: the job's and the converter's."""
+    return {**specs(JobOptions), **conversion_specs()}
