@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from compiler.convert.option_fields import FLAG, PATH, TEXT, OptionSpec, nearest, option, specs
+from compiler.convert.options import OLD_NAMES
 from compiler.errors import OptionError
 from compiler.job_options import LEVELS, TENSORFLOW_NAMES, all_specs
 
@@ -76,6 +77,10 @@ def make_parser(program: str, default_target: str | None) -> argparse.ArgumentPa
     )
     ordered = [*COMMAND_SPECS.values(), *(spec for name, spec in all_specs().items() if name not in TENSORFLOW_NAMES)]
     _add(parser, ordered, {"target": default_target})
+    known = all_specs()
+    for old, today in OLD_NAMES.items():
+        action = {"action": "store_true"} if known[today].kind.is_flag else {}
+        parser.add_argument(f"--{old}", dest=old, help=argparse.SUPPRESS, **action)  # type: ignore[arg-type] # the stubs type each setting
     return parser
 
 

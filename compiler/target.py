@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 
+from compiler.errors import CompileError
 from compiler.options import CompilerOptions
 
 
@@ -22,12 +23,14 @@ class SourceModel:
         name: `graph0`... where several are fused; the model's name otherwise.
         outputs: The outputs wanted; empty for all.
         inputs: Names of its inputs in the order of the source model.
+        custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
     """
 
     model: onnx.ModelProto
     name: str
     outputs: Sequence[str] = ()
     inputs: Sequence[str] = ()
+    custom_libraries: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,25 @@ class Artefact:
     path: Path
     summary: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How fast an executable ran.
+
+    Attributes:
+        batch_size: Items of one call.
+        calls: Calls that were measured.
+        latency_s: Mean of one call, in seconds.
+        throughput: Items a second.
+        note: What the figures are, such as `simulated device`; empty for a real one.
+    """
+
+    batch_size: int
+    calls: int
+    latency_s: float
+    throughput: float
+    note: str = ""
 
 
 class Target(abc.ABC):
@@ -61,3 +83,11 @@ class Target(abc.ABC):
         Raises:
             CompileError: a limit of the device is exceeded, or an operator is not supported.
         """
+
+    def measure(self, path: Path, *, calls: int = 100) -> Measurement:
+        """Runs the executable in file `path` with random data, `calls` times.
+
+        Raises:
+            CompileError: this target cannot run what it compiles, or running it failed.
+        """
+        raise CompileError(f"target '{self.name}' cannot run {path}: it only compiles")

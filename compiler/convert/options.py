@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from compiler.convert.option_fields import (
@@ -160,8 +160,8 @@ class ConversionOptions:
         return cls(**{name: declared[name].parse(value) for name, value in values.items()})
 
 
-#: Names of 1.0.2 and of the Python API, and today's.
-_RENAMED = {"quantize": "calibration_with_data", "quantize_loss_type": "calibration_loss_type", "batch_per_step": "batches_per_step"}
+#: Names of PopRT 1.0.2, and today's.
+OLD_NAMES = {"quantize": "calibration_with_data", "quantize_loss_type": "calibration_loss_type", "batch_per_step": "batches_per_step"}
 
 #: Conversion options that are accepted and change nothing here; the reason is for the warning.
 NO_EFFECT: Mapping[str, str] = {
@@ -175,20 +175,27 @@ def conversion_specs() -> dict[str, OptionSpec]:
     return specs(ConversionOptions)
 
 
-def renamed(values: Mapping[str, object], known: Mapping[str, object]) -> dict[str, object]:
+def renamed(values: Mapping[str, object], known: Iterable[str]) -> dict[str, object]:
     """`values` under today's names; warns of each old one.
 
     Raises:
         OptionError: a name is unknown, or the old and the new name of an option are both given.
     """
+    known = list(known)
     told: dict[str, object] = {}
     for name, value in values.items():
-        today = _RENAMED.get(name, name) if name not in known else name
+        today = today_name(name, known)
         if today not in known:
             raise OptionError(f"there is no option '{name}'{nearest(name, known)}")
-        if today != name:
-            logger.warning("option '%s' is deprecated: it is called '%s' today", name, today)
         if today in told:
             raise OptionError(f"'{name}' and '{today}' are one option, given twice")
         told[today] = value
     return told
+
+
+def today_name(name: str, known: Iterable[str]) -> str:
+    """What option `name` is called today; warns where it is an old name of one of `known`."""
+    today = OLD_NAMES.get(name, name)
+    if today != name and today in known:
+        logger.warning("option '%s' is deprecated: it is called '%s' today", name, today)
+    return today
