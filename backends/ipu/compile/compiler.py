@@ -1,0 +1,59 @@
+"""Compiling one converted model by API: to a program, to a file, or for its summary report.
+
+`compat/poprt` gives these PopRT's spelling (`poprt.compiler.Compiler`).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from backends.ipu.compile.assemble import CompiledModel, compile_sources, write_popef
+from backends.ipu.popef.schema import Metadata
+from backends.ipu.program import StaticProgram
+from compiler.options import CompilerOptions
+from compiler.target import SourceModel
+
+
+def as_source(model: onnx.ModelProto, outputs: Sequence[str] = ()) -> SourceModel:
+    """A converted model as what targets take, under its graph's name."""
+    given = {each.name for each in model.graph.initializer}
+    return SourceModel(
+        model=model,
+        name=model.graph.name or "model",
+        outputs=tuple(outputs),
+        inputs=tuple(each.name for each in model.graph.input if each.name not in given),
+    )
+
+
+def compile_program(sources: Sequence[SourceModel], options: CompilerOptions | None = None) -> tuple[StaticProgram, Metadata]:
+    """The program of `sources` and its metadata.
+
+    Raises:
+        CompileError: see `compile_sources`.
+    """
+    compiled = compile_sources(sources, options or CompilerOptions())
+    return compiled.program, compiled.metadata
+
+
+def compile_model(model: onnx.ModelProto, outputs: Sequence[str] = (), options: CompilerOptions | None = None) -> CompiledModel:
+    """Compiles a converted model without writing a file; `outputs` empty means all.
+
+    Raises:
+        CompileError: see `compile_sources`.
+    """
+    return compile_sources([as_source(model, outputs)], options or CompilerOptions())
+
+
+def compile_and_export(
+    model: onnx.ModelProto, outputs: Sequence[str], filename: str | Path, options: CompilerOptions | None = None
+) -> CompiledModel:
+    """Compiles a converted model into a PopEF file.
+
+    Raises:
+        CompileError: see `compile_sources`; or the file cannot be written.
+    """
+    options = options or CompilerOptions()
+    compiled = compile_model(model, outputs, options)
+    write_popef(compiled, Path(filename), compress=options.compress)
+    return compiled
