@@ -1,0 +1,56 @@
+"""`eliminate_duplicate_nodes`: what is computed twice is computed once."""
+
+from collections.abc import Hashable
+
+import onnx
+import onnx_ir as ir
+
+from compiler.passes.edit import remove, substitute
+from compiler.passes.pass_ import Pass
+from compiler.passes.registry import register
+from compiler.passes.traverse import subgraphs_of, traverse_graphs
+
+
+@register("eliminate_duplicate_nodes")
+class EliminateDuplicateNodes(Pass):
+    """Merges nodes of one graph that have operator, inputs, attributes and metadata in common.
+
+    Left alone: operators that ONNX calls random or does not know, and nodes with sub-graphs.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        changed = False
+        for graph in traverse_graphs(model):
+            first: dict[Hashable, ir.Node] = {}
+            for node in tuple(graph):
+                if not _is_repeatable(node, model.opset_imports.get("", 1)):
+                    continue
+                earlier = first.setdefault(_identity(node), node)
+                if earlier is not node:
+                    for mine, theirs in zip(node.outputs, earlier.outputs, strict=True):
+                        substitute(mine, theirs)
+                    remove(node)
+                    changed = True
+        return changed
+
+
+def _is_repeatable(node: ir.Node, opset: int) -> bool:
+    if node.domain != "" or subgraphs_of(node) or node.op_type in _RANDOM_IN_TRAINING:
+        return False
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    return schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic
+
+
+#: Random only with training_mode, for which the schema has no word.
+_RANDOM_IN_TRAINING = frozenset({"Dropout"})
+
+
+def _identity(node: ir.Node) -> Hashable:
+    attributes = tuple(
+        (name, ir.to_proto(attribute).SerializeToString(deterministic=True)) for name, attribute in sorted(node.attributes.items())
+    )
+    outputs = tuple(bool(output.name) for output in node.outputs)
+    return (node.op_type, tuple(id(each) for each in node.inputs), outputs, attributes, tuple(sorted(node.metadata_props.items())))

@@ -1,0 +1,15 @@
+"""`eliminate_identity`: values do not need two names."""
+
+import onnx_ir as ir
+
+from compiler.passes.edit import bypass, is_op
+from compiler.passes.node_pass import NodePass
+from compiler.passes.registry import register
+
+
+@register("eliminate_identity")
+class EliminateIdentity(NodePass):
+    """Removes Identity nodes, except where one gives an input, an initialiser or a second output its name as a graph output."""
+
+    def visit(self, node: ir.Node) -> bool:
+        return is_op(node, "Identity") and bypass(node)
