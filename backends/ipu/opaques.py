@@ -16,7 +16,7 @@ MODEL_FUSION = "model_fusion"
 #: A `HostConcat`.
 HOST_CONCAT = "host_concat"
 #: What passes left for the runtime: an object of strings, as in the converted model's metadata.
-PASS_NOTES = "pass_notes"
+NOTES = "notes"
 
 #: Version of the fusion map's JSON.
 FUSION_MAP_VERSION = 1
@@ -147,7 +147,7 @@ class HostConcat:
 
 
 def dump_facts(facts: Mapping[str, object]) -> bytes:
-    """A flat object of facts as JSON in UTF-8, for `COMPILATION` and `PASS_NOTES`."""
+    """A flat object of facts as JSON in UTF-8, for `COMPILATION` and `NOTES`."""
     return _dump(facts)
 
 

@@ -13,7 +13,7 @@ from backends.ipu.compile.fusion import fused_memory, fusion_map, graph_name
 from backends.ipu.compile.streams import PROGRAM, PROGRAM_NAMES, WEIGHTS_FROM_HOST, index_anchor
 from backends.ipu.compile.sub_graph import CompiledGraph, check_names, compile_graph
 from backends.ipu.hardware import IpuHardware
-from backends.ipu.opaques import COMPILATION, MODEL_FUSION, PASS_NOTES, dump_facts
+from backends.ipu.opaques import COMPILATION, MODEL_FUSION, NOTES, dump_facts
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.package_hash import package_hash
 from backends.ipu.popef.program_codec import encode_description
@@ -75,7 +75,7 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
     if is_fused:
         opaques[MODEL_FUSION] = fusion_map(graphs, sources).to_bytes()
     if notes:
-        opaques[PASS_NOTES] = dump_facts(notes)
+        opaques[NOTES] = dump_facts(notes)
     weights = [(anchor, tensor) for graph in graphs for anchor, tensor in graph.weights]
     return CompiledModel(
         program=program,

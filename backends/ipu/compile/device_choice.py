@@ -71,5 +71,5 @@ def check_pipeline(options: CompilerOptions, stages: int) -> None:
     """
     if stages > 1 and options.batches_per_step % stages:
         raise OptionError(
-            f"the model is pipelined over {stages} stages, so batches_per_step must be a multiple of {stages}; it is {options.batches_per_step}"
+            f"the model is pipelined over {stages} stages, so batches_per_step must be a multiple of that; it is {options.batches_per_step}"
         )

@@ -1,7 +1,7 @@
 """Lowering: a converted model becomes the graph whose arithmetic the simulated device does.
 
 A device that stores FLOAT16 rounds what it stores. ONNX Runtime's CPU kernels do not round between FLOAT16 operators, so the lowered graph
-computes in FLOAT and says each rounding: a Cast to FLOAT16 and one back. Of a FLOAT16 tensor `t` of the converted model the lowered graph has
+computes in FLOAT and says each rounding: a Cast to FLOAT16 and one back. Of a FLOAT16 tensor `t` of the converted model it has
 
     t        what the device stores, FLOAT16: inputs, outputs, weights and whatever was rounded
     t.float  the same value for FLOAT operators to read
@@ -14,9 +14,6 @@ QuantizeLinear and DequantizeLinear as the converted model has them; where the r
 stored, hence not rounded. Weights are stored in the width of the device and widened when the graph is loaded.
 """
 
-from collections.abc import Iterator
-
-import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
@@ -189,14 +186,3 @@ def _make_cast_explicit(node: ir.Node) -> None:
         attribute = node.attributes.get(key)
         if attribute is not None and attribute.as_int() == _HALF.value:
             node.attributes[key] = ir.AttrInt64(key, _FLOAT.value)
-
-
-def lowered_proto(data: bytes) -> onnx.ModelProto:
-    """A lowered graph as ONNX's message, for tools and tests."""
-    return onnx.ModelProto.FromString(data)
-
-
-def stored_values(model: ir.Model) -> Iterator[ir.Value]:
-    """Values of a lowered graph that the device stores in FLOAT16."""
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        yield from (output for output in node.outputs if output.dtype == _HALF)

@@ -27,8 +27,8 @@ MOVING = words(
 
 _ARITHMETIC = words(
     """Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization BitShift BitwiseAnd
-    BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast CastLike Ceil Celu CenterCropPad Col2Im Constant Conv ConvTranspose Cos Cosh CumSum DFT
-    DeformConv DequantizeLinear Det Div Einsum Elu Equal Erf Exp EyeLike Floor GRU Gelu Gemm GlobalAveragePool GlobalLpPool Greater
+    BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast CastLike Ceil Celu CenterCropPad Col2Im Constant Conv ConvTranspose Cos Cosh CumSum
+    DFT DeformConv DequantizeLinear Det Div Einsum Elu Equal Erf Exp EyeLike Floor GRU Gelu Gemm GlobalAveragePool GlobalLpPool Greater
     GreaterOrEqual GridSample GroupNormalization HammingWindow HannWindow HardSigmoid HardSwish InstanceNormalization IsInf IsNaN LRN LSTM
     LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Mean MeanVarianceNormalization
     MelWeightMatrix Mish Mod Mul Not Or PRelu Pow QuantizeLinear RMSNormalization RNN Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum

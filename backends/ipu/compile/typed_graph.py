@@ -107,7 +107,9 @@ def _infer_contributed(node: ir.Node) -> bool:
 
 def _infer_fused_matmul(node: ir.Node, first: ir.Value) -> bool:
     second = node.inputs[1]
-    if second is None or second.shape is None or first.shape is None or len(first.shape) < 2 or len(second.shape) < 2:
+    if second is None or second.shape is None or first.shape is None or first.dtype is None:
+        return False
+    if len(first.shape) < 2 or len(second.shape) < 2:
         return False
     flags = {key: bool(flag.as_int()) for key, flag in node.attributes.items() if key.startswith("trans")}
     if flags.get("transBatchA") or flags.get("transBatchB"):
