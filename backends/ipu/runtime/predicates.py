@@ -1,0 +1,42 @@
+"""Which anchors of a model a queue manager (or a user's handlers) serve, and which get nothing.
+
+A predicate looks at an anchor and answers with an `AnchorCallbackPolicy`; `or_bind` joins two.
+"""
+
+import enum
+from collections.abc import Callable
+
+from backends.ipu.popef.schema import Anchor, Metadata
+
+
+class AnchorCallbackPolicy(enum.Enum):
+    """What a stream is connected to."""
+
+    BIND_USER_CB = enum.auto()
+    """The user's data: a queue or a handler."""
+    BIND_EMPTY_CB = enum.auto()
+    """Nothing: the device reads zeros, and what it writes is dropped."""
+
+
+AnchorPredicate = Callable[[Anchor], AnchorCallbackPolicy]
+
+
+def pred_program_flow_main(metadata: Metadata) -> AnchorPredicate:
+    """Binds anchors that a main program of `metadata` uses."""
+    main = frozenset(metadata.program_flow.main)
+    return lambda anchor: _bind_if(not main.isdisjoint(anchor.programs))
+
+
+def pred_program_not_assigned(anchor: Anchor) -> AnchorCallbackPolicy:
+    """Binds anchors that no program claims."""
+    return _bind_if(not anchor.programs)
+
+
+def or_bind(first: AnchorPredicate, second: AnchorPredicate) -> AnchorPredicate:
+    """Binds what either binds."""
+    user = AnchorCallbackPolicy.BIND_USER_CB
+    return lambda anchor: _bind_if(first(anchor) is user or second(anchor) is user)
+
+
+def _bind_if(is_bound: bool) -> AnchorCallbackPolicy:
+    return AnchorCallbackPolicy.BIND_USER_CB if is_bound else AnchorCallbackPolicy.BIND_EMPTY_CB

@@ -1,0 +1,383 @@
+"""`Session`: an executable on a device, from load to save.
+
+session = Session("executable.popef")
+queues = session.create_queue_manager(num_buffers=4)
+session.run_load_programs()        # once: weights
+session.run_main_programs()        # in a loop, on a thread of its own
+queues.output_queue("y").enqueue(y, callback=done)
+queues.input_queue("x").enqueue(x)
+...
+session.stop()
+session.run_save_programs()        # once
+session.close()
+"""
+
+import enum
+import threading
+from types import TracebackType
+
+from backends.ipu.popef.schema import Anchor, TensorType
+from backends.ipu.program import StaticProgram
+from backends.ipu.runtime.device import Device
+from backends.ipu.runtime.device_manager import DeviceManager
+from backends.ipu.runtime.engine import Engine, EngineParts
+from backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, RecoverableRuntimeError, SessionStopped
+from backends.ipu.runtime.executable import Executable, Source
+from backends.ipu.runtime.gate import Gate
+from backends.ipu.runtime.loaded_program import LoadedProgram
+from backends.ipu.runtime.predicates import (
+    AnchorCallbackPolicy,
+    AnchorPredicate,
+    or_bind,
+    pred_program_flow_main,
+    pred_program_not_assigned,
+)
+from backends.ipu.runtime.queue_manager import QueueManager, TimeoutCallback
+from backends.ipu.runtime.session_config import LaunchPolicy, SessionConfig
+from backends.ipu.runtime.streams import HandledInput, HandledOutput, Handler
+from backends.ipu.runtime.tensor_manager import TensorManager
+from backends.simulated.pacing import Pacer
+
+
+class SessionState(enum.Enum):
+    """How far a session is."""
+
+    CREATED = "created"
+    LOADED = "loaded"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    SAVED = "saved"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+_USER = AnchorCallbackPolicy.BIND_USER_CB
+
+
+def bind_everything(_: Anchor) -> AnchorCallbackPolicy:
+    """Every anchor that the file has tensor data for reads it from there."""
+    return AnchorCallbackPolicy.BIND_USER_CB
+
+
+class Session:
+    """An executable on a device. One thread at a time, but for `stop` and the queues.
+
+    Attributes:
+        executable: What it runs.
+        config: How.
+    """
+
+    def __init__(
+        self,
+        source: Executable | Source,
+        config: SessionConfig | None = None,
+        *,
+        device: Device | None = None,
+        device_manager: DeviceManager | None = None,
+        tensor_data_predicate: AnchorPredicate = bind_everything,
+    ) -> None:
+        """Reads the executable and, unless the launch policy defers that, takes a device and loads it.
+
+        Args:
+            source: The executable, or where to read it.
+            config: How to run it.
+            device: Where to run it; may be shared with other sessions. None: takes a free one that fits, and gives it back when closed.
+            device_manager: Where to look for a device; by default in this process's simulated system.
+            tensor_data_predicate: Which anchors read the file's tensor data, if it has some for them (`BIND_USER_CB`: yes); all the
+                others are the user's to feed.
+
+        Raises:
+            PopefError: the source cannot be read, or was compiled by another version.
+            DeviceUnavailable: no device is free.
+            ApplicationRuntimeError: no device fits, `device` does not, or the program cannot be prepared.
+        """
+        self.config = config or SessionConfig()
+        self.executable = (
+            source if isinstance(source, Executable) else Executable(source, check_package_hash=self.config.check_package_hash)
+        )
+        manager = device_manager or (DeviceManager(device.system) if device else DeviceManager())
+        self._manager = manager
+        self._device = device
+        self._owns_device = device is None
+        self._gate = Gate(manager.system.clock)
+        self._pacer = Pacer(manager.system.clock, self.config.pacing)
+        self._streams = TensorManager(self.executable, lambda anchor: tensor_data_predicate(anchor) is _USER)
+        self._program = LoadedProgram(self.executable, self._streams, self._gate, self.config)
+        self._queues: QueueManager | None = None
+        self._timeout_callback: TimeoutCallback | None = None
+        self._timeout_ns = 0
+        self._state = SessionState.CREATED
+        self._thread: threading.Thread | None = None
+        if device is not None:
+            _refuse_misfit(self.executable.program, device)
+        if self.config.policy is LaunchPolicy.IMMEDIATE:
+            self._launch()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def state(self) -> SessionState:
+        """How far it is."""
+        return SessionState.FAILED if self._gate.error is not None and self._state is not SessionState.CLOSED else self._state
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the main programs ended by themselves; None while they have not."""
+        return self._gate.error
+
+    @property
+    def device(self) -> Device:
+        """The device it runs on.
+
+        Raises:
+            ApplicationRuntimeError: it has none yet (deferred launch).
+        """
+        if self._device is None:
+            raise ApplicationRuntimeError(
+                f"the session of '{self.executable.name}' has no device before run_load_programs (deferred launch)"
+            )
+        return self._device
+
+    def get_user_input_anchors(self) -> tuple[Anchor, ...]:
+        """Inputs that the user feeds: all but those bound to tensor data of the file."""
+        return self._streams.user_inputs()
+
+    def get_user_output_anchors(self) -> tuple[Anchor, ...]:
+        """Outputs: all are the user's."""
+        return self.executable.metadata.outputs
+
+    def set_user_input_handler(self, name: str, handler: Handler) -> None:
+        """Lets `handler` fill the device's memory whenever input `name` is read; overrides tensor data of the file.
+
+        Raises:
+            ApplicationRuntimeError: there is no such input, or the main programs run.
+        """
+        self._refuse_while_running("set_user_input_handler")
+        self._streams.bind_input(HandledInput(self.executable.anchor(name, TensorType.INPUT), handler))
+
+    def set_user_output_handler(self, name: str, handler: Handler) -> None:
+        """Lets `handler` read the device's memory whenever output `name` is written.
+
+        Raises:
+            ApplicationRuntimeError: there is no such output, or the main programs run.
+        """
+        self._refuse_while_running("set_user_output_handler")
+        self._streams.bind_output(HandledOutput(self.executable.anchor(name, TensorType.OUTPUT), handler))
+
+    def create_queue_manager(
+        self,
+        num_buffers: int,
+        timeout_cb: TimeoutCallback | None = None,
+        timeout_ns: int = 0,
+        in_pred: AnchorPredicate | None = None,
+        out_pred: AnchorPredicate | None = None,
+    ) -> QueueManager:
+        """Makes queues and connects them; those of an earlier manager are disconnected.
+
+        Args:
+            num_buffers: Entries of each ring.
+            timeout_cb: Told, on a thread of the device, the queue at which the device starved for `timeout_ns`: an input without data, an
+                output without room. An idle device tells once until something comes; one in the midst of a call tells again and again.
+            timeout_ns: 0: never.
+            in_pred: Which inputs get queues; the others are fed zeros unless they are connected otherwise. By default those of main
+                programs, and those of no program. One given explicitly overrides tensor data of the file.
+            out_pred: Likewise for outputs.
+
+        Raises:
+            ApplicationRuntimeError: the main programs run.
+            ValueError: a number is out of range.
+        """
+        self._refuse_while_running("create_queue_manager")
+        if timeout_ns < 0:
+            raise ValueError(f"timeout_ns is {timeout_ns}; expected nanoseconds, or 0 for no timeout")
+        if self._queues is not None:
+            self._queues.disconnect_all()
+        main = or_bind(pred_program_flow_main(self.executable.metadata), pred_program_not_assigned)
+        fed = self.executable.metadata.inputs if in_pred else self.get_user_input_anchors()
+        inputs = [anchor for anchor in fed if (in_pred or main)(anchor) is _USER]
+        outputs = [anchor for anchor in self.executable.metadata.outputs if (out_pred or main)(anchor) is _USER]
+        queues = QueueManager(inputs, outputs, num_buffers, self._gate)
+        for input_queue in queues.inputs.values():
+            self._streams.bind_input(input_queue)
+        for output_queue in queues.outputs.values():
+            self._streams.bind_output(output_queue)
+        for anchor in self._program.main_anchors():
+            self._streams.bind_nothing(anchor)
+        self._queues, self._timeout_callback, self._timeout_ns = queues, timeout_cb, timeout_ns
+        return queues
+
+    def run_load_programs(self) -> None:
+        """Loads the executable, if it is not on the device yet, and brings the weights there. Once.
+
+        Raises:
+            ApplicationRuntimeError: not the first time, or a weight has no data.
+            IpuRuntimeError: the device failed.
+        """
+        self._expect("run_load_programs", SessionState.CREATED)
+        self._streams.refuse_unbound(self._program.load_anchors(), "load")
+        self._launch()
+        self._program.run_load_programs()
+        self._state = SessionState.LOADED
+
+    def run_main_programs(self, calls: int | None = None) -> None:
+        """Starts the main programs on a thread of its own and returns; they run until `stop`, an error, or `calls` calls.
+
+        Raises:
+            ApplicationRuntimeError: the load programs have not run, the main programs run already, or an anchor is not connected.
+        """
+        self._join_if_done()
+        self._expect("run_main_programs", SessionState.LOADED, SessionState.STOPPED)
+        anchors = self._program.main_anchors()
+        index = self.executable.index_anchor
+        self._streams.refuse_unbound([*anchors, index] if index else anchors, "main")
+        self._gate.reopen()
+        parts = EngineParts(
+            computations=self._program.computations,
+            index_anchor=index,
+            streams=self._streams,
+            weights=self._program.weights,
+            device=self.device,
+            program=self._program,
+            gate=self._gate,
+            pacer=self._pacer,
+            iterations=self.executable.program.batches_per_step,
+            timeout_ns=self._timeout_ns,
+            on_starved=self._on_starved,
+        )
+        self._state = SessionState.RUNNING
+        self._thread = threading.Thread(
+            target=self._run, args=(parts, calls), name=f"ipu{self.device.id}-{self.executable.name}", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the main programs ended by themselves; False after `timeout_s`."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self._join_if_done()
+
+    def stop(self) -> None:
+        """Ends the main programs' loop, a call in its midst included, and waits for its thread. What is queued stays queued."""
+        self._gate.stop()
+        if self._device is not None:
+            self._device.nudge()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+            self._join_if_done()
+
+    def run_save_programs(self) -> None:
+        """Brings tensors from the device to the outputs of the save programs. After the main programs, once.
+
+        Raises:
+            ApplicationRuntimeError: the load programs have not run, or the main programs run still.
+            IpuRuntimeError: the device failed.
+        """
+        self._join_if_done()
+        self._expect("run_save_programs", SessionState.LOADED, SessionState.STOPPED)
+        self._streams.refuse_unbound(self._program.save_anchors(), "save")
+        self._gate.reopen()
+        self.device.load(self._program, lambda: self._gate.is_stopping)
+        self._program.run_save_programs()
+        self._state = SessionState.SAVED
+
+    def reset(self) -> None:
+        """Makes session and device usable again after a `RecoverableRuntimeError`, by the reset it asks for; load programs come next.
+
+        Raises:
+            ApplicationRuntimeError: the session did not fail, or not in a way that a reset cures.
+            IpuRuntimeError: the device does not come back.
+        """
+        self.stop()
+        error = self._gate.error
+        if not isinstance(error, RecoverableRuntimeError):
+            raise ApplicationRuntimeError(
+                f"the session of '{self.executable.name}' has no recoverable error to reset from (error: {error})"
+            )
+        self.device.reset(error.action)
+        self._gate.reopen()
+        self._program.is_loaded_once = False
+        self._state = SessionState.CREATED
+
+    def close(self) -> None:
+        """Stops, fails what is queued, and gives back the device if it took it itself. May be called again."""
+        self.stop()
+        if self._state is SessionState.CLOSED:
+            return
+        self._state = SessionState.CLOSED
+        if self._queues is not None:
+            self._queues.disconnect_all()
+        if self._device is not None:
+            if self._owns_device:
+                self._device.detach()
+            elif self._device.resident is self._program:
+                self._device.unload_from_device()
+
+    def _launch(self) -> None:
+        if self._device is None:
+            self._device = self._manager.get_device(self.executable.program, self.config.wait_config)
+        self._device.load(self._program, lambda: self._gate.is_stopping)
+
+    def _run(self, parts: EngineParts, calls: int | None) -> None:
+        """The device's thread."""
+        try:
+            Engine(parts).run(calls)
+        except SessionStopped:
+            pass  # by `stop`
+        except IpuRuntimeError as error:
+            self._gate.fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever a user's handler raised must reach those who wait
+            self._gate.fail(_wrapped(self.executable.name, error))
+        error = self._gate.error
+        if error is not None and self._queues is not None:
+            self._queues.fail_all(error)
+
+    def _on_starved(self, anchors: tuple[str, ...]) -> None:
+        if self._queues is None or self._timeout_callback is None:
+            return
+        for name in anchors:
+            queue = self._queues.inputs.get(name) or self._queues.outputs.get(name)
+            if queue is not None:
+                self._timeout_callback(queue)
+                return
+
+    def _join_if_done(self) -> bool:
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+            self._state = SessionState.STOPPED
+        return self._thread is None
+
+    def _expect(self, what: str, *allowed: SessionState) -> None:
+        if self._gate.error is not None and self._state is not SessionState.CLOSED:
+            raise self._gate.error.with_traceback(None)
+        if self._state not in allowed:
+            raise ApplicationRuntimeError(
+                f"{what} of '{self.executable.name}' in state '{self._state.value}': the order is run_load_programs once, "
+                "run_main_programs, stop, run_save_programs once"
+            )
+
+    def _refuse_while_running(self, what: str) -> None:
+        if not self._join_if_done():
+            raise ApplicationRuntimeError(f"{what} of '{self.executable.name}' while its main programs run: stop them first")
+
+
+def _refuse_misfit(program: StaticProgram, device: Device) -> None:
+    needs = program.num_ipus * program.replication_factor
+    complaints = []
+    if device.ipu_version != program.ipu_version:
+        complaints.append(f"it was compiled for ipu{program.ipu_version}, the device is an ipu{device.ipu_version}")
+    if device.tiles_per_ipu != program.tiles_per_ipu:
+        complaints.append(f"it was compiled for {program.tiles_per_ipu} tiles, each IPU of the device has {device.tiles_per_ipu}")
+    if device.num_ipus < needs:
+        complaints.append(f"it needs {needs} IPUs, the device has {device.num_ipus}")
+    if complaints:
+        raise ApplicationRuntimeError(f"the program does not run on device {device.id}: {'; '.join(complaints)}")
+
+
+def _wrapped(name: str, error: Exception) -> ApplicationRuntimeError:
+    wrapped = ApplicationRuntimeError(f"the main programs of '{name}' failed: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,73 @@
+"""What a simulated device computes: a lowered ONNX graph on ONNX Runtime, or nothing.
+
+The lowered graph is FP32 with a pair of Casts (to FLOAT16 or an 8-bit float and back) wherever the device stores a value, so that
+values are rounded where the device rounds them. ONNX Runtime keeps such pairs, since a narrowing Cast changes values; what must be kept
+from it are the rewrites that change where rounding happens, listed in `_INEXACT_OPTIMIZERS`.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+Array = npt.NDArray[Any]
+
+
+class Numerics(enum.Enum):
+    """Whether a simulated device computes."""
+
+    REAL = "real"
+    """Outputs are computed on the host."""
+    OFF = "off"
+    """Outputs are zeros of the right shape and dtype: for load and timing runs."""
+
+
+class NumericsError(Exception):
+    """ONNX Runtime refused the graph, or failed while it ran it."""
+
+
+class GraphRunner:
+    """A graph on ONNX Runtime, on the CPU. One thread at a time."""
+
+    def __init__(self, onnx_bytes: bytes, threads: int = 1, *, custom_op_libraries: Sequence[Path] = ()) -> None:
+        """Prepares the graph.
+
+        Args:
+            onnx_bytes: The serialised ModelProto.
+            threads: Threads an operator may use.
+            custom_op_libraries: Shared libraries with custom operators for ONNX Runtime. They run native code in this process.
+
+        Raises:
+            NumericsError: the graph or a library cannot be used.
+        """
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        # Spinning threads would take cores from the other simulated devices of this host.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            for library in custom_op_libraries:
+                options.register_custom_ops_library(str(library))
+            self._session = ort.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise NumericsError(f"the lowered graph cannot be prepared: {error}") from error
+        self.input_names = tuple(value.name for value in self._session.get_inputs())
+        self.output_names = tuple(value.name for value in self._session.get_outputs())
+
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        """The values of `outputs` for `inputs`; both by their names in the graph.
+
+        Raises:
+            NumericsError: an input is missing or of the wrong shape or dtype, or an operator failed.
+        """
+        try:
+            values = self._session.run(list(outputs), dict(inputs))
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise NumericsError(f"the lowered graph failed: {error}") from error
+        return {name: np.asarray(value) for name, value in zip(outputs, values, strict=True)}
