@@ -53,7 +53,7 @@ class CostConstants:
     vector_cycles: float = 3.0
     copy_bytes_per_cycle: float = 4.0
     exchange_efficiency: float = 0.85
-    erf_passes: float = 20.0
+    erf_passes: float = 50.0
     step_code_bytes: float = 300.0
     fixed_code_bytes: float = 30_000.0
     exchange_code_share: float = 0.02

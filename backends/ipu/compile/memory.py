@@ -33,60 +33,35 @@ class OutOfTileMemory(CompileError):
         super().__init__(
             f"Model '{name}' does not fit. Out of memory on tile {tile}: {need_bytes} bytes needed, {capacity_bytes} bytes available.\n"
             f"By category: {categories}.\nAt its fullest the tile holds, most first:{lines}\n"
-            "Try a smaller batch, precision fp16 or fp8, a lower available_memory_proportion, serialize_matmul on the largest MatMul, or more IPUs."
+            "Try a smaller batch, precision fp16 or fp8, a lower available_memory_proportion, serialize_matmul on the largest MatMul,"
+            " or more IPUs."
         )
         self.tile = tile
         self.need_bytes = need_bytes
         self.capacity_bytes = capacity_bytes
 
 
-def account(
-    *,
-    ipu: int,
-    name: str,
-    tiles_per_ipu: int,
-    io_tiles: int,
-    io_tile_bytes: int,
-    capacity_bytes: int,
-    by_category: Mapping[str, int],
-    holders: Sequence[tuple[str, int]],
-) -> MemoryAccount:
-    """The account of one IPU, its compute tiles numbered before its IO tiles.
+def check_fit(account: MemoryAccount, *, name: str, holders: Sequence[tuple[str, int]]) -> None:
+    """Refuses an account that is over capacity on any tile.
 
     Args:
-        ipu: Which IPU of the replica.
+        account: Of one IPU.
         name: Of the model, for the error.
-        tiles_per_ipu, io_tiles: Tiles in all, and those set apart for IO.
-        io_tile_bytes: On each IO tile.
-        capacity_bytes: Of a tile.
-        by_category: Bytes on the fullest compute tile.
-        holders: What holds them, largest first, for the error.
+        holders: What takes the memory, with bytes, most first; for the error.
 
     Raises:
-        OutOfTileMemory: a tile would hold more than `capacity_bytes`.
+        OutOfTileMemory: naming the fullest tile, counted over the IPUs of a replica.
     """
-    need = sum(by_category.values())
-    tiles = tiles_per_ipu - io_tiles
-    first = ipu * tiles_per_ipu
-    if need > capacity_bytes:
-        raise OutOfTileMemory(
-            name=name, tile=first, need_bytes=need, capacity_bytes=capacity_bytes, by_category=by_category, holders=holders
-        )
-    if io_tile_bytes > capacity_bytes:
-        held = {"stream buffers on IO tiles": io_tile_bytes}
-        raise OutOfTileMemory(
-            name=name,
-            tile=first + tiles,
-            need_bytes=io_tile_bytes,
-            capacity_bytes=capacity_bytes,
-            by_category=held,
-            holders=tuple(held.items()),
-        )
-    tile_bytes = (need,) * tiles + (io_tile_bytes,) * io_tiles
-    return MemoryAccount(
-        ipu=ipu,
-        capacity_bytes=capacity_bytes,
-        by_category=dict(by_category),
-        total_bytes=sum(tile_bytes),
-        tile_bytes=tile_bytes,
+    need = max(account.tile_bytes, default=0)
+    if need <= account.capacity_bytes:
+        return
+    number = account.tile_bytes.index(need)
+    is_compute_tile = need == sum(account.by_category.values())
+    raise OutOfTileMemory(
+        name=name,
+        tile=account.ipu * len(account.tile_bytes) + number,
+        need_bytes=need,
+        capacity_bytes=account.capacity_bytes,
+        by_category=account.by_category if is_compute_tile else {"stream buffers": need},
+        holders=holders if is_compute_tile else [("stream buffers on an IO tile", need)],
     )

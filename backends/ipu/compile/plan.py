@@ -14,6 +14,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from backends.ipu.compile.constants import FITTED, HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
 from backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, node_cost
 from backends.ipu.compile.liveness import Aliases
+from backends.ipu.compile.memory import check_fit
 from backends.ipu.compile.residency import Residency
 from backends.ipu.compile.shape_facts import TensorFacts, node_label, placement, tensor_facts
 from backends.ipu.hardware import IpuHardware
@@ -53,6 +54,21 @@ def plan_graph(
         CompileError: a tensor has no static shape, or a sharding number makes no sense.
         OptionError: the options leave no tiles, or name no memory proportion in (0, 1].
     """
+    planner = _Planner(model, hardware, options, name, constants)
+    plan = planner.plan()
+    for account, residency in zip(plan.memory, planner.residencies, strict=True):
+        check_fit(account, name=name, holders=residency.holders())
+    return plan
+
+
+def survey_graph(
+    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
+) -> GraphPlan:
+    """As `plan_graph`, for looking only: a plan that does not fit is returned too, its accounts over capacity.
+
+    Raises:
+        CompileError: as `plan_graph`, except for memory.
+    """
     return _Planner(model, hardware, options, name, constants).plan()
 
 
@@ -91,15 +107,12 @@ class _Planner:
         for value in self._graph.outputs:
             self._host(value, StepKind.HOST_WRITE, *last)
         stages = {step.stage for step in self._steps}
-        residencies = [self._residencies[ipu] for ipu in sorted(self._residencies)]
+        residencies = self.residencies
         return GraphPlan(
             steps=tuple(self._steps),
             memory=tuple(
                 each.account(
-                    name=self._name,
-                    tiles_per_ipu=self._tiles_per_ipu,
-                    capacity_bytes=self._hardware.tile_memory_bytes,
-                    constants=self._constants,
+                    tiles_per_ipu=self._tiles_per_ipu, capacity_bytes=self._hardware.tile_memory_bytes, constants=self._constants
                 )
                 for each in residencies
             ),
@@ -107,6 +120,11 @@ class _Planner:
             weight_bytes=sum(each.weight_bytes for each in residencies) * self._tiles,
             pipeline_stages=len(stages) if self._options.enable_pipelining else 1,
         )
+
+    @property
+    def residencies(self) -> list[Residency]:
+        """By number of their IPU."""
+        return [self._residencies[ipu] for ipu in sorted(self._residencies)]
 
     def _node(self, index: int, node: ir.Node) -> None:
         where = f"node '{node_label(node)}' ({node.op_type})"

@@ -7,8 +7,7 @@ import onnx_ir as ir
 
 from backends.ipu.compile.constants import VECTOR_BYTES, CostConstants
 from backends.ipu.compile.cost_model import NodeCost
-from backends.ipu.compile.liveness import Storage, peak
-from backends.ipu.compile.memory import account
+from backends.ipu.compile.liveness import Peak, Storage, peak
 from backends.ipu.compile.shape_facts import TensorFacts
 from backends.ipu.program import MemoryAccount
 
@@ -79,16 +78,15 @@ class Residency:
         """Bytes of code on the fullest tile."""
         return sum(code + exchange for code, exchange in self._code.values())
 
-    def account(self, *, name: str, tiles_per_ipu: int, capacity_bytes: int, constants: CostConstants) -> MemoryAccount:
-        """The account of this IPU at the fullest point of the schedule.
+    def account(self, *, tiles_per_ipu: int, capacity_bytes: int, constants: CostConstants) -> MemoryAccount:
+        """The account of this IPU at the fullest point of the schedule, its compute tiles numbered before its IO tiles.
 
-        Raises:
-            OutOfTileMemory: it does not fit.
+        It may be over capacity; `memory.check_fit` refuses that.
         """
-        fullest = peak(self._storages, self._temporaries, self._owners)
+        fullest = self._peak()
         io_tiles = tiles_per_ipu - self._tiles
         io = math.ceil(self._io_bytes / (io_tiles or self._tiles))
-        categories = {
+        by_category = {
             "weights": self.weight_bytes,
             "activations": fullest.live_bytes,
             "temporary": fullest.temporary_bytes,
@@ -96,17 +94,18 @@ class Residency:
             "exchange_code": sum(exchange for _, exchange in self._code.values()),
             "io": 0 if io_tiles else io,
         }
-        constants_held = [(f"weight '{value.name}'", size) for value, size in self._weights.items()]
-        return account(
-            ipu=self.ipu,
-            name=name,
-            tiles_per_ipu=tiles_per_ipu,
-            io_tiles=io_tiles,
-            io_tile_bytes=io if io_tiles else 0,
-            capacity_bytes=capacity_bytes,
-            by_category=categories,
-            holders=sorted([*fullest.holders, *constants_held], key=lambda item: -item[1]),
+        tile_bytes = (sum(by_category.values()),) * self._tiles + (io,) * io_tiles
+        return MemoryAccount(
+            ipu=self.ipu, capacity_bytes=capacity_bytes, by_category=by_category, total_bytes=sum(tile_bytes), tile_bytes=tile_bytes
         )
+
+    def holders(self) -> list[tuple[str, int]]:
+        """What takes memory on the fullest tile at the fullest point, with its bytes there, most first."""
+        weights = [(f"weight '{value.name}'", size) for value, size in self._weights.items()]
+        return sorted([*self._peak().holders, *weights], key=lambda item: -item[1])
+
+    def _peak(self) -> Peak:
+        return peak(self._storages, self._temporaries, self._owners)
 
     def _tile_bytes(self, facts: TensorFacts) -> int:
         """Bytes on the fullest tile of a tensor that is spread evenly, in whole vectors."""

@@ -38,7 +38,9 @@ class Contraction:
         kernel, strides: Of a convolution's spatial dimensions; empty for a matrix product.
         macs_per_cycle: Of a tile in the precision it multiplies in.
         input_bytes, weight_bytes, partial_bytes, output_bytes: An element.
-        is_weight_constant: Known at compile time, so that it already lies where it is used.
+        is_weight_constant: Known at compile time, so that it already lies where it is used, in the order the matrix unit wants.
+        is_rearranged: Each tile must bring the input it receives into that order itself. A convolution finds its input in the blocks in
+            which the one before it left its output; a matrix product reads what normalisations and transposes left in rows.
     """
 
     groups: int
@@ -54,6 +56,7 @@ class Contraction:
     partial_bytes: float
     output_bytes: float
     is_weight_constant: bool = True
+    is_rearranged: bool = False
 
     @property
     def macs(self) -> int:
@@ -68,7 +71,7 @@ class Partition:
         tiles: Tiles that take part.
         slices: Slices of the output, one after the other.
         receive_bytes: Input and weights received.
-        compute_cycles: Of the matrix unit.
+        compute_cycles: Of the matrix unit, and of bringing its inputs into order.
         partials_bytes: Partial sums received; 0 where inner is not cut.
         reduce_cycles: Of adding them.
         temporary_bytes: Held beside inputs and outputs.
@@ -141,10 +144,12 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
     blocks = np.ceil(group / packed) * np.ceil(outer * packed / OUTPUT_CHANNELS) * np.ceil(inner * packed / block) * form.taps
     load_cycles = OUTPUT_CHANNELS * block * form.weight_bytes / WEIGHT_LOAD_BYTES
     workers = hardware.worker_threads
-    compute = blocks * (np.ceil(rows / workers) * workers * CYCLES_PER_POSITION + load_cycles + constants.block_cycles)
+    multiply = blocks * (np.ceil(rows / workers) * workers * CYCLES_PER_POSITION + load_cycles + constants.block_cycles)
 
     input_bytes = group * _input_positions(form, rows) * inner * form.input_bytes
     weights = group * form.taps * inner * outer * form.weight_bytes
+    rearranged = (input_bytes if form.is_rearranged else 0.0) + (0.0 if form.is_weight_constant else weights)
+    compute = multiply + rearranged / constants.copy_bytes_per_cycle
     weight_bytes = weights if not form.is_weight_constant else np.where(row_cut > 1, weights, 0.0)
     is_cut = inner_cut > 1
     results = group * rows * outer
