@@ -5,7 +5,7 @@ import math
 import onnx_ir as ir
 
 from compiler.passes.fusion.gelu_nodes import ERF_GELU, fuse_gelu
-from compiler.passes.matching.constants import SCALAR_TOLERANCE
+from compiler.passes.matching.constants import is_close
 from compiler.passes.matching.each_node import rewrite_each
 from compiler.passes.matching.editing import GraphEditor
 from compiler.passes.matching.product import scaled
@@ -28,6 +28,6 @@ class ErfGeluPattern(Pass):
 def _fuse(editor: GraphEditor, erf: ir.Node) -> bool:
     argument = erf.inputs[0]
     found = None if argument is None else scaled(argument)
-    if found is None or not math.isclose(found[0], math.sqrt(0.5), rel_tol=SCALAR_TOLERANCE):
+    if found is None or not is_close(found[0], math.sqrt(0.5)):
         return False
     return fuse_gelu(editor, erf, found[1], ERF_GELU)

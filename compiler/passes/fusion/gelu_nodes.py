@@ -11,8 +11,9 @@ ONNX's own shape inference does not know them; the output keeps the type and sha
 
 import onnx_ir as ir
 
+from compiler.passes.edit import is_op, only_use
 from compiler.passes.matching.constants import is_scalar
-from compiler.passes.matching.edges import is_op, is_private, only_consumer, other_input
+from compiler.passes.matching.edges import is_private, other_input
 from compiler.passes.matching.editing import GraphEditor
 from compiler.passes.matching.product import enclosing_product
 
@@ -27,7 +28,7 @@ def fuse_gelu(editor: GraphEditor, curve: ir.Node, x: ir.Value, op_type: str) ->
     """Replaces x/2 * (1 + curve) by one node; `curve` is the Erf or Tanh node. Returns whether the graph around it was one."""
     if x.dtype not in _FLOATS:
         return False
-    plus_one = only_consumer(curve.outputs[0])
+    plus_one = only_use(curve.outputs[0])
     if plus_one is None or not is_op(plus_one, "Add") or not is_scalar(other_input(plus_one, curve.outputs[0]), 1.0):
         return False
     if not is_private(plus_one.outputs[0]):

@@ -4,10 +4,11 @@ import math
 
 import onnx_ir as ir
 
+from compiler.passes.edit import producer_of
 from compiler.passes.fusion.gelu_nodes import TANH_GELU, fuse_gelu
-from compiler.passes.matching.constants import SCALAR_TOLERANCE, is_scalar
+from compiler.passes.matching.constants import is_close, is_scalar
 from compiler.passes.matching.each_node import rewrite_each
-from compiler.passes.matching.edges import other_input, producer_of
+from compiler.passes.matching.edges import other_input
 from compiler.passes.matching.editing import GraphEditor
 from compiler.passes.matching.product import monomial_of, product_of
 from compiler.passes.pass_ import Pass
@@ -36,7 +37,7 @@ def _fuse(editor: GraphEditor, tanh: ir.Node) -> bool:
     if found is None:
         return False
     x, linear, cubic = found
-    is_gelu = math.isclose(linear, LINEAR, rel_tol=SCALAR_TOLERANCE) and math.isclose(cubic, CUBIC, rel_tol=SCALAR_TOLERANCE)
+    is_gelu = is_close(linear, LINEAR) and is_close(cubic, CUBIC)
     return is_gelu and fuse_gelu(editor, tanh, x, TANH_GELU)
 
 

@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from compiler.passes.matching.edges import is_op
+from compiler.passes.edit import is_op
 from compiler.passes.matching.editing import GraphEditor
+from compiler.passes.node_pass import blamed_on
+from compiler.passes.traverse import traverse_nodes
 
 Rewrite = Callable[[GraphEditor, ir.Node], bool]
 
@@ -17,8 +19,8 @@ def rewrite_each(model: ir.Model, rewrite: Rewrite, *op_types: str) -> bool:
     """
     editor = GraphEditor(model)
     changed = False
-    for graph in list(model.graphs()):
-        for node in list(graph):
-            if node.graph is graph and (not op_types or is_op(node, *op_types)):
+    for node in traverse_nodes(model):
+        if not op_types or is_op(node, *op_types):
+            with blamed_on(node):
                 changed |= rewrite(editor, node)
     return changed

@@ -1,21 +1,12 @@
-"""Following the edges of a graph: who makes a value, who reads it, and what is known of its shape."""
+"""Following the edges of a graph: who reads a value, and what feeds it."""
 
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
+from compiler.passes.edit import is_op, only_use
 from compiler.passes.matching.constants import is_constant
-
-
-def is_op(node: ir.Node | None, *op_types: str, domain: str = "") -> bool:
-    """Whether `node` is one of these operators of the domain (the main one unless told)."""
-    return node is not None and node.op_type in op_types and node.domain in ({"", "ai.onnx"} if domain == "" else {domain})
-
-
-def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that makes `value`, if it is one of these operators of the main domain."""
-    node = None if value is None else value.producer()
-    return node if is_op(node, *op_types) else None
+from compiler.passes.traverse import subgraphs_of
 
 
 def is_private(value: ir.Value) -> bool:
@@ -23,9 +14,10 @@ def is_private(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def only_consumer(value: ir.Value) -> ir.Node | None:
-    """The one node that reads a private `value`; None where others would miss it."""
-    return value.uses()[0].node if is_private(value) else None
+def reader_of(value: ir.Value, *op_types: str) -> ir.Node | None:
+    """The one node that reads `value`, once, if nothing else does and it is one of these operators of the main domain."""
+    node = only_use(value)
+    return node if is_op(node, *op_types) else None
 
 
 def other_input(node: ir.Node, value: ir.Value) -> ir.Value | None:
@@ -39,26 +31,13 @@ def other_input(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def split_constant(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """(variable, constant) inputs of a two-input node whose order does not matter."""
-    if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
+    """(variable, constant) inputs of a two-input node whose order does not matter; None unless it has one of each."""
+    if len(node.inputs) != 2:
         return None
     first, second = node.inputs
-    if is_constant(first) == is_constant(second):
+    if first is None or second is None or is_constant(first) == is_constant(second):
         return None
     return (second, first) if is_constant(first) else (first, second)
-
-
-def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Sizes of `value`, if all are known."""
-    if value is None or value.shape is None:
-        return None
-    sizes = tuple(each for each in value.shape if isinstance(each, int))
-    return sizes if len(sizes) == len(value.shape) else None
-
-
-def rank_of(value: ir.Value | None) -> int | None:
-    """Number of dimensions, if known."""
-    return None if value is None or value.shape is None else len(value.shape)
 
 
 def int_attribute(node: ir.Node, name: str, default: int) -> int:
@@ -83,27 +62,21 @@ def ancestors(values: Iterable[ir.Value | None], *, within: ir.Graph | None = No
             continue
         seen.add(node)
         yield node
-        waiting += [value.producer() for value in outside_inputs(node)]
+        waiting += [value.producer() for value in values_read_by(node)]
 
 
-def outside_inputs(node: ir.Node) -> list[ir.Value]:
+def values_read_by(node: ir.Node) -> list[ir.Value]:
     """What `node` reads: its inputs, and the values that graphs in its attributes take from outside themselves."""
     found = [value for value in node.inputs if value is not None]
-    for graph in graphs_in(node):
-        inside = {output for each in graph.all_nodes() for output in each.outputs} | set(graph.inputs) | set(graph.initializers.values())
-        for nested in graph.subgraphs():
-            inside |= set(nested.inputs) | set(nested.initializers.values())
-        read = [value for each in graph.all_nodes() for value in each.inputs] + list(graph.outputs)
-        found += [value for value in read if value is not None and value not in inside]
+    for graph in subgraphs_of(node):
+        graphs = [graph, *graph.subgraphs()]
+        own = {output for each in graph.all_nodes() for output in each.outputs}
+        own.update(value for each in graphs for value in [*each.inputs, *each.initializers.values()])
+        read = [value for each in graph.all_nodes() for value in each.inputs] + [value for each in graphs for value in each.outputs]
+        found += [value for value in read if value is not None and value not in own]
     return found
 
 
-def graphs_in(node: ir.Node) -> list[ir.Graph]:
-    """The graphs that `node` holds as attributes (branches of If, bodies of loops)."""
-    found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type is ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type is ir.AttributeType.GRAPHS:
-            found += attribute.as_graphs()
-    return found
+def is_ancestor(node: ir.Node, of: Iterable[ir.Value | None]) -> bool:
+    """Whether any of the values `of` is made with the help of `node`."""
+    return any(each is node for each in ancestors(of))

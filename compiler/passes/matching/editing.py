@@ -1,4 +1,7 @@
-"""`GraphEditor`: putting nodes and constants into a model and taking dead ones out, with names that stay unique over all its graphs."""
+"""`GraphEditor`: puts several nodes and constants into a model and takes dead ones out, with names that stay unique over all its graphs.
+
+For passes that build more than the one node of `compiler.passes.edit`: it reads the names in use once, not once per node.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,24 +11,24 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from compiler.errors import PassError
-from compiler.passes.matching.edges import graphs_in
-
-AttributeValue = int | float | str | Sequence[int] | Sequence[float] | ir.Graph
+from compiler.passes.edit import describe, substitute
+from compiler.passes.matching.edges import values_read_by
+from compiler.passes.traverse import FUNCTION_BODY, subgraphs_of, traverse_graphs
 
 
 class GraphEditor:
     """Changes one model. Make one per run of a pass: it has read the names that were in use when it was made."""
 
     def __init__(self, model: ir.Model) -> None:
+        self._model = model
         self._names: set[str] = set()
-        for graph in model.graphs():
+        for graph in traverse_graphs(model):
             self._names |= {value.name or "" for value in graph.inputs} | set(graph.initializers)
             for node in graph:
                 self._names |= {node.name or ""} | {output.name or "" for output in node.outputs}
-        self._model = model
 
     def fresh_name(self, hint: str) -> str:
-        """`hint`, or with the first number that makes it new; it is then taken."""
+        """`hint`, or `hint` with the first number that makes it new; it is then taken."""
         name, number = hint, 0
         while name in self._names:
             number += 1
@@ -33,12 +36,17 @@ class GraphEditor:
         self._names.add(name)
         return name
 
-    def constant(self, graph: ir.Graph, array: ArrayLike, hint: str) -> ir.Value:
-        """A new initialiser of `graph`."""
+    def constant(self, near: ir.Node, array: ArrayLike, hint: str) -> ir.Value:
+        """A constant for `near` and nodes after it: an initialiser of its graph, or a Constant node in front of it in a function."""
+        graph = graph_of(near)
         name = self.fresh_name(hint)
-        tensor = ir.tensor(np.asarray(array), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
-        graph.register_initializer(value)
+        tensor = ir.tensor(np.ascontiguousarray(array).reshape(np.shape(array)), name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+        if graph.meta.get(FUNCTION_BODY):
+            graph.insert_before(near, ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value]))
+        else:
+            value.const_value = tensor
+            graph.register_initializer(value)
         return value
 
     def insert(
@@ -47,7 +55,7 @@ class GraphEditor:
         op_type: str,
         inputs: Sequence[ir.Value | None],
         *,
-        attributes: Mapping[str, AttributeValue] | None = None,
+        attributes: Mapping[str, Any] | None = None,
         domain: str = "",
         name: str | None = None,
         like: ir.Value | None = None,
@@ -61,7 +69,7 @@ class GraphEditor:
             before: A node of the graph that the new one goes into.
             op_type: Operator; `domain` is imported at version 1 if the model does not import it yet.
             inputs: Its inputs; None where an optional one is left out.
-            attributes: Its attributes, of plain Python types.
+            attributes: Its attributes, as plain Python values.
             domain: Of the operator.
             name: For the node and its output; otherwise made from the name of `before`.
             like: A value whose dtype and shape the output has.
@@ -69,45 +77,90 @@ class GraphEditor:
             shape: Of the output, where it differs from that of `like`.
             metadata: The node's metadata_props.
         """
-        return self.insert_many(
-            before,
-            op_type,
-            inputs,
-            1,
-            attributes=attributes,
-            domain=domain,
-            name=name,
-            like=like,
-            dtype=dtype,
-            shapes=[shape],
-            metadata=metadata,
-        )[0]
+        label = name or f"{before.name or before.op_type}/{op_type}"
+        output = self._new_output(f"{label}:out", like, dtype, shape)
+        self._insert(before, op_type, inputs, [output], label, attributes, domain, metadata)
+        return output
 
-    def insert_many(
+    def insert_split(
+        self,
+        before: ir.Node,
+        value: ir.Value,
+        sizes: Sequence[int],
+        axis: int,
+        *,
+        name: str | None = None,
+        shapes: Sequence[Sequence[int] | None] = (),
+    ) -> tuple[ir.Value, ...]:
+        """The outputs of a new Split of `value` in front of `before`; `shapes` where they are known."""
+        label = name or f"{before.name or before.op_type}/Split"
+        known = list(shapes) or [None] * len(sizes)
+        outputs = [self._new_output(f"{label}:{index}", None, value.dtype, shape) for index, shape in enumerate(known)]
+        lengths = self.constant(before, np.asarray(sizes, np.int64), f"{label}/sizes")
+        self._insert(before, "Split", [value, lengths], outputs, label, {"axis": axis}, "", None)
+        return tuple(outputs)
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Lets every reader of `old` read `new`, which takes over its name, and its type and shape where those are known.
+
+        REQUIRES: `new` comes from `insert`, in the same graph, before the readers.
+        """
+        name = old.name
+        new.type = old.type if old.type is not None else new.type
+        new.shape = old.shape if old.shape is not None else new.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name = self.fresh_name(f"{name}/replaced")
+        new.name = name
+
+    def bypass(self, old: ir.Value, existing: ir.Value) -> None:
+        """Lets every reader of `old` read `existing`, which may be any value; a graph output keeps its name."""
+        substitute(old, existing)
+
+    def remove_dead(self, *nodes: ir.Node | None) -> None:
+        """Takes out those of `nodes` that nobody reads any more, then what fed only them, initialisers included."""
+        waiting = [node for node in nodes if node is not None]
+        while waiting:
+            node = waiting.pop()
+            if node.graph is None or any(output.uses() or output.is_graph_output() for output in node.outputs):
+                continue
+            feeds = values_read_by(node)
+            for graph in subgraphs_of(node):
+                for each in list(graph.all_nodes()):
+                    for index in range(len(each.inputs)):
+                        each.replace_input_with(index, None)
+            graph_of(node).remove(node, safe=True)
+            waiting += [producer for value in feeds if (producer := value.producer()) is not None]
+            self.drop_unused_initializers(feeds)
+
+    def drop_unused_initializers(self, values: Iterable[ir.Value]) -> None:
+        """Takes those of `values` that are initialisers without readers out of their graphs."""
+        for value in values:
+            owner = value.graph
+            is_free = value.is_initializer() and not value.uses() and not value.is_graph_input() and not value.is_graph_output()
+            if is_free and isinstance(owner, ir.Graph) and value.name is not None and value.name in owner.initializers:
+                del owner.initializers[value.name]
+
+    def _new_output(self, hint: str, like: ir.Value | None, dtype: ir.DataType | None, shape: Sequence[int] | None) -> ir.Value:
+        kind = dtype if dtype is not None or like is None else like.dtype
+        sizes: ir.Shape | None = None
+        if shape is not None:
+            sizes = ir.Shape(shape)
+        elif like is not None and like.shape is not None:
+            sizes = ir.Shape(list(like.shape.dims))
+        return ir.Value(name=self.fresh_name(hint), shape=sizes, type=None if kind is None else ir.TensorType(kind))
+
+    def _insert(
         self,
         before: ir.Node,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        count: int,
-        *,
-        attributes: Mapping[str, AttributeValue] | None = None,
-        domain: str = "",
-        name: str | None = None,
-        like: ir.Value | None = None,
-        dtype: ir.DataType | None = None,
-        shapes: Sequence[Sequence[int] | None] = (),
-        metadata: Mapping[str, str] | None = None,
-    ) -> tuple[ir.Value, ...]:
-        """As `insert`, for a node with `count` outputs."""
+        outputs: Sequence[ir.Value],
+        label: str,
+        attributes: Mapping[str, Any] | None,
+        domain: str,
+        metadata: Mapping[str, str] | None,
+    ) -> None:
         graph = graph_of(before)
-        label = name or f"{before.name or before.op_type}/{op_type}"
-        outputs = []
-        for index in range(count):
-            known = shapes[index] if index < len(shapes) else None
-            shape = ir.Shape(known) if known is not None else like.shape.copy() if like is not None and like.shape is not None else None
-            wanted = dtype if dtype is not None else like.dtype if like is not None else None
-            output_name = self.fresh_name(f"{label}:{index}" if count > 1 else f"{label}:out")
-            outputs.append(ir.Value(name=output_name, shape=shape, type=None if wanted is None else ir.TensorType(wanted)))
         node = ir.Node(
             domain,
             op_type,
@@ -119,66 +172,16 @@ class GraphEditor:
         )
         if domain:
             self._model.opset_imports.setdefault(domain, 1)
+            graph.opset_imports.setdefault(domain, 1)
         graph.insert_before(before, node)
-        return tuple(outputs)
-
-    def replace(self, old: ir.Value, new: ir.Value) -> None:
-        """Lets every reader of `old` read `new`, which takes over its name, type and shape; a graph output keeps its name.
-
-        REQUIRES: `new` was made by `insert` and comes before the readers; it is not a graph's input, initialiser or output.
-        """
-        name = old.name
-        if new.type is None:
-            new.type = old.type
-        if old.shape is not None:
-            new.shape = old.shape
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        old.name = self.fresh_name(f"{name}/replaced")
-        new.name = name
-
-    def bypass(self, old: ir.Value, existing: ir.Value) -> None:
-        """Lets every reader of `old` read `existing`, any value; where `old` is a graph output an Identity keeps its name."""
-        producer = old.producer()
-        if old.is_graph_output():
-            if producer is None:
-                raise PassError(f"tensor '{old.name}' has no node that could be replaced")
-            self.replace(old, self.insert(producer, "Identity", [existing], like=existing))
-        else:
-            old.replace_all_uses_with(existing)
-
-    def remove_dead(self, *nodes: ir.Node | None) -> None:
-        """Takes out those of `nodes` that nobody reads any more, then what fed only them, initialisers included."""
-        waiting = [node for node in nodes if node is not None]
-        while waiting:
-            node = waiting.pop()
-            if node.graph is None or any(output.uses() or output.is_graph_output() for output in node.outputs):
-                continue
-            feeds = [value for value in node.inputs if value is not None]
-            for graph in graphs_in(node):
-                inner = list(graph.all_nodes())
-                feeds += [value for each in inner for value in each.inputs if value is not None]
-                for each in inner:
-                    for index in range(len(each.inputs)):
-                        each.replace_input_with(index, None)
-            graph_of(node).remove(node, safe=True)
-            waiting += [producer for value in feeds if (producer := value.producer()) is not None]
-            self.drop_unused_initializers(feeds)
-
-    def drop_unused_initializers(self, values: Iterable[ir.Value]) -> None:
-        """Takes those of `values` that are initialisers without readers out of their graphs."""
-        for value in values:
-            if value.is_initializer() and not value.uses() and not value.is_graph_input() and not value.is_graph_output():
-                owner: Any = value.graph
-                if owner is not None and value.name in owner.initializers:
-                    del owner.initializers[value.name]
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
     """The graph that holds `node`.
 
     Raises:
-        PassError: it is in none, or in a model-local function (they are inlined before passes run).
+        PassError: it was taken out of its graph.
     """
     if not isinstance(node.graph, ir.Graph):
-        raise PassError(f"node '{node.name}' ({node.op_type}) stands in a function or in no graph; functions must be inlined first")
+        raise PassError(f"{describe(node)} is in no graph")
     return node.graph

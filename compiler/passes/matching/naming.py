@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from compiler.errors import PassError
+from compiler.passes.traverse import traverse_nodes
 
 
 def find_node(model: ir.Model, name: str, *, option: str, op_types: Sequence[str] = ()) -> ir.Node:
@@ -21,9 +22,9 @@ def find_node(model: ir.Model, name: str, *, option: str, op_types: Sequence[str
     Raises:
         PassError: there is no such node (the text gives the nearest names), there are several, or it is another operator.
     """
-    found = [node for node in model.graph.all_nodes() if node.name == name]
+    found = [node for node in traverse_nodes(model) if node.name == name]
     if not found:
-        names = sorted({node.name for node in model.graph.all_nodes() if node.name and (not op_types or node.op_type in op_types)})
+        names = sorted({node.name for node in traverse_nodes(model) if node.name and (not op_types or node.op_type in op_types)})
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         kind = "/".join(op_types) + " node" if op_types else "node"
         hint = (

@@ -3,13 +3,13 @@
 Exporters write 0.5 * x * (1 + t) in every association and operand order; as a product they are all the same.
 """
 
-import math
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from compiler.passes.matching.constants import SCALAR_TOLERANCE, scalar_of
-from compiler.passes.matching.edges import is_op, is_private, only_consumer, producer_of
+from compiler.passes.edit import is_op, only_use, producer_of
+from compiler.passes.matching.constants import is_close, scalar_of
+from compiler.passes.matching.edges import is_private
 
 
 @dataclass(slots=True)
@@ -115,10 +115,10 @@ def enclosing_product(value: ir.Value, scale: float, factors: list[ir.Value]) ->
     Nothing between `value` and that node is read elsewhere or is an output.
     """
     current = value
-    while (node := only_consumer(current)) is not None and is_op(node, "Mul", "Div"):
+    while (node := only_use(current)) is not None and is_op(node, "Mul", "Div"):
         current = node.outputs[0]
         product = product_of(current)
         same = len(product.factors) == len(factors) and set(product.factors) == set(factors)
-        if same and math.isclose(product.scale, scale, rel_tol=SCALAR_TOLERANCE):
+        if same and is_close(product.scale, scale):
             return node
     return None

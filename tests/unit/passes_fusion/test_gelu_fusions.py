@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from compiler.passes import get_pass
+from compiler.passes.fusion.erf_gelu_pattern import ErfGeluPattern
+from compiler.passes.fusion.gelu_pattern import GeluPattern
 from tests.fakes.graphs import assert_same_results, op_types, parse, random_feeds
 
 ERF_SPELLINGS = {
@@ -45,7 +46,7 @@ def gelu_graph(body: str, *, dtype: str = "float", outputs: str = "", rank: int 
 @pytest.mark.parametrize("spelling", ERF_SPELLINGS)
 def test_every_spelling_of_the_erf_gelu_becomes_one_node(spelling, rank):
     model = gelu_graph(ERF_SPELLINGS[spelling], rank=rank)
-    fused = get_pass("erf_gelu_pattern")(model)
+    fused = ErfGeluPattern()(model)
     assert op_types(fused) == ["Gelu"]
     assert [node.domain for node in fused.graph.node] == ["com.microsoft"]
     assert not fused.graph.initializer
@@ -56,41 +57,41 @@ def test_every_spelling_of_the_erf_gelu_becomes_one_node(spelling, rank):
 @pytest.mark.parametrize("spelling", TANH_SPELLINGS)
 def test_every_spelling_of_the_tanh_gelu_becomes_one_node(spelling, rank):
     model = gelu_graph(TANH_SPELLINGS[spelling], rank=rank)
-    fused = get_pass("gelu_pattern")(model)
+    fused = GeluPattern()(model)
     assert op_types(fused) == ["FastGelu"]
     assert_same_results(model, fused, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "body"), [("erf_gelu_pattern", ERF_SPELLINGS), ("gelu_pattern", TANH_SPELLINGS)])
-def test_half_precision_constants_are_recognised_and_the_node_runs(name, body):
-    model = gelu_graph(next(iter(body.values())), dtype="float16")
-    fused = get_pass(name)(model)
+@pytest.mark.parametrize(("fusion", "spellings"), [(ErfGeluPattern(), ERF_SPELLINGS), (GeluPattern(), TANH_SPELLINGS)])
+def test_half_precision_constants_are_recognised_and_the_node_runs(fusion, spellings):
+    model = gelu_graph(next(iter(spellings.values())), dtype="float16")
+    fused = fusion(model)
     assert len(op_types(fused)) == 1
     assert_same_results(model, fused, rtol=5e-3, atol=5e-3)
 
 
-@pytest.mark.parametrize(("name", "body"), [("erf_gelu_pattern", ERF_SPELLINGS), ("gelu_pattern", TANH_SPELLINGS)])
-def test_a_gelu_with_another_reader_of_its_inside_stays(name, body):
-    model = gelu_graph(next(iter(body.values())), outputs=", float[2,3] a")
-    assert op_types(get_pass(name)(model)) == op_types(model)
+@pytest.mark.parametrize(("fusion", "spellings"), [(ErfGeluPattern(), ERF_SPELLINGS), (GeluPattern(), TANH_SPELLINGS)])
+def test_a_gelu_with_another_reader_of_its_inside_stays(fusion, spellings):
+    model = gelu_graph(next(iter(spellings.values())), outputs=", float[2,3] a")
+    assert op_types(fusion(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("wrong", [{"s2": 1.5}, {"one": 2.0}, {"half": 0.25}])
 def test_an_erf_with_other_constants_is_no_gelu(wrong):
     model = gelu_graph(next(iter(ERF_SPELLINGS.values())), **wrong)
-    assert op_types(get_pass("erf_gelu_pattern")(model)) == op_types(model)
+    assert op_types(ErfGeluPattern()(model)) == op_types(model)
 
 
 @pytest.mark.parametrize("wrong", [{"k3": 0.05}, {"r2pi": 1.0}, {"three": 2.0}, {"half": 1.0}])
 def test_a_tanh_with_other_constants_is_no_gelu(wrong):
     model = gelu_graph(next(iter(TANH_SPELLINGS.values())), **wrong)
-    assert op_types(get_pass("gelu_pattern")(model)) == op_types(model)
+    assert op_types(GeluPattern()(model)) == op_types(model)
 
 
 def test_a_gate_after_the_gelu_is_left_as_it_is():
     body = "d = Div(x, s2) e = Erf(d) a = Add(e, one) m = Mul(x, a) g = Mul(m, half) y = Mul(g, x)"
     model = gelu_graph(body)
-    fused = get_pass("erf_gelu_pattern")(model)
+    fused = ErfGeluPattern()(model)
     assert op_types(fused) == ["Gelu", "Mul"]
     assert_same_results(model, fused, random_feeds(model), rtol=1e-5, atol=1e-6)
 
@@ -103,7 +104,7 @@ def test_a_gelu_inside_a_branch_is_found():
       >
     }"""
     model = parse(text, {"s2": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)})
-    fused = get_pass("erf_gelu_pattern")(model)
+    fused = ErfGeluPattern()(model)
     assert op_types(fused) == ["If", "Gelu", "Relu"]
     for chosen in (True, False):
         feeds = {"c": np.array(chosen), "x": np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)}
