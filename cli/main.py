@@ -1,7 +1,8 @@
 """The `stoker` command.
 
 Commands import what they need when they run, so that `stoker --help` needs neither the server nor the client. Everything after
-`stoker serve` is passed on untouched. Exit codes: 0; 1 the command failed; 2 it was called wrongly; 3 the server cannot be reached.
+`stoker serve` or `stoker compile` is passed on untouched. Exit codes: 0; 1 the command failed; 2 it was called wrongly; 3 the server cannot
+be reached.
 """
 
 import sys
@@ -12,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli.check import check
+from cli.compile import run_compile
 from cli.control import load, unload
 from cli.describe import config, metadata, version
 from cli.failure import CommandFailed, ExitCode
@@ -51,6 +53,12 @@ def serve(context: typer.Context) -> None:
     _serve(context.args)
 
 
+@app.command("compile", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def compile_model(context: typer.Context) -> None:
+    """Convert and compile an ONNX model for an accelerator (see `stoker compile --help`)."""
+    run_compile(context.args)
+
+
 for _command in (check, models, status, infer, metadata, config, load, unload, version):
     app.command()(_command)
 
@@ -61,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if words[:1] == ["serve"]:
         _serve(words[1:])
     try:
+        if words[:1] == ["compile"]:
+            run_compile(words[1:])
         code = app(_hoisted(_spelled(words)), prog_name="stoker", standalone_mode=False)
     except CommandFailed as failure:
         _fail(failure.message, failure.exit_code)

@@ -19,10 +19,10 @@ from compiler.convert.options import NO_EFFECT, ConversionOptions
 from compiler.convert.precision_settings import Fp8Params
 from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
-from compiler.convert.shapes import require_static
 from compiler.convert.source import checked
 from compiler.errors import PassError
 from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
+from compiler.passes.fixed_dimensions import require_static_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +103,14 @@ class Converter:
         model = checked(model, "the model")
         with known_shapes(model):
             if options.only_manual_sharding:
-                return self._run(model, [Step("manual_sharding", {"config": options.manual_sharding_config})], progress)
+                return self._run(model, [Step("manual_sharding", {"manual_sharding_config": options.manual_sharding_config})], progress)
             return self._convert(convert_to_internal(model), progress)
 
     def _convert(self, source: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
         options = self._options
         graph = ir.from_proto(source)
         PassManager(self._made(shape_steps(options))).run(graph)
-        require_static(graph)
+        require_static_inputs(graph)
         manager = PassManager(self._made(conversion_steps(options)))
         manager.sort_passes()
         # The user's passes keep the user's order, so they are not sorted among ours.
@@ -143,11 +143,11 @@ def load_extensions(options: ConversionOptions) -> None:
         load_shape_functions(path)
 
 
-def warn_of_no_effect(options: ConversionOptions) -> None:
-    """One warning for each option that was given and changes nothing on a simulated device."""
-    defaults = ConversionOptions()
+def warn_of_no_effect(models: Iterable[ConversionOptions]) -> None:
+    """One warning for each option that was given for some model and changes nothing on a simulated device."""
+    defaults, told = ConversionOptions(), list(models)
     for name, reason in NO_EFFECT.items():
-        if getattr(options, name) != getattr(defaults, name):
+        if any(getattr(options, name) != getattr(defaults, name) for options in told):
             logger.warning("%s has no effect on a simulated device: %s", name, reason)
 
 

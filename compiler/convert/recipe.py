@@ -89,9 +89,9 @@ def conversion_steps(options: ConversionOptions) -> list[Step]:
     """What the options call for between fixed shapes and the user's own passes."""
     steps: list[Step] = []
     if options.remove_outputs:
-        steps.append(Step("remove_outputs", {"names": options.remove_outputs}))
+        steps.append(Step("remove_outputs", {"remove_outputs": options.remove_outputs}))
     if options.checkpoints:
-        steps.append(Step("add_checkpoints", {"names": options.checkpoints}))
+        steps.append(Step("add_checkpoints", {"checkpoints": options.checkpoints}))
     steps += [Step(name) for name in _CLEANUP]
     steps.append(Step("constant_folding", {"max_tensor_size": options.max_tensor_size}))
     steps += [Step("double_to_float"), Step("int64_to_int32")]
@@ -119,11 +119,11 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
     if options.merge_if_with_same_cond:
         steps.append(Step("merge_if_with_same_cond"))
     if options.merge_matmul:
-        steps.append(Step("merge_matmul", {"names": options.merge_matmul}))
+        steps.append(Step("merge_matmul", {"merge_matmul": options.merge_matmul}))
     if options.merge_matmul_add:
-        steps.append(Step("merge_matmul_add", {"names": options.merge_matmul_add}))
+        steps.append(Step("merge_matmul_add", {"merge_matmul_add": options.merge_matmul_add}))
     if options.merge_moe:
-        steps.append(Step("merge_moe", {"names": options.merge_moe}))
+        steps.append(Step("merge_moe", {"merge_moe": options.merge_moe}))
     if options.pack_args:
         steps.append(Step("packed_transformer", dict(options.pack_args)))
     return steps
@@ -133,7 +133,7 @@ def _precision_steps(options: ConversionOptions) -> list[Step]:
     if options.precision == "fp32":
         return []
     half = {
-        "skip_op_types": options.fp16_skip_op_types,
+        "fp16_skip_op_types": options.fp16_skip_op_types,
         "enable_avoid_overflow_patterns": options.enable_avoid_overflow_patterns,
     }
     steps = [Step("float_to_half", half)]
@@ -147,11 +147,11 @@ def _layout_steps(options: ConversionOptions) -> list[Step]:
     if options.eightbitsio:
         steps.append(Step("eight_bits_io"))
     if options.apply_hcsr:
-        steps.append(Step("apply_host_concat_split", {"groups": options.apply_hcsr}))
+        steps.append(Step("apply_host_concat_split", {"apply_hcsr": options.apply_hcsr}))
     if options.serialize_matmul:
-        steps.append(Step("serialize_matmul", {"factors": options.serialize_matmul}))
+        steps.append(Step("serialize_matmul", {"serialize_matmul": options.serialize_matmul}))
     if options.serialize_matmul_add:
-        steps.append(Step("serialize_matmul_add", {"factors": options.serialize_matmul_add}))
+        steps.append(Step("serialize_matmul_add", {"serialize_matmul_add": options.serialize_matmul_add}))
     if options.fold_periodic_initializer:
         steps.append(Step("fold_periodic_initializer"))
     if options.enable_insert_remap:
@@ -159,5 +159,5 @@ def _layout_steps(options: ConversionOptions) -> list[Step]:
     if options.num_io_tiles:
         steps.append(Step("overlap_io"))
     if options.manual_sharding_config is not None:
-        steps.append(Step("manual_sharding", {"config": options.manual_sharding_config}))
+        steps.append(Step("manual_sharding", {"manual_sharding_config": options.manual_sharding_config}))
     return steps

@@ -1,0 +1,161 @@
+"""`--check`: the converted model and its source on ONNX Runtime, with the same random data, and how far they are apart."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper
+
+from compiler.errors import CompileError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OutputError:
+    """How far one output of the converted model is from the source's; computed in float64 over all elements.
+
+    Attributes:
+        name: Of the output.
+        shape: Its shape.
+        max_error: Largest absolute difference.
+        mean_error: Mean absolute difference (MAE).
+        mean_square_error: Mean of the squared differences (MSE).
+        max_relative_error: Largest difference over the source's largest magnitude.
+        cosine: Cosine of the angle between both; 1 for the same direction.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    max_error: float
+    mean_error: float
+    mean_square_error: float
+    max_relative_error: float
+    cosine: float
+
+
+def compare_models(
+    source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0, custom_libraries: Sequence[str] = ()
+) -> list[OutputError]:
+    """Runs both with the same data: standard normal floats, integers from 0 to 1 (valid as indices and masks), random booleans.
+
+    Args:
+        source: Before conversion; its variable dimensions get the sizes of `converted`.
+        converted: After it; of static shapes.
+        seed: Of the data.
+        custom_libraries: Libraries of custom operators that the models need.
+
+    Raises:
+        CompileError: a model does not run, or the two have no outputs in common.
+    """
+    before, after = _session(source, "source", custom_libraries), _session(converted, "converted", custom_libraries)
+    feeds = random_feeds(converted, seed)
+    names = {each.name for each in before.get_inputs()}
+    strange = sorted(set(feeds) ^ names)
+    if strange:
+        raise CompileError(
+            f"check: the conversion changed the inputs ({', '.join(strange)}), so that the same data does not fit both models"
+        )
+    expected = _run(before, {each.name: feeds[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source")
+    actual = _run(after, feeds, "converted")
+    common = [name for name in actual if name in expected]
+    if not common:
+        raise CompileError("check: the converted model has none of the source's outputs")
+    return [output_error(name, expected[name], actual[name]) for name in common]
+
+
+def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> OutputError:
+    """The error figures of one output.
+
+    Raises:
+        CompileError: the two have different shapes.
+    """
+    if expected.shape != actual.shape:
+        raise CompileError(f"check: output '{name}' is {list(actual.shape)} after conversion and {list(expected.shape)} before")
+    wanted, got = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    # Where both are NaN or the same infinity they agree; the difference of two infinities is not a number.
+    same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(wanted - got))
+    largest = float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted)))
+    worst = float(np.max(difference, initial=0.0))
+    return OutputError(
+        name=name,
+        shape=tuple(expected.shape),
+        max_error=worst,
+        mean_error=float(np.mean(difference)) if difference.size else 0.0,
+        mean_square_error=float(np.mean(difference**2)) if difference.size else 0.0,
+        max_relative_error=worst / largest if largest else worst,
+        cosine=_cosine(wanted, got, same),
+    )
+
+
+def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray[np.bool_]) -> float:
+    if same.all():
+        return 1.0
+    length = float(np.linalg.norm(wanted) * np.linalg.norm(got))
+    return float(np.dot(wanted, got)) / length if length else 0.0
+
+
+def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any]]:
+    """Data for every input of a model of static shapes, by name."""
+    generator = np.random.default_rng(seed)
+    given = {each.name for each in model.graph.initializer}
+    feeds: dict[str, NDArray[Any]] = {}
+    for value in model.graph.input:
+        if value.name in given:
+            continue
+        kind = value.type.tensor_type
+        shape = [size.dim_value for size in kind.shape.dim]
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        whole = dtype.kind in "iub"
+        data = generator.integers(0, 2, shape) if whole else generator.standard_normal(shape, dtype=np.float32)
+        feeds[value.name] = np.asarray(data).astype(dtype)
+    return feeds
+
+
+def error_table(errors: Sequence[OutputError]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Headings and rows for people."""
+    headings = ("output", "shape", "max error", "mae", "mse", "max relative", "cosine")
+    rows = [
+        (
+            each.name,
+            str(list(each.shape)),
+            f"{each.max_error:.3e}",
+            f"{each.mean_error:.3e}",
+            f"{each.mean_square_error:.3e}",
+            f"{each.max_relative_error:.3e}",
+            f"{each.cosine:.6f}",
+        )
+        for each in errors
+    ]
+    return headings, [list(row) for row in rows]
+
+
+def _session(model: onnx.ModelProto, which: str, custom_libraries: Sequence[str]) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        for library in custom_libraries:
+            options.register_custom_ops_library(str(Path(library)))
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises many types of its own, all derived from RuntimeError or Exception
+        raise CompileError(f"check: ONNX Runtime cannot load the {which} model: {' '.join(str(error).split())}") from error
+
+
+def _run(session: Any, feeds: Mapping[str, NDArray[Any]], which: str) -> dict[str, NDArray[Any]]:
+    names = [each.name for each in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    except Exception as error:  # as above
+        raise CompileError(f"check: the {which} model fails on ONNX Runtime: {' '.join(str(error).split())}") from error
+
+
+def _dtype(declared: Any) -> "np.dtype[Any]":
+    """Of an ONNX Runtime input such as `tensor(float16)`."""
+    name = declared.type.removeprefix("tensor(").removesuffix(")")
+    dtype: np.dtype[Any] = np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+    return dtype

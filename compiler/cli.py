@@ -1,0 +1,124 @@
+"""`stoker compile`: the command line of the converter and compiler, with PopRT's arguments.
+
+Exit codes: 0; 1 the conversion or compilation failed; 2 the command was called wrongly. Whatever fails is one clear message on stderr; its
+traceback is printed with `--logging_level DEBUG` only.
+"""
+
+import itertools
+import logging
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version as installed_version
+from typing import Any, NoReturn
+
+from compiler.cli_arguments import CommandOptions, Words, completion_script, parse_words
+from compiler.config import YamlConfig, read_config
+from compiler.convert.converter import load_extensions
+from compiler.convert.option_fields import OptionSpec
+from compiler.convert.options import ConversionOptions, renamed
+from compiler.errors import CompileError, OptionError
+from compiler.job import make_plan, run_job
+from compiler.job_options import all_specs
+from compiler.progress import Progress
+from compiler.targets import find_target, target_names
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> int:
+    """Runs the command line (default: the process's own) and returns the exit code.
+
+    Args:
+        arguments: Words after the command.
+        default_target: Target where `--target` is not given; None: it must be.
+        program: What the command is called in messages.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = _is_debug(words)
+    try:
+        _run(words, default_target, program)
+    except CompileError as error:
+        return _failed(program, str(error), USAGE if isinstance(error, OptionError) else FAILED, is_debug)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
+        sys.stderr.close()
+        return FAILED
+    except SystemExit as error:  # argparse ends so once it has printed its help
+        return error.code if isinstance(error.code, int) else OK
+    except MemoryError:
+        return _failed(program, "out of memory", FAILED, is_debug)
+    except Exception as error:  # noqa: BLE001 - a defect of ours is told in one line too; whoever looks into it asks for the traceback
+        message = f"internal error: {type(error).__name__}: {error}; --logging_level DEBUG prints the traceback"
+        return _failed(program, message, FAILED, is_debug)
+    return OK
+
+
+def _run(arguments: Sequence[str], default_target: str | None, program: str) -> None:
+    words = parse_words(arguments, program, default_target)
+    command = CommandOptions(**words.command)
+    if command.version:
+        print(f"stoker {installed_version('stoker')}")  # noqa: T201 - what was asked for
+        return
+    if command.print_completion is not None:
+        sys.stdout.write(completion_script(command.print_completion, program))
+        return
+    config = read_config(command.config_yaml) if command.config_yaml is not None else YamlConfig()
+    command = CommandOptions(**{**config.command, **words.command})
+    _set_up_logging(command.logging_level)
+    job = {**config.job, **_parsed(words)}
+    if command.list_all_passes:
+        _list_passes(job)
+        return
+    name = command.target or default_target
+    if name is None:
+        raise OptionError(f"--target is missing; installed targets: {', '.join(target_names()) or 'none'}")
+    target = find_target(name)
+    plan = make_plan(job, config.models)
+    progress = Progress(is_shown=not plan.job.disable_compilation_progress_bar)
+    run_job(plan, target, progress)
+
+
+def _parsed(words: Words) -> dict[str, Any]:
+    known: Mapping[str, OptionSpec] = all_specs()
+    return {name: known[name].parse(value) for name, value in renamed(words.job, known).items()}
+
+
+def _list_passes(job: Mapping[str, Any]) -> None:
+    from compiler.passes import get_all_pass_names
+    from compiler.passes.registry import pass_class
+
+    load_extensions(ConversionOptions(custom_pass_config=job.get("custom_pass_config", ()), passes=job.get("passes", ())))
+    for name in get_all_pass_names():
+        sys.stdout.write(f"{name}: {pass_class(name).description()}\n")
+
+
+def _set_up_logging(level: str) -> None:
+    # Other libraries' loggers stay at WARNING: DEBUG is for what we do.
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
+    for room in ("compiler", "backends"):
+        logging.getLogger(room).setLevel(level)
+
+
+def _is_debug(words: Sequence[str]) -> bool:
+    """Whether the line asks for tracebacks; looked up before the line is read, since that may fail too."""
+    spelled = [word.replace("-", "_") for word in words]
+    return "__logging_level=DEBUG" in spelled or any(pair == ("__logging_level", "DEBUG") for pair in itertools.pairwise(spelled))
+
+
+def _failed(program: str, message: str, code: int, is_debug: bool) -> int:
+    if is_debug:
+        traceback.print_exc()
+    sys.stderr.write(f"{program}: error: {message}\n")
+    return code
+
+
+def run(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> NoReturn:
+    """As `main`, and ends the process."""
+    sys.exit(main(arguments, default_target=default_target, program=program))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,273 @@
+"""`run_job`: one run of `stoker compile`: read, convert, compare, compile, write, measure.
+
+Nothing is written before everything that can fail has been done, and each file appears whole or not at all.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import onnx
+
+from compiler.check import compare_models, error_table
+from compiler.convert.converter import Converter, warn_of_no_effect
+from compiler.convert.options import ConversionOptions, conversion_specs
+from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
+from compiler.errors import OptionError
+from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
+from compiler.options import CompilerOptions
+from compiler.output_files import write_model, written_whole
+from compiler.progress import Progress
+from compiler.repository_writer import write_served_version
+from compiler.served_tensors import served_tensors
+from compiler.session_options import compiler_options
+from compiler.show import print_table, show_io_statistics, show_measurement, show_model
+from compiler.target import Artefact, SourceModel, Target
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelJob:
+    """One model to convert.
+
+    Attributes:
+        job: Says where the model is and what it comes from.
+        conversion: How it is converted.
+        is_version_asked: Whether `convert_version` was given.
+    """
+
+    job: JobOptions
+    conversion: ConversionOptions
+    is_version_asked: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a run of the compiler was told, read and checked.
+
+    Attributes:
+        job: What to write, run and print.
+        models: One, or several to be fused.
+        compiler: What the target's compiler is told.
+        is_fused: Whether the models were listed to be fused; also one alone may be.
+    """
+
+    job: JobOptions
+    models: tuple[ModelJob, ...]
+    compiler: CompilerOptions
+    is_fused: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Converted:
+    name: str
+    source: onnx.ModelProto
+    internal: onnx.ModelProto
+    converter: Converter
+
+
+def make_plan(job: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()) -> Plan:
+    """The plan that option values make, all of them parsed already.
+
+    Args:
+        job: For the run and for every model.
+        models: One mapping for each model to be fused, over `job`; none: `job` has the model.
+
+    Raises:
+        OptionError: what is asked for contradicts itself or lacks something.
+    """
+    common = _job_options(job)
+    if models:
+        if not common.export_popef:
+            raise OptionError("model_fusion needs export_popef: True, since fused models run as one executable only")
+        if job.get("input_model"):
+            raise OptionError("input_model and model_fusion exclude each other: the models to be fused are listed there")
+        if common.model_repository is not None:
+            raise OptionError("model_repository takes executables of one model; copy a fused one there with a config.pbtxt for each model")
+    elif common.input_model is None:
+        raise OptionError("input_model is missing: give -i MODEL, or a YAML file that names it")
+    if (common.model_repository is None) != (common.model_name is None):
+        raise OptionError("model_repository and model_name go together")
+    if common.model_version is not None and common.model_repository is None:
+        raise OptionError("model_version needs model_repository and model_name")
+    each = [_model_job({**job, **model}) for model in models or [{}]]
+    return Plan(common, tuple(each), _compiler_options(common, job, each, bool(models)), bool(models))
+
+
+def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | None = None) -> None:
+    """Does what `plan` says; prints to `stream` (stdout) what was asked to be shown, and one line for each file written.
+
+    Raises:
+        CompileError: something failed; no file that was to be written is left half done.
+    """
+    out = stream or sys.stdout
+    _warn_of_no_effect(plan)
+    converted = [_convert(model, f"graph{at}" if plan.is_fused else "", progress) for at, model in enumerate(plan.models)]
+    for model, each in zip(plan.models, converted, strict=True):
+        _show(model, each, progress, out)
+    job = plan.job
+    folder = Path(job.output_dir)
+    if not plan.is_fused and _writes_model(plan):
+        path = folder / (job.output_model or f"{Path(str(job.input_model)).stem}_converted.onnx")
+        write_model(path, converted[0].converter.to_output(converted[0].internal))
+        out.write(f"wrote {path}\n")
+    if job.export_popef or job.run or job.model_repository is not None:
+        _compile(plan, target, converted, folder, progress, out)
+
+
+def _job_options(values: Mapping[str, Any]) -> JobOptions:
+    names = {field.name for field in dataclasses.fields(JobOptions)}
+    return JobOptions(**{name: value for name, value in values.items() if name in names})
+
+
+def _model_job(values: Mapping[str, Any]) -> ModelJob:
+    known = conversion_specs()
+    conversion = ConversionOptions(**{name: value for name, value in values.items() if name in known})
+    return ModelJob(_job_options(values), conversion, "convert_version" in values)
+
+
+def _compiler_options(job: JobOptions, given: Mapping[str, Any], models: Sequence[ModelJob], is_fused: bool) -> CompilerOptions:
+    """The command line's own arguments count only where they were given, so that compiler_options may say the same things."""
+    first = models[0].conversion
+    settings: dict[str, Any] = {name: given[name] for name in ("ipu_version", "batches_per_step", "num_io_tiles") if name in given}
+    if "ipu_version" not in {*settings, *job.compiler_options}:
+        settings["ipu_version"] = job.ipu_version
+    if first.available_memory_proportion is not None:
+        settings["available_memory_proportion"] = first.available_memory_proportion
+    if first.batch_axis is not None:
+        settings["batch_axis"] = first.batch_axis
+    if is_fused:
+        settings["enable_model_fusion"] = True
+    if job.disable_compilation_progress_bar:
+        settings["show_compilation_progress_bar"] = False
+    return compiler_options(job.compiler_options, job.popart_options, settings=settings)
+
+
+def _warn_of_no_effect(plan: Plan) -> None:
+    for name, reason in NO_EFFECT.items():
+        if getattr(plan.job, name):
+            logger.warning("%s has no effect: %s", name, reason)
+    warn_of_no_effect([model.conversion for model in plan.models])
+
+
+def _convert(model: ModelJob, fused_name: str, progress: Progress) -> _Converted:
+    path = str(model.job.input_model)
+    with progress.phase(f"reading {path}"):
+        source = _read(model.job)
+    converter = Converter.of(model.conversion, is_version_asked=model.is_version_asked)
+    with progress.phase(f"converting {path}") as report:
+        internal = converter.convert_internal(source, report)
+    return _Converted(fused_name or model.job.model_name or Path(path).stem, source, internal, converter)
+
+
+def _read(job: JobOptions) -> onnx.ModelProto:
+    given = [name for name in TENSORFLOW_NAMES if getattr(job, name) != getattr(JobOptions(), name)]
+    if job.framework == "tensorflow":
+        return read_tensorflow(str(job.input_model), TensorflowOptions(**{name: getattr(job, name) for name in TENSORFLOW_NAMES}))
+    if given:
+        raise OptionError(f"{given[0]} concerns TensorFlow models: give --framework tensorflow too")
+    return read_onnx(str(job.input_model))
+
+
+def _show(model: ModelJob, converted: _Converted, progress: Progress, out: TextIO) -> None:
+    options = model.conversion
+    title = str(model.job.input_model)
+    if options.show:
+        show_model(title, converted.source, out)
+        show_model(f"{title}, converted", converted.internal, out)
+    if options.show_io_stat:
+        show_io_statistics("io", converted.internal, out)
+    if options.check:
+        with progress.phase(f"checking {title}"):
+            errors = compare_models(converted.source, converted.internal, custom_libraries=options.custom_library_so_paths)
+        out.write(f"check of {title}: converted ({options.precision}) against source, random data\n")
+        print_table(*error_table(errors), out)
+
+
+def _writes_model(plan: Plan) -> bool:
+    job = plan.job
+    return job.output_model is not None or not (job.export_popef or job.run or job.model_repository is not None)
+
+
+def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:
+    job = plan.job
+    with _place(folder / target.artefact_filename, is_kept=job.export_popef) as draft:
+        artefact = _export(plan, target, converted, draft, progress)
+        if job.run:
+            with progress.phase("running with random data"):
+                measured = target.measure(draft)
+            show_measurement(measured, out)
+        served = _serve(plan, artefact, converted[0], target) if job.model_repository is not None else None
+    if job.export_popef:
+        out.write(f"wrote {folder / target.artefact_filename}\n")
+    if served is not None:
+        out.write(f"wrote {served}\n")
+    _print_summary(artefact, out)
+
+
+def _export(plan: Plan, target: Target, converted: Sequence[_Converted], path: Path, progress: Progress) -> Artefact:
+    sources = [
+        SourceModel(
+            model=each.internal,
+            name=each.name,
+            inputs=_input_order(each),
+            custom_libraries=each.converter.options.custom_library_so_paths,
+        )
+        for each in converted
+    ]
+    with progress.phase(f"compiling for {target.name}") as report:
+        options = dataclasses.replace(plan.compiler, compilation_progress_logger=lambda done, total: report(done, total, ""))
+        return target.export(sources, options, path)
+
+
+def _input_order(converted: _Converted) -> tuple[str, ...]:
+    """Inputs in the source's order; those that the conversion made come after them."""
+    made = [value.name for value in converted.internal.graph.input]
+    order = [value.name for value in converted.source.graph.input if value.name in made]
+    return (*order, *(name for name in made if name not in order))
+
+
+@contextlib.contextmanager
+def _place(path: Path, *, is_kept: bool) -> Iterator[Path]:
+    """Where the executable is written to: its final place once all went well, or a folder that is removed again."""
+    if is_kept:
+        with written_whole(path) as draft:
+            yield draft
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / path.name
+
+
+def _serve(plan: Plan, artefact: Artefact, converted: _Converted, target: Target) -> Path:
+    job = plan.job
+    is_batched = bool(artefact.config.get("max_batch_size"))
+    inputs, outputs = served_tensors(converted.source, converted.internal, is_batched=is_batched)
+    return write_served_version(
+        Path(str(job.model_repository)),
+        str(job.model_name),
+        job.model_version,
+        artefact,
+        filename=target.artefact_filename,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def _print_summary(artefact: Artefact, out: TextIO) -> None:
+    for name, value in artefact.summary.items():
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {_shown(each)}" for key, each in value.items())
+        if value not in ("", None):
+            out.write(f"  {name}: {_shown(value)}\n")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,51 @@
+"""How clients see a compiled model's inputs and outputs: the source model's names and element types, one item's dimensions."""
+
+from collections.abc import Iterable
+
+import onnx
+
+from backends.api.tensor import BY_CONFIG_NAME
+from compiler.errors import CompileError
+from compiler.repository_writer import ServedTensor
+
+_NAMES = {"FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64", "FLOAT16": "TYPE_FP16", "BFLOAT16": "TYPE_BF16", "STRING": "TYPE_STRING"}
+
+
+def served_tensors(
+    source: onnx.ModelProto, converted: onnx.ModelProto, *, is_batched: bool
+) -> tuple[list[ServedTensor], list[ServedTensor]]:
+    """Inputs and outputs for config.pbtxt.
+
+    Args:
+        source: Its element types are what clients send and get, whatever the device computes in; the server casts at the border.
+        converted: Its shapes are static; what only it has, clients see as it has it.
+        is_batched: Whether dimension 0 is the batch, which config.pbtxt leaves out.
+
+    Raises:
+        CompileError: a tensor has a type that no request can carry, or lacks a shape.
+    """
+    types = {value.name: value.type.tensor_type.elem_type for value in (*source.graph.input, *source.graph.output)}
+    given = {each.name for each in converted.graph.initializer}
+    fed = [value for value in converted.graph.input if value.name not in given]
+    return _tensors(fed, types, is_batched), _tensors(converted.graph.output, types, is_batched)
+
+
+def _tensors(values: Iterable[onnx.ValueInfoProto], types: dict[str, int], is_batched: bool) -> list[ServedTensor]:
+    served = []
+    for value in values:
+        own = value.type.tensor_type
+        dims = tuple(size.dim_value for size in own.shape.dim)
+        if 0 in dims or (is_batched and not dims):
+            raise CompileError(f"tensor '{value.name}' has no static shape that a client could be told: {list(dims)}")
+        datatype = _config_name(value.name, types.get(value.name, own.elem_type))
+        device = _config_name(value.name, own.elem_type)
+        served.append(ServedTensor(value.name, datatype, dims[1:] if is_batched else dims, device))
+    return served
+
+
+def _config_name(tensor: str, element_type: int) -> str:
+    name = onnx.TensorProto.DataType.Name(element_type)
+    spelled = _NAMES.get(name, f"TYPE_{name}")
+    if spelled not in BY_CONFIG_NAME:
+        raise CompileError(f"tensor '{tensor}' is {name}, which no request can carry")
+    return spelled
