@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from compiler.passes.chain import Chain
 from compiler.passes.edit import (
     bypass,
     constant_ints,
@@ -280,7 +281,7 @@ def _layer_normalization(node: ir.Node) -> list[ir.Node]:
     kind = source.dtype
     inner = ir.DataType.FLOAT if node.attributes.get_int("stash_type", 1) == 1 else kind
     epsilon = np.array(node.attributes.get_float("epsilon", 1e-5)).astype(inner.numpy())
-    build = _Chain(node)
+    build = Chain(node)
     x = build.cast(source, inner, "wide")
     mean = build.add("ReduceMean", [x], "mean", axes=list(range(axis, rank)), keepdims=1)
     centred = build.add("Sub", [x, mean], "centred")
@@ -295,30 +296,3 @@ def _layer_normalization(node: ir.Node) -> list[ir.Node]:
     node.resize_outputs(1)
     last = replace_node(node, "Mul" if bias is None else "Add", [result, node.inputs[1] if bias is None else bias])
     return [*build.nodes, last]
-
-
-class _Chain:
-    """Nodes put before `node` one after another, their outputs named after its own."""
-
-    def __init__(self, node: ir.Node) -> None:
-        self.nodes: list[ir.Node] = []
-        self._node = node
-
-    def add(self, op_type: str, inputs: list[ir.Value | None], role: str, **attributes: Any) -> ir.Value:
-        made = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes))
-        made.name = f"{self._node.name}_{role}" if self._node.name else None
-        made.outputs[0].name = f"{self._node.outputs[0].name}_{role}"
-        made.outputs[0].type = inputs[0].type if inputs[0] is not None else None
-        graph = self._node.graph
-        assert graph is not None, "only nodes of graphs are adapted"
-        graph.insert_before(self._node, made)
-        self.nodes.append(made)
-        return made.outputs[0]
-
-    def cast(self, value: ir.Value, kind: ir.DataType, role: str) -> ir.Value:
-        """`value` itself if it is of that kind already."""
-        if value.dtype == kind:
-            return value
-        made = self.add("Cast", [value], role, to=int(kind))
-        made.type = ir.TensorType(kind)
-        return made

@@ -1,6 +1,7 @@
 """`eliminate_duplicate_nodes`: what is computed twice is computed once."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -38,10 +39,10 @@ def _is_repeatable(node: ir.Node, opset: int) -> bool:
     if node.domain != "" or subgraphs_of(node) or node.op_type in _RANDOM_IN_TRAINING:
         return False
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # whose stubs do not know about determinism
     except onnx.defs.SchemaError:
         return False
-    return schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic
+    return bool(schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic)
 
 
 #: Random only with training_mode, for which the schema has no word.

@@ -9,7 +9,7 @@ from compiler.passes.registry import register
 
 @register("eliminate_nop_reshape")
 class EliminateNopReshape(NodePass):
-    """Removes Reshape nodes that keep the shape, also with variable dimensions: a 0 keeps one, and a single -1 is what is left."""
+    """Removes Reshape nodes that keep the shape; of variable dimensions, a 0 keeps one and a single -1 is what is left."""
 
     def visit(self, node: ir.Node) -> bool:
         if not is_op(node, "Reshape"):

@@ -21,7 +21,7 @@ class FuseBnIntoConv(NodePass):
 
     def visit(self, node: ir.Node) -> bool:
         conv = producer_of(node.inputs[0], "Conv", "ConvTranspose") if is_op(node, "BatchNormalization") else None
-        if conv is None or only_use(conv.outputs[0]) is not node or node.attributes.get_int("training_mode", 0):
+        if conv is None or only_use(conv.outputs[0]) is not node or node.attributes.get_int("training_mode", 0) != 0:
             return False
         statistics = [constant_of(value) for value in node.inputs[1:5]]
         weights, bias = constant_of(conv.inputs[1]), constant_of(input_at(conv, 2))

@@ -1,5 +1,6 @@
 """`fuse_consecutive_arithmetic`: constants that follow each other are computed beforehand."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,4 +91,8 @@ def _combine(first: _Step, second: _Step) -> NDArray[Any] | None:
 
 def _smallest_normal(kind: np.dtype[Any]) -> float:
     """Below it a product has lost digits that the two steps kept."""
-    return float(ml_dtypes.finfo(kind).smallest_normal)
+    return float(_float_form(kind).smallest_normal)
+
+
+# ml_dtypes' own, because it knows bfloat16 too; it comes without types.
+_float_form: Callable[[Any], Any] = ml_dtypes.finfo

@@ -1,5 +1,8 @@
 """`fuse_consecutive_cast`: a cast on the way that loses nothing is no detour."""
 
+from collections.abc import Callable
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -44,17 +47,17 @@ def holds_every_value(wide: ir.DataType, narrow: ir.DataType) -> bool:
     if narrow == ir.DataType.BOOL:
         return True
     if narrow.is_integer():
-        small = ml_dtypes.iinfo(narrow.numpy())
+        small: Any = _int_form(narrow.numpy())
         if wide.is_integer():
-            large = ml_dtypes.iinfo(wide.numpy())
+            large = _int_form(wide.numpy())
             return bool(large.min <= small.min and small.max <= large.max)
-        form = ml_dtypes.finfo(wide.numpy())
-        return max(abs(int(small.min)), int(small.max)) <= 2 ** (form.nmant + 1) <= 2 * float(form.max)
+        form = _float_form(wide.numpy())
+        return bool(max(abs(int(small.min)), int(small.max)) <= 2 ** (form.nmant + 1) <= 2 * float(form.max))
     if wide.is_integer():
         return False
     if narrow not in _PLAIN_FLOATS and wide not in _PLAIN_FLOATS:
         return False  # between 8-bit formats: no infinities here, no negative zero there
-    less, more = ml_dtypes.finfo(narrow.numpy()), ml_dtypes.finfo(wide.numpy())
+    less, more = _float_form(narrow.numpy()), _float_form(wide.numpy())
     return bool(
         wide in _PLAIN_FLOATS
         and less.nmant <= more.nmant
@@ -62,6 +65,10 @@ def holds_every_value(wide: ir.DataType, narrow: ir.DataType) -> bool:
         and float(less.smallest_subnormal) >= float(more.smallest_subnormal)
     )
 
+
+# ml_dtypes' own, because they know numpy's types and the small ones; they come without types of their own.
+_int_form: Callable[[Any], Any] = ml_dtypes.iinfo
+_float_form: Callable[[Any], Any] = ml_dtypes.finfo
 
 _PLAIN_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
