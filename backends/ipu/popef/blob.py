@@ -121,7 +121,9 @@ class Blob:
                     break
             if inflater.unused_data:
                 raise self.error("something follows the compressed content")
-        if not inflater.eof or produced != expected:
+        if not inflater.eof:
+            raise self.error(f"the compressed content ends before its end mark, after {produced} of {expected} bytes")
+        if produced != expected:
             raise self.error(f"the content decompresses to {produced} bytes, the header says {expected}")
 
 

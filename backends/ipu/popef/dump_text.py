@@ -16,13 +16,13 @@ def text_of(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     size, version = report["size_in_bytes"], report["container_version"]
-    yield f"{report['file']}: PopEF, {size:,} bytes, {report['blobs']} blobs, container version {version}, complete and undamaged"
+    yield f"{report['file']}: PopEF, {size:,} bytes, blobs: {report['blobs']}, container version {version}, complete and undamaged"
     yield from _section("Executables", (line for each in report["executables"] for line in _executable(each)))
     yield from _section("Devices", (line for each in report["metadata"] for line in _device(each)))
     yield from _section("Programs", (line for each in report["metadata"] for line in _programs(each)))
     yield from _section("Anchors", (line for each in report["metadata"] for line in _anchors(each)))
     yield from _section("Tensors", (_tensor(each) for each in report["tensors"]))
-    yield from _section("Feeds", (f"{_tensor(each)}, {each['samples']} samples" for each in report["feeds"]))
+    yield from _section("Feeds", (f"{_tensor(each)}, samples: {each['samples']}" for each in report["feeds"]))
     yield from _section("Opaques", (line for each in report["opaques"] for line in _opaque(each)))
 
 
@@ -52,8 +52,9 @@ def _executable(report: Report) -> Iterator[str]:
     yield f"  package hash {program['package_hash']} ({build})"
     io_tiles = f", {program['num_io_tiles']} of them for IO" if program["num_io_tiles"] else ""
     yield f"  simulated {program['system']} (ipu{program['ipu_version']}), {program['tiles_per_ipu']} tiles an IPU{io_tiles}"
-    yield f"  {program['num_ipus']} IPUs x {program['replication_factor']} replicas, {program['pipeline_stages']} pipeline stages"
-    yield f"  micro batch {program['micro_batch_size']} on axis {program['batch_axis']}, {program['batches_per_step']} batches per step"
+    yield f"  IPUs of a replica: {program['num_ipus']}, replicas: {program['replication_factor']}"
+    yield f"  pipeline stages: {program['pipeline_stages']}"
+    yield f"  micro batch {program['micro_batch_size']} on axis {program['batch_axis']}, batches per step: {program['batches_per_step']}"
     yield f"  to load: {program['code_bytes']:,} bytes of code, {program['weight_bytes']:,} of weights"
     for name, value in program["attributes"].items():
         yield f"  {name}: {value}"
@@ -66,7 +67,7 @@ def _executable(report: Report) -> Iterator[str]:
 def _graph(report: Report) -> Iterator[str]:
     cycles = ", ".join(f"{kind.lower()} {count:,}" for kind, count in report["cycles"].items())
     total = sum(report["cycles"].values())
-    yield f"graph {report['index']} {report['name']}: {report['steps']} steps, ONNX of {report['onnx_bytes']:,} bytes"
+    yield f"graph {report['index']} {report['name']}, steps: {report['steps']}, ONNX of {report['onnx_bytes']:,} bytes"
     if total:
         yield f"  a micro batch takes {total:,} cycles ({cycles})"
     for kind in ("inputs", "weights", "outputs"):

@@ -3,6 +3,7 @@
 Writing checks the same things as reading, so that what is written can be read.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,7 +16,8 @@ from backends.ipu.popef.pb import popef_pb2 as pb
 from backends.ipu.popef.schema import Anchor, BlobType, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
 from backends.ipu.popef.wire import check_wire
 
-MAX_RANK = 64
+#: What numpy holds, with room for the axis of a feed's samples.
+MAX_RANK = 32
 MAX_ANCHORS = 1 << 16
 MAX_OPTIONS = 1 << 16
 #: Of tensors and blobs: what fits a signed 64-bit size.
@@ -61,8 +63,8 @@ class BlobInfo:
         if kind is BlobType.DATA_TENSOR or kind is BlobType.DATA_FEED:
             if self.tensor_info is None:
                 raise PopefError(f"a blob of type {kind.name} needs a shape and a data type")
-            check_tensor_info(self.tensor_info, self.name)
             count = self.samples if kind is BlobType.DATA_FEED else 1
+            check_tensor_info(self.tensor_info, self.name, count)
             expected = self.tensor_info.size_in_bytes * count
             if expected != content_bytes:
                 raise PopefError(f"{count} x {describe(self.tensor_info)} take {expected} bytes, but there are {content_bytes}")
@@ -93,14 +95,16 @@ class BlobInfo:
         return cls(name=message.name, executable=message.executable, tensor_info=info, samples=message.samples)
 
 
-def check_tensor_info(info: TensorInfo, name: str) -> None:
-    """Whether shape and size can be stored and held.
+def check_tensor_info(info: TensorInfo, name: str, samples: int = 1) -> None:
+    """Whether numpy can hold that many tensors of this shape as one array.
 
     Raises:
-        PopefError: They cannot; the text names the tensor.
+        PopefError: It cannot; the text names the tensor.
     """
-    if len(info.shape) > MAX_RANK or any(size < 0 for size in info.shape) or info.size_in_bytes > MAX_BYTES:
-        raise PopefError(f"tensor {name!r} has the impossible shape {list(info.shape[:MAX_RANK])}")
+    # An empty axis makes no bytes, but the other axes must still be possible.
+    extent = math.prod(max(1, size) for size in (*info.shape[:MAX_RANK], samples)) * info.data_type.numpy.itemsize
+    if len(info.shape) > MAX_RANK or min(info.shape, default=0) < 0 or extent > MAX_BYTES:
+        raise PopefError(f"tensor {name!r} has the impossible shape {list(info.shape[:MAX_RANK])}, {samples} times")
 
 
 def check_metadata(metadata: Metadata) -> None:

@@ -1,0 +1,159 @@
+"""What a PopEF writer refuses, and how it leaves the file then."""
+
+import dataclasses
+import io
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from backends.ipu.popef.errors import PopefError
+from backends.ipu.popef.reader import Reader
+from backends.ipu.popef.schema import Anchor, DataType, Metadata, TensorDataInfo, TensorInfo, TensorType
+from backends.ipu.popef.writer import Writer
+from tests.fakes.popef_samples import PAIR, sample_metadata
+
+ANCHOR = Anchor(name="x", handle="h", tensor_info=PAIR, type=TensorType.INPUT)
+
+
+def test_only_one_blob_may_be_open_at_a_time() -> None:
+    writer = Writer(io.BytesIO())
+    blob = writer.create_executable("a")
+    for begin in (
+        lambda: writer.create_executable("b"),
+        lambda: writer.create_opaque_blob("o", "a"),
+        lambda: writer.create_tensor_data(TensorDataInfo("t", PAIR)),
+        lambda: writer.create_feed_data(TensorDataInfo("t", PAIR), []),
+        lambda: writer.write(sample_metadata()),
+        writer.close,
+    ):
+        with pytest.raises(PopefError, match=r"blob 0 \(POPLAR_EXECUTABLE 'a'\) is still open: only one blob may be open at a time"):
+            begin()
+    blob.close()
+    blob.close()
+    writer.create_executable("b").close()
+    writer.close()
+    writer.close()
+    with pytest.raises(PopefError, match="the file is complete"):
+        writer.create_executable("c")
+
+
+def test_a_closed_blob_takes_no_more() -> None:
+    writer = Writer(io.BytesIO())
+    blob = writer.create_executable("a")
+    blob.close()
+    with pytest.raises(PopefError, match="the blob is closed"):
+        blob.stream.write(b"more")
+
+
+@pytest.mark.parametrize(
+    ("begin", "reason"),
+    [
+        (lambda writer: writer.create_executable(""), "POPLAR_EXECUTABLE needs a name"),
+        (lambda writer: writer.create_opaque_blob("", "a"), "OPAQUE needs a name"),
+        (lambda writer: writer.create_opaque_blob("o", ""), "OPAQUE must name its executable"),
+        (lambda writer: writer.create_tensor_data(TensorDataInfo("", PAIR)), "DATA_TENSOR needs a name"),
+        (lambda writer: writer.create_executable("x" * 70_000), "at most 65536 are allowed"),
+        (lambda writer: writer.create_executable("\ud800"), "a value cannot be stored"),
+        (lambda writer: writer.create_executable("taken"), "there is a blob POPLAR_EXECUTABLE 'taken' already"),
+    ],
+)
+def test_names_that_are_empty_taken_or_impossible_are_refused(begin: object, reason: str) -> None:
+    writer = Writer(io.BytesIO())
+    writer.create_executable("taken").close()
+    with pytest.raises(PopefError, match=reason):
+        begin(writer)  # type: ignore[operator]
+    writer.create_executable("free").close()
+
+
+@pytest.mark.parametrize("size", [0, 7, 9])
+def test_tensor_data_of_another_size_are_taken_back(size: int) -> None:
+    stream = io.BytesIO()
+    writer = Writer(stream)
+    blob = writer.create_tensor_data(TensorDataInfo("t", PAIR))
+    blob.stream.write(bytes(size))
+    with pytest.raises(PopefError, match=rf"blob 0 \(DATA_TENSOR 't'\): 1 x F32\[2\] take 8 bytes, but there are {size}"):
+        blob.close()
+    with writer.create_tensor_data(TensorDataInfo("t", PAIR)) as again:
+        again.stream.write(bytes(8))
+    writer.close()
+    stream.seek(0)
+    reader = Reader()
+    reader.parse_stream(stream)
+    assert len(reader.blobs()) == 1
+
+
+def test_a_feed_sample_of_another_size_is_named() -> None:
+    writer = Writer(io.BytesIO())
+    with pytest.raises(PopefError, match=r"blob 0 \(DATA_FEED 'x'\): sample 1 has 12 bytes; 8 are expected"):
+        writer.create_feed_data(TensorDataInfo("x", PAIR), [np.zeros(2, np.float32), np.zeros(3, np.float32)])
+
+
+def test_a_blob_whose_writing_fails_is_taken_back() -> None:
+    stream = io.BytesIO()
+    with Writer(stream) as writer:
+        with suppress(RuntimeError), writer.create_executable("a", compress=True) as blob:
+            blob.stream.write(bytes(1000))
+            raise RuntimeError
+        with writer.create_executable("a") as blob:
+            blob.stream.write(b"second")
+    stream.seek(0)
+    reader = Reader()
+    reader.parse_stream(stream)
+    assert [each.data() for each in reader.executables()] == [b"second"]
+
+
+def test_a_writer_left_by_an_exception_leaves_a_file_that_no_reader_takes_for_whole() -> None:
+    stream = io.BytesIO()
+    with suppress(RuntimeError), Writer(stream) as writer:
+        writer.create_executable("a").close()
+        raise RuntimeError
+    stream.seek(0)
+    with pytest.raises(PopefError, match="ends after 1 blobs without its closing record"):
+        Reader().parse_stream(stream)
+
+
+def test_a_stream_that_takes_no_more_is_an_error_that_says_where() -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            if memoryview(data).nbytes > 100:  # type: ignore[arg-type]
+                raise OSError(28, "No space left on device")
+            return super().write(data)  # type: ignore[arg-type]
+
+    blob = Writer(Full(), "full.popef").create_executable("a")
+    with pytest.raises(PopefError, match=r"full.popef, offset \d+: cannot be written: .*No space left"):
+        blob.stream.write(bytes(101))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"executable": ""}, "metadata must name their executable"),
+        ({"replication_factor": 0}, "replication_factor is 0; at least 1"),
+        ({"num_ipus": -1}, "num_ipus is -1; at least 1"),
+        ({"device_iterations": 0}, "device_iterations is 0; at least 1"),
+        ({"num_ipus": 1 << 40}, "a value cannot be stored"),
+        ({"ipu_version": -2}, "a value cannot be stored"),
+        ({"seed_handle": "\udc00"}, "a value cannot be stored"),
+        ({"anchors": (ANCHOR, ANCHOR)}, "two anchors are named 'x'"),
+        ({"anchors": (dataclasses.replace(ANCHOR, name=""),)}, "an anchor has no name"),
+        ({"anchors": (dataclasses.replace(ANCHOR, programs=(-1,)),)}, "a value cannot be stored"),
+        (
+            {"anchors": (dataclasses.replace(ANCHOR, tensor_info=TensorInfo((2, -1), DataType.F32)),)},
+            r"'x' has the impossible shape \[2, -1\]",
+        ),
+        ({"anchors": (dataclasses.replace(ANCHOR, tensor_info=TensorInfo((1 << 62, 1 << 62), DataType.F32)),)}, "impossible shape"),
+        ({"anchors": (dataclasses.replace(ANCHOR, handle="h" * (1 << 22)),)}, "at most 4194304 are allowed"),
+    ],
+)
+def test_metadata_that_could_not_be_read_are_not_written(change: dict[str, object], reason: str) -> None:
+    metadata: Metadata = dataclasses.replace(sample_metadata(), **change)  # type: ignore[arg-type]
+    with pytest.raises(PopefError, match=reason):
+        Writer(io.BytesIO()).write(metadata)
+
+
+def test_two_metadata_of_one_executable_are_refused() -> None:
+    writer = Writer(io.BytesIO())
+    writer.write(sample_metadata())
+    with pytest.raises(PopefError, match="there is a blob METADATA 'pair' of executable 'pair' already"):
+        writer.write(sample_metadata())
