@@ -9,14 +9,15 @@ computes in FLOAT and says each rounding: a Cast to FLOAT16 and one back. Of a F
 
 What is modelled: one rounding, to nearest even, where an operator writes its FLOAT16 result. Sums inside an operator are accumulated in
 FLOAT, also where `partials_type` is half; that option changes memory and time only. Inside Softmax, normalisations and the like nothing is
-rounded. Operators that only move or choose elements (`supported.MOVING`) need no rounding. Eight-bit tensors go through
-QuantizeLinear and DequantizeLinear as the converted model has them; where the reader computes in eight bits, the decoded value is not
-stored, hence not rounded. Weights are stored in the width of the device and widened when the graph is loaded.
+rounded. Operators that only move or choose elements (`supported.MOVING`) need no rounding. What is stored in eight bits is lowered
+by `lowered_float8`. Weights are stored in the width of the device and widened when the graph is loaded.
 """
 
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
+from backends.ipu.compile.free_names import FreeNames
+from backends.ipu.compile.lowered_float8 import lower_float8
 from backends.ipu.compile.supported import MOVING
 from compiler.precision.representation import is_float8_cast
 
@@ -40,9 +41,10 @@ def lower(model: ir.Model) -> bytes:
     float8_casts = {node for node in ir.traversal.RecursiveGraphIterator(model.graph) if is_float8_cast(node)}
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
         _make_cast_explicit(node)
-    names = _Names(model)
+    names = FreeNames(model)
     for graph in (model.graph, *model.graph.subgraphs()):
         _Lowering(graph, names, float8_casts, opset=model.opset_imports.get("", 1), is_main=graph is model.graph).run()
+    lower_float8(model, names)
     ir_passes.RemoveUnusedNodesPass()(model)
     model.ir_version = LOWERED_IR_VERSION
     model.metadata_props.clear()
@@ -60,26 +62,10 @@ def serialise(model: ir.Model) -> bytes:
     return proto.SerializeToString(deterministic=True)
 
 
-class _Names:
-    """Gives names that no value of the model has."""
-
-    def __init__(self, model: ir.Model) -> None:
-        graphs = (model.graph, *model.graph.subgraphs())
-        self._taken = {value.name for graph in graphs for value in (*graph.inputs, *graph.initializers.values())}
-        self._taken |= {output.name for node in ir.traversal.RecursiveGraphIterator(model.graph) for output in node.outputs}
-
-    def new(self, wanted: str) -> str:
-        name, count = wanted, 1
-        while name in self._taken:
-            name, count = f"{wanted}.{count}", count + 1
-        self._taken.add(name)
-        return name
-
-
 class _Lowering:
     """Lowers one graph in place; graphs within it are lowered by themselves, and read the same values."""
 
-    def __init__(self, graph: ir.Graph, names: _Names, float8_casts: set[ir.Node], *, opset: int, is_main: bool) -> None:
+    def __init__(self, graph: ir.Graph, names: FreeNames, float8_casts: set[ir.Node], *, opset: int, is_main: bool) -> None:
         self._graph = graph
         self._names = names
         self._float8_casts = float8_casts
