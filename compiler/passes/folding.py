@@ -5,7 +5,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants_ir
 
-from compiler.passes.edit import static_shape
+from compiler.passes.edit import is_op, remove_if_unused, static_shape
+from compiler.passes.traverse import traverse_nodes
 
 #: No limit: larger than any tensor.
 _ELEMENTS = 1 << 62
@@ -33,6 +34,9 @@ def fold_constants(model: ir.Model, *, max_tensor_size: int = -1, only: Callable
     result = fold_constants_ir(
         model, onnx_shape_inference=True, input_size_limit=_ELEMENTS, output_size_limit=_ELEMENTS, should_fold=should_fold
     )
+    for node in traverse_nodes(model):
+        if is_op(node, "Constant"):  # made on the way to a larger constant
+            remove_if_unused(node)
     return bool(result.modified)
 
 

@@ -33,9 +33,7 @@ class ConstInputShape(Pass):
             if value.shape is None:
                 value.shape = ir.Shape([None] * len(shape))
             if len(value.shape) != len(shape):
-                raise ShapeError(
-                    f"input '{name}' has {len(value.shape)} dimensions {value.shape}, but {len(shape)} were given: {list(shape)}"
-                )
+                raise ShapeError(f"input '{name}' has {len(value.shape)} dimensions {value.shape}, not {len(shape)} as in {list(shape)}")
             for axis, size in enumerate(shape):
                 dimensions.fix(value, axis, size)
         return dimensions.apply()

@@ -1,0 +1,146 @@
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+from compiler.errors import PassError, ShapeError, Unsupported, UnsupportedOperators
+from compiler.passes import NodePass, Pass, PassManager, get_pass, register, registry
+from tests.fakes.graphs import as_ir, op_types, parse
+
+MODEL = "g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }"
+
+
+@pytest.fixture(autouse=True)
+def _own_registrations() -> Iterator[None]:
+    registry.load_builtin_passes()
+    before = dict(registry._passes)
+    yield
+    registry._passes.clear()
+    registry._passes.update(before)
+
+
+def make(name: str, log: list[str] | None = None, raises: Exception | None = None, **order: Any) -> Pass:
+    @register(name, **order)
+    class Made(Pass):
+        def run(self, model: ir.Model) -> bool:
+            if log is not None:
+                log.append(name)
+            if raises is not None:
+                raise raises
+            return False
+
+    return Made()
+
+
+def names(manager: PassManager) -> list[str]:
+    manager.sort_passes()
+    return [each.name for each in manager.passes]
+
+
+def test_a_list_in_order_stays_as_it_is() -> None:
+    assert names(PassManager([make("c"), make("a", depend=["c"]), make("b", before=["d"]), make("d")])) == ["c", "a", "b", "d"]
+
+
+def test_passes_move_behind_what_they_depend_on_and_no_further() -> None:
+    assert names(PassManager([make("a", depend=["c"]), make("b"), make("c"), make("d")])) == ["b", "c", "a", "d"]
+
+
+def test_passes_move_before_what_must_not_run_first() -> None:
+    assert names(PassManager([make("late"), make("other"), make("early", before=["late"])])) == ["other", "early", "late"]
+
+
+def test_a_pass_may_stand_twice_and_one_earlier_occurrence_is_enough() -> None:
+    shape, needs = make("shape_"), make("needs", depend=["shape_"])
+    assert names(PassManager([shape, needs, shape])) == ["shape_", "needs", "shape_"]
+
+
+def test_passes_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(PassError, match="'a' may not run together with 'b'"):
+        PassManager([make("a", against=["b"]), make("b")]).sort_passes()
+
+
+def test_a_missing_dependency_is_named() -> None:
+    with pytest.raises(PassError, match="'a' must come after 'nowhere', which is not in the list"):
+        PassManager([make("a", depend=["nowhere"])]).run(parse(MODEL))
+
+
+def test_a_circle_is_shown() -> None:
+    passes = [make("x"), make("a", depend=["c"]), make("b", depend=["a"]), make("c", depend=["b"])]
+    with pytest.raises(PassError, match=r"cannot be ordered: ('[abc]' before ){3}'[abc]'$"):
+        PassManager(passes).sort_passes()
+
+
+def test_running_sorts_reports_progress_and_leaves_a_proto_as_it_was() -> None:
+    log: list[str] = []
+    steps: list[tuple[int, int, str]] = []
+    model = parse(MODEL)
+    manager = PassManager([make("b", log, depend=["a"]), make("a", log), "eliminate_identity"])
+    after = manager.run(model, lambda done, total, name: steps.append((done, total, name)))
+    assert log == ["a", "b"]
+    assert steps == [(0, 3, "a"), (1, 3, "b"), (2, 3, "eliminate_identity"), (3, 3, "")]
+    assert (op_types(model), op_types(after)) == (["Identity", "Relu"], ["Relu"])
+
+
+def test_an_ir_model_is_changed_in_place() -> None:
+    model = as_ir(parse(MODEL))
+    assert PassManager(["eliminate_identity"]).run(model) is model
+    assert op_types(model) == ["Relu"]
+
+
+def test_unknown_passes_are_refused_with_the_nearest_name() -> None:
+    with pytest.raises(PassError, match="no pass 'eliminate_idenity'; did you mean eliminate_identity"):
+        PassManager(["eliminate_idenity"])
+
+
+def test_settings_that_a_pass_does_not_take_are_refused() -> None:
+    with pytest.raises(PassError, match=r"pass 'const_batch_size': .*speed"):
+        get_pass("const_batch_size", speed=3)
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), ShapeError("boom")])
+def test_a_failure_names_the_pass_and_keeps_its_kind(error: Exception) -> None:
+    expected = ShapeError if isinstance(error, ShapeError) else PassError
+    with pytest.raises(expected, match=r"pass 'bad'.*boom") as caught:
+        PassManager([make("bad", raises=error)]).run(parse(MODEL))
+    assert caught.value.__cause__ is error
+
+
+def test_a_list_of_unsupported_operators_passes_through_whole() -> None:
+    error = UnsupportedOperators("ipu", [Unsupported("n", "Foo", "unknown")])
+    with pytest.raises(UnsupportedOperators) as caught:
+        PassManager([make("bad", raises=error)]).run(parse(MODEL))
+    assert caught.value is error
+
+
+def test_a_node_pass_that_trips_names_node_operator_and_tensor() -> None:
+    @register("tripping")
+    class Tripping(NodePass):
+        def visit(self, node: ir.Node) -> bool:
+            return bool(node.attributes["missing"])
+
+    model = parse(MODEL)
+    model.graph.node[0].name = "first"
+    with pytest.raises(PassError, match=r"pass 'tripping': node 'first' \(Identity, making 'a'\): KeyError: 'missing'"):
+        PassManager([Tripping()]).run(model)
+
+
+@register("breaking")
+class Breaking(Pass):
+    """Makes Relu read what nobody makes."""
+
+    def run(self, model: ir.Model) -> bool:
+        model.graph[1].replace_input_with(0, ir.Value(name="nobody"))
+        return True
+
+
+def test_verification_names_the_pass_that_broke_the_model() -> None:
+    with pytest.raises(PassError, match=r"invalid after pass 'breaking': .*nobody"):
+        PassManager([Breaking()], verify_each=True).run(parse(MODEL))
+
+
+def test_a_registration_overrides_an_earlier_one() -> None:
+    log: list[str] = []
+    make("eliminate_identity", log)
+    assert op_types(PassManager(["eliminate_identity"]).run(parse(MODEL))) == ["Identity", "Relu"]
+    assert log == ["eliminate_identity"]
