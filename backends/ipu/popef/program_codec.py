@@ -11,6 +11,7 @@ The graphs stand apart so that what describes a program is read without them, an
 import dataclasses
 import io
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -21,10 +22,11 @@ from backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, St
 
 MAGIC = b"IPUP"
 #: Far above what a plan of many IPUs takes: a tile is some three bytes, a step some twenty.
-MAX_DESCRIPTION_BYTES = 1 << 25
-MAX_STEPS = 1 << 20
+MAX_DESCRIPTION_BYTES = 1 << 24
+MAX_STEPS = 1 << 19
 MAX_GRAPHS = 1 << 12
 MAX_IPUS = 1 << 12
+MAX_TILES = 1 << 16
 
 _HEAD = struct.Struct("<4sI")
 _COUNTS = ("ipu_version", "tiles_per_ipu", "num_ipus", "replication_factor", "batches_per_step", "pipeline_stages")
@@ -159,6 +161,8 @@ def _check(message: pb.Program) -> None:
     for account in message.memory:
         _check_columns(f"memory of IPU {account.ipu}", account.categories, account.category_bytes)
         _check_unique(f"memory of IPU {account.ipu}: category", account.categories)
+        if len(account.tile_bytes) > MAX_TILES:
+            raise PopefError(f"memory of IPU {account.ipu}: {len(account.tile_bytes)} tiles; at most {MAX_TILES} are allowed")
 
 
 def _check_columns(what: str, *columns: Sequence[object]) -> None:
@@ -168,7 +172,7 @@ def _check_columns(what: str, *columns: Sequence[object]) -> None:
 
 def _check_unique(what: str, names: Sequence[object]) -> None:
     if len(set(names)) != len(names):
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        ((twice, _),) = Counter(names).most_common(1)
         raise PopefError(f"two of a program's are {what} {twice!r}")
 
 

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 
 from backends.ipu.popef.errors import PopefError
 
+#: Outermost fields of any message of ours; a bound on the time that the look takes.
+MAX_FIELDS = 1 << 20
+
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4, groups, are not used by our messages
 
 
@@ -22,8 +25,11 @@ def check_wire(data: bytes, limits: Mapping[int, int]) -> None:
         PopefError: A field has more, or the bytes are no message.
     """
     counts = dict.fromkeys(limits, 0)
-    at = 0
+    at = fields = 0
     while at < len(data):
+        fields += 1
+        if fields > MAX_FIELDS:
+            raise PopefError(f"a message has more than {MAX_FIELDS} fields")
         tag, at = _varint(data, at)
         field, kind = tag >> 3, tag & 7
         if kind == _VARINT:

@@ -225,6 +225,8 @@ def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> 
     with pytest.raises(PopefError, match="more than 10 entries of field 12"):
         check_wire(b"\x62\x00" * 11, {12: 10})
     check_wire(b"\x62\x00" * 10, {12: 10})
+    with pytest.raises(PopefError, match="more than 1048576 fields"):
+        check_wire(b"\x08\x00" * ((1 << 20) + 1), {})
     with pytest.raises(PopefError, match="more than ten bytes"):
         check_wire(b"\xff" * 11, {})
 
