@@ -10,6 +10,7 @@ from backends.ipu.popef.schema import Anchor, TensorType
 from backends.ipu.program import SubGraph
 from backends.ipu.runtime.errors import ApplicationRuntimeError
 from backends.ipu.runtime.executable import Executable
+from backends.ipu.runtime.streams import zeros_of
 from backends.ipu.timing import step_timing
 from backends.simulated.clocks import NS_PER_S
 from backends.simulated.numerics import GraphRunner, NumericsError
@@ -40,6 +41,7 @@ class Computation:
         self.inputs = tuple(executable.anchor(binding.anchor, TensorType.INPUT) for binding in graph.inputs)
         self.outputs = tuple(executable.anchor(binding.anchor, TensorType.OUTPUT) for binding in graph.outputs)
         self._runner = runner
+        self._zeros = {anchor.name: zeros_of(anchor) for anchor in self.outputs} if runner is None else {}
         self._replicas = executable.program.replication_factor
         timing = step_timing(executable.program, graph.index)
         micro_batches = executable.program.batches_per_step
@@ -67,7 +69,7 @@ class Computation:
             ApplicationRuntimeError: the graph cannot be run on them.
         """
         if self._runner is None:
-            return {anchor.name: np.zeros(anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy) for anchor in self.outputs}
+            return self._zeros
         results = [self._run_replica(self._runner, replica, inputs, weights) for replica in range(self._replicas)]
         return {anchor.name: _joined(anchor, [result[anchor.name] for result in results]) for anchor in self.outputs}
 

@@ -169,6 +169,24 @@ class DeviceManager:
         return f"{usable} usable IPU(s) of {version} and {tiles} (STOKER_SIM_IPUS, STOKER_SIM_IPU_VERSION, STOKER_SIM_TILES_PER_IPU)"
 
 
+def refuse_misfit(program: StaticProgram, device: Device) -> None:
+    """Checks that `device` is what `program` was compiled for.
+
+    Raises:
+        ApplicationRuntimeError: it is not; says in what.
+    """
+    needs = program.num_ipus * program.replication_factor
+    complaints = []
+    if device.ipu_version != program.ipu_version:
+        complaints.append(f"it was compiled for ipu{program.ipu_version}, the device is an ipu{device.ipu_version}")
+    if device.tiles_per_ipu != program.tiles_per_ipu:
+        complaints.append(f"it was compiled for {program.tiles_per_ipu} tiles, each IPU of the device has {device.tiles_per_ipu}")
+    if device.num_ipus < needs:
+        complaints.append(f"it needs {needs} IPUs, the device has {device.num_ipus}")
+    if complaints:
+        raise ApplicationRuntimeError(f"the program does not run on device {device.id}: {'; '.join(complaints)}")
+
+
 def _wish(wanted: DeviceConstraints) -> str:
     parts = [f"{wanted.num_ipus} IPU(s)"]
     if wanted.ipu_version is not None:

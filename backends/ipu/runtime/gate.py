@@ -7,6 +7,7 @@ it, and whoever waits looks again. It also holds how the session's run ended, so
 import threading
 from collections.abc import Callable, Iterable
 
+from backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError
 from backends.simulated.clocks import WaitableClock
 
 
@@ -20,13 +21,15 @@ class Gate:
         flushes: How often a flush was asked for; the device compares it with what it saw before.
     """
 
-    def __init__(self, clock: WaitableClock) -> None:
+    def __init__(self, name: str, clock: WaitableClock) -> None:
+        """A gate of the executable `name`."""
+        self._name = name
         self.condition = threading.Condition()
         self.clock = clock
         self.changes = 0
         self.flushes = 0
         self._is_stopping = False
-        self._error: Exception | None = None
+        self._error: IpuRuntimeError | None = None
         self._starving: dict[int, tuple[str, ...]] = {}
 
     @property
@@ -35,7 +38,7 @@ class Gate:
         return self._is_stopping
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> IpuRuntimeError | None:
         """Why the run ended, if it did not end because somebody stopped it."""
         return self._error
 
@@ -58,7 +61,10 @@ class Gate:
             self.notify()
 
     def fail(self, error: Exception) -> None:
-        """Ends the run with `error`; the first error stays."""
+        """Ends the run with `error`, as an `IpuRuntimeError` if it is none; the first error stays."""
+        if not isinstance(error, IpuRuntimeError):
+            cause, error = error, ApplicationRuntimeError(f"executable '{self._name}' failed: {type(error).__name__}: {error}")
+            error.__cause__ = cause
         with self.condition:
             if self._error is None:
                 self._error = error

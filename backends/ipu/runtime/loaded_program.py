@@ -101,7 +101,7 @@ class LoadedProgram:
             weight = self.weights.get(anchor.name)
             if weight is None or weight.shape != anchor.tensor_info.shape:
                 raise ApplicationRuntimeError(
-                    f"save output '{anchor.name}' of '{self.name}' shows no tensor of shape {list(anchor.tensor_info.shape)} on the device; "
+                    f"save output '{anchor.name}' of '{self.name}' shows nothing of shape {list(anchor.tensor_info.shape)} on the device; "
                     f"there are {', '.join(sorted(self.weights)) or 'none'}"
                 )
             stream = self._streams.output(anchor.name)

@@ -13,18 +13,18 @@ session.close()
 """
 
 import enum
-import threading
+import weakref
 from types import TracebackType
 
 from backends.ipu.popef.schema import Anchor, TensorType
-from backends.ipu.program import StaticProgram
 from backends.ipu.runtime.device import Device
-from backends.ipu.runtime.device_manager import DeviceManager
-from backends.ipu.runtime.engine import Engine, EngineParts
-from backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, RecoverableRuntimeError, SessionStopped
+from backends.ipu.runtime.device_manager import DeviceManager, refuse_misfit
+from backends.ipu.runtime.engine import EngineParts
+from backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, RecoverableRuntimeError
 from backends.ipu.runtime.executable import Executable, Source
 from backends.ipu.runtime.gate import Gate
 from backends.ipu.runtime.loaded_program import LoadedProgram
+from backends.ipu.runtime.main_loop import MainLoop
 from backends.ipu.runtime.predicates import (
     AnchorCallbackPolicy,
     AnchorPredicate,
@@ -98,18 +98,17 @@ class Session:
         manager = device_manager or (DeviceManager(device.system) if device else DeviceManager())
         self._manager = manager
         self._device = device
-        self._owns_device = device is None
-        self._gate = Gate(manager.system.clock)
+        self._gate = Gate(self.executable.name, manager.system.clock)
         self._pacer = Pacer(manager.system.clock, self.config.pacing)
         self._streams = TensorManager(self.executable, lambda anchor: tensor_data_predicate(anchor) is _USER)
         self._program = LoadedProgram(self.executable, self._streams, self._gate, self.config)
-        self._queues: QueueManager | None = None
-        self._timeout_callback: TimeoutCallback | None = None
-        self._timeout_ns = 0
+        self._loop = MainLoop(f"ipu-{self.executable.name}", self._gate)
         self._state = SessionState.CREATED
-        self._thread: threading.Thread | None = None
+        # A session that nobody holds any more ends its thread and gives its device back, at the interpreter's exit at the latest.
+        self._tenancy = _Tenancy(self._gate)
+        self._finalizer = weakref.finalize(self, self._tenancy.end)
         if device is not None:
-            _refuse_misfit(self.executable.program, device)
+            refuse_misfit(self.executable.program, device)
         if self.config.policy is LaunchPolicy.IMMEDIATE:
             self._launch()
 
@@ -122,10 +121,16 @@ class Session:
     @property
     def state(self) -> SessionState:
         """How far it is."""
-        return SessionState.FAILED if self._gate.error is not None and self._state is not SessionState.CLOSED else self._state
+        if self._state is SessionState.CLOSED:
+            return SessionState.CLOSED
+        if self._gate.error is not None:
+            return SessionState.FAILED
+        if self._state is SessionState.RUNNING and not self._loop.is_running:
+            return SessionState.STOPPED
+        return self._state
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> IpuRuntimeError | None:
         """Why the main programs ended by themselves; None while they have not."""
         return self._gate.error
 
@@ -194,8 +199,8 @@ class Session:
         self._refuse_while_running("create_queue_manager")
         if timeout_ns < 0:
             raise ValueError(f"timeout_ns is {timeout_ns}; expected nanoseconds, or 0 for no timeout")
-        if self._queues is not None:
-            self._queues.disconnect_all()
+        if self._loop.queues is not None:
+            self._loop.queues.disconnect_all()
         main = or_bind(pred_program_flow_main(self.executable.metadata), pred_program_not_assigned)
         fed = self.executable.metadata.inputs if in_pred else self.get_user_input_anchors()
         inputs = [anchor for anchor in fed if (in_pred or main)(anchor) is _USER]
@@ -207,7 +212,7 @@ class Session:
             self._streams.bind_output(output_queue)
         for anchor in self._program.main_anchors():
             self._streams.bind_nothing(anchor)
-        self._queues, self._timeout_callback, self._timeout_ns = queues, timeout_cb, timeout_ns
+        self._loop.queues, self._loop.timeout_callback, self._loop.timeout_ns = queues, timeout_cb, timeout_ns
         return queues
 
     def run_load_programs(self) -> None:
@@ -229,12 +234,11 @@ class Session:
         Raises:
             ApplicationRuntimeError: the load programs have not run, the main programs run already, or an anchor is not connected.
         """
-        self._join_if_done()
         self._expect("run_main_programs", SessionState.LOADED, SessionState.STOPPED)
         anchors = self._program.main_anchors()
         index = self.executable.index_anchor
         self._streams.refuse_unbound([*anchors, index] if index else anchors, "main")
-        self._gate.reopen()
+        self._state = SessionState.RUNNING
         parts = EngineParts(
             computations=self._program.computations,
             index_anchor=index,
@@ -245,29 +249,24 @@ class Session:
             gate=self._gate,
             pacer=self._pacer,
             iterations=self.executable.program.batches_per_step,
-            timeout_ns=self._timeout_ns,
-            on_starved=self._on_starved,
+            timeout_ns=self._loop.timeout_ns,
+            on_starved=self._loop.on_starved,
         )
-        self._state = SessionState.RUNNING
-        self._thread = threading.Thread(
-            target=self._run, args=(parts, calls), name=f"ipu{self.device.id}-{self.executable.name}", daemon=True
-        )
-        self._thread.start()
+        self._loop.start(parts, calls)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the main programs ended by themselves; False after `timeout_s`."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return self._join_if_done()
+        return self._loop.join(timeout_s)
 
     def stop(self) -> None:
-        """Ends the main programs' loop, a call in its midst included, and waits for its thread. What is queued stays queued."""
+        """Ends the main programs' loop, a call in its midst included, and waits for its thread. What is queued stays queued.
+
+        Any thread may call it; one of the device's (in a callback) does not wait.
+        """
         self._gate.stop()
         if self._device is not None:
             self._device.nudge()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-            self._join_if_done()
+        self._loop.join()
 
     def run_save_programs(self) -> None:
         """Brings tensors from the device to the outputs of the save programs. After the main programs, once.
@@ -276,7 +275,6 @@ class Session:
             ApplicationRuntimeError: the load programs have not run, or the main programs run still.
             IpuRuntimeError: the device failed.
         """
-        self._join_if_done()
         self._expect("run_save_programs", SessionState.LOADED, SessionState.STOPPED)
         self._streams.refuse_unbound(self._program.save_anchors(), "save")
         self._gate.reopen()
@@ -308,76 +306,41 @@ class Session:
         if self._state is SessionState.CLOSED:
             return
         self._state = SessionState.CLOSED
-        if self._queues is not None:
-            self._queues.disconnect_all()
-        if self._device is not None:
-            if self._owns_device:
-                self._device.detach()
-            elif self._device.resident is self._program:
-                self._device.unload_from_device()
+        if self._loop.queues is not None:
+            self._loop.queues.disconnect_all()
+        if self._device is not None and self._tenancy.device is None and self._device.resident is self._program:
+            self._device.unload_from_device()
+        self._finalizer()
 
     def _launch(self) -> None:
         if self._device is None:
-            self._device = self._manager.get_device(self.executable.program, self.config.wait_config)
+            self._device = self._tenancy.device = self._manager.get_device(self.executable.program, self.config.wait_config)
         self._device.load(self._program, lambda: self._gate.is_stopping)
 
-    def _run(self, parts: EngineParts, calls: int | None) -> None:
-        """The device's thread."""
-        try:
-            Engine(parts).run(calls)
-        except SessionStopped:
-            pass  # by `stop`
-        except IpuRuntimeError as error:
-            self._gate.fail(error)
-        except Exception as error:  # noqa: BLE001 - whatever a user's handler raised must reach those who wait
-            self._gate.fail(_wrapped(self.executable.name, error))
-        error = self._gate.error
-        if error is not None and self._queues is not None:
-            self._queues.fail_all(error)
-
-    def _on_starved(self, anchors: tuple[str, ...]) -> None:
-        if self._queues is None or self._timeout_callback is None:
-            return
-        for name in anchors:
-            queue = self._queues.inputs.get(name) or self._queues.outputs.get(name)
-            if queue is not None:
-                self._timeout_callback(queue)
-                return
-
-    def _join_if_done(self) -> bool:
-        if self._thread is not None and not self._thread.is_alive():
-            self._thread = None
-            self._state = SessionState.STOPPED
-        return self._thread is None
-
     def _expect(self, what: str, *allowed: SessionState) -> None:
-        if self._gate.error is not None and self._state is not SessionState.CLOSED:
+        state = self.state
+        if state is SessionState.FAILED and self._gate.error is not None:
             raise self._gate.error.with_traceback(None)
-        if self._state not in allowed:
+        if state not in allowed:
             raise ApplicationRuntimeError(
-                f"{what} of '{self.executable.name}' in state '{self._state.value}': the order is run_load_programs once, "
+                f"{what} of '{self.executable.name}' in state '{state.value}': the order is run_load_programs once, "
                 "run_main_programs, stop, run_save_programs once"
             )
 
     def _refuse_while_running(self, what: str) -> None:
-        if not self._join_if_done():
+        if self._loop.is_running:
             raise ApplicationRuntimeError(f"{what} of '{self.executable.name}' while its main programs run: stop them first")
 
 
-def _refuse_misfit(program: StaticProgram, device: Device) -> None:
-    needs = program.num_ipus * program.replication_factor
-    complaints = []
-    if device.ipu_version != program.ipu_version:
-        complaints.append(f"it was compiled for ipu{program.ipu_version}, the device is an ipu{device.ipu_version}")
-    if device.tiles_per_ipu != program.tiles_per_ipu:
-        complaints.append(f"it was compiled for {program.tiles_per_ipu} tiles, each IPU of the device has {device.tiles_per_ipu}")
-    if device.num_ipus < needs:
-        complaints.append(f"it needs {needs} IPUs, the device has {device.num_ipus}")
-    if complaints:
-        raise ApplicationRuntimeError(f"the program does not run on device {device.id}: {'; '.join(complaints)}")
+class _Tenancy:
+    """What a session leaves behind: its thread, told by the gate, and the device if the session took it itself."""
 
+    def __init__(self, gate: Gate) -> None:
+        self.device: Device | None = None
+        self._gate = gate
 
-def _wrapped(name: str, error: Exception) -> ApplicationRuntimeError:
-    wrapped = ApplicationRuntimeError(f"the main programs of '{name}' failed: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
+    def end(self) -> None:
+        # No join: the garbage collector may run this on a thread that holds what the device's thread waits for.
+        self._gate.stop()
+        if self.device is not None:
+            self.device.detach()

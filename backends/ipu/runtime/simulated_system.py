@@ -122,7 +122,7 @@ _process_system: SimulatedSystem | None = None
 
 
 def process_system() -> SimulatedSystem:
-    """The system of this process: made from the environment when first asked for, shared by all `DeviceManager` without one of their own."""
+    """The system of this process, made from the environment when first asked for; of all `DeviceManager` without one of their own."""
     global _process_system  # the one machine that this process runs on
     with _process_lock:
         if _process_system is None:
