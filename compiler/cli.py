@@ -4,11 +4,12 @@ Exit codes: 0; 1 the conversion or compilation failed; 2 the command was called 
 traceback is printed with `--logging_level DEBUG` only.
 """
 
+import contextlib
 import itertools
 import logging
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from typing import Any, NoReturn
 
@@ -65,9 +66,14 @@ def _run(arguments: Sequence[str], default_target: str | None, program: str) -> 
     if command.print_completion is not None:
         sys.stdout.write(completion_script(command.print_completion, program))
         return
-    config = read_config(command.config_yaml) if command.config_yaml is not None else YamlConfig()
-    command = CommandOptions(**{**config.command, **words.command})
-    _set_up_logging(command.logging_level)
+    with _logging(command.logging_level) as log_from:
+        config = read_config(command.config_yaml) if command.config_yaml is not None else YamlConfig()
+        command = CommandOptions(**{**config.command, **words.command})
+        log_from(command.logging_level)
+        _carry_out(command, config, words, default_target)
+
+
+def _carry_out(command: CommandOptions, config: YamlConfig, words: Words, default_target: str | None) -> None:
     job = {**config.job, **_parsed(words)}
     if command.list_all_passes:
         _list_passes(job)
@@ -95,11 +101,27 @@ def _list_passes(job: Mapping[str, Any]) -> None:
         sys.stdout.write(f"{name}: {pass_class(name).description()}\n")
 
 
-def _set_up_logging(level: str) -> None:
-    # Other libraries' loggers stay at WARNING: DEBUG is for what we do.
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
-    for room in ("compiler", "backends"):
-        logging.getLogger(room).setLevel(level)
+@contextlib.contextmanager
+def _logging(level: str) -> Iterator[Callable[[str], None]]:
+    """Our own messages from `level` on go to stderr; the block is given a function that sets another level. No other logger changes."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    loggers = [logging.getLogger(room) for room in ("compiler", "backends")]
+    before = [logger.level for logger in loggers]
+
+    def log_from(least: str) -> None:
+        for logger in loggers:
+            logger.setLevel(least)
+
+    log_from(level)
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield log_from
+    finally:
+        for logger, earlier in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(earlier)
 
 
 def _is_debug(words: Sequence[str]) -> bool:

@@ -108,7 +108,11 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     """
     out = stream or sys.stdout
     _warn_of_no_effect(plan)
-    converted = [_convert(model, f"graph{at}" if plan.is_fused else "", progress) for at, model in enumerate(plan.models)]
+    converters = [Converter.of(model.conversion, is_version_asked=model.is_version_asked) for model in plan.models]
+    converted = [
+        _convert(model, converter, f"graph{at}" if plan.is_fused else "", progress)
+        for at, (model, converter) in enumerate(zip(plan.models, converters, strict=True))
+    ]
     for model, each in zip(plan.models, converted, strict=True):
         _show(model, each, progress, out)
     job = plan.job
@@ -156,11 +160,10 @@ def _warn_of_no_effect(plan: Plan) -> None:
     warn_of_no_effect([model.conversion for model in plan.models])
 
 
-def _convert(model: ModelJob, fused_name: str, progress: Progress) -> _Converted:
+def _convert(model: ModelJob, converter: Converter, fused_name: str, progress: Progress) -> _Converted:
     path = str(model.job.input_model)
     with progress.phase(f"reading {path}"):
         source = _read(model.job)
-    converter = Converter.of(model.conversion, is_version_asked=model.is_version_asked)
     with progress.phase(f"converting {path}") as report:
         internal = converter.convert_internal(source, report)
     return _Converted(fused_name or model.job.model_name or Path(path).stem, source, internal, converter)

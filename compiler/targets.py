@@ -1,5 +1,6 @@
 """Which targets are installed: `find_target` gives one by the name that `--target` has."""
 
+import contextlib
 from importlib.metadata import entry_points
 
 from compiler.convert.option_fields import nearest
@@ -26,9 +27,10 @@ def find_target(name: str) -> Target:
         return _made(name, points[name].load)
     # Aliases are known to the classes only, so all are imported.
     for point_name, point in points.items():
-        target = _made(point_name, point.load)
-        if name in target.aliases:
-            return target
+        with contextlib.suppress(CompileError):  # one that cannot be imported has no aliases, and is not what was asked for
+            target = _made(point_name, point.load)
+            if name in target.aliases:
+                return target
     known = target_names()
     raise OptionError(f"there is no target '{name}'{nearest(name, known)}; installed: {', '.join(known) or 'none'}")
 

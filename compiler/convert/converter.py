@@ -7,7 +7,7 @@ that computes, but takes operators apart that a target does better whole.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Self
 
 import onnx
@@ -20,7 +20,7 @@ from compiler.convert.precision_settings import Fp8Params
 from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
 from compiler.convert.source import checked
-from compiler.errors import PassError
+from compiler.errors import OptionError
 from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
 from compiler.passes.fixed_dimensions import require_static_inputs
 
@@ -36,6 +36,7 @@ class Converter:
 
     Raises:
         OptionError: a name is unknown, a value is not of its kind, or options contradict each other.
+        CompileError: a file of custom passes or shape functions is missing or fails.
     """
 
     def __init__(self, **options: object) -> None:
@@ -53,7 +54,8 @@ class Converter:
             is_version_asked: Somebody named `convert_version`, so that another opset will not do.
 
         Raises:
-            PassError: a file of custom passes fails, or a pass is named that does not exist.
+            OptionError: a pass is named that does not exist.
+            CompileError: a file of custom passes or shape functions is missing or fails.
         """
         made = cls.__new__(cls)
         made._take(options, is_version_asked=is_version_asked)
@@ -103,7 +105,7 @@ class Converter:
         model = checked(model, "the model")
         with known_shapes(model):
             if options.only_manual_sharding:
-                return self._run(model, [Step("manual_sharding", {"manual_sharding_config": options.manual_sharding_config})], progress)
+                return self._run(model, [Step("manual_sharding", {"config": options.manual_sharding_config})], progress)
             return self._convert(convert_to_internal(model), progress)
 
     def _convert(self, source: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
@@ -111,12 +113,9 @@ class Converter:
         graph = ir.from_proto(source)
         PassManager(self._made(shape_steps(options))).run(graph)
         require_static_inputs(graph)
-        manager = PassManager(self._made(conversion_steps(options)))
-        manager.sort_passes()
-        # The user's passes keep the user's order, so they are not sorted among ours.
-        passes = [*manager.passes, *(get_pass(name) for name in options.passes)]
-        _run_in_order(passes, graph, progress)
-        PassManager(self._made(finish_steps())).run(graph)
+        # One list, so that a user's pass that says what it needs to stand before or after is moved there; the others stay at the end.
+        passes = [*self._made(conversion_steps(options)), *(get_pass(name) for name in options.passes), *self._made(finish_steps())]
+        PassManager(passes).run(graph, progress)
         return ir.to_proto(graph)
 
     def _run(self, model: onnx.ModelProto, steps: Iterable[Step], progress: PassProgress | None) -> onnx.ModelProto:
@@ -156,13 +155,4 @@ def _check_pass_names(options: ConversionOptions) -> None:
     for option, names in (("passes", options.passes), ("skip_passes", options.skip_passes)):
         for name in names:
             if name not in known:
-                raise PassError(f"{option}: there is no pass '{name}'{nearest(name, known)}")
-
-
-def _run_in_order(passes: Sequence[Pass], graph: ir.Model, progress: PassProgress | None) -> None:
-    for done, each in enumerate(passes):
-        if progress is not None:
-            progress(done, len(passes), each.name)
-        PassManager([each]).run(graph)
-    if progress is not None:
-        progress(len(passes), len(passes), "")
+                raise OptionError(f"{option}: there is no pass '{name}'{nearest(name, known)}")

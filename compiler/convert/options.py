@@ -165,7 +165,6 @@ OLD_NAMES = {"quantize": "calibration_with_data", "quantize_loss_type": "calibra
 
 #: Conversion options that are accepted and change nothing here; the reason is for the warning.
 NO_EFFECT: Mapping[str, str] = {
-    "enable_insert_remap": "a simulated device has one layout of every tensor; the marks are written and not read",
     "optimize_internal_exchange_code": "exchange code is estimated, not generated",
 }
 

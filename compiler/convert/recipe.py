@@ -57,7 +57,9 @@ _FUSIONS = (
     "fuse_bn_into_gemm",
     "replace_bn_with_mul_add",
     "fuse_cast_into_onehot",
+    "fuse_mul_into_matmul",
     "merge_multi_slice",
+    "layer_norm_pattern",
     "gelu_pattern",
 )
 #: The last of all: what must come after user's passes too.
@@ -112,8 +114,6 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
     steps = [Step(name) for name in _FUSIONS]
     if options.enable_erf_gelu:
         steps.append(Step("erf_gelu_pattern"))
-    if not options.disable_fast_norm:
-        steps.append(Step("layer_norm_pattern"))
     if options.enable_compress_pattern:
         steps.append(Step("compress_pattern"))
     if options.merge_if_with_same_cond:
@@ -137,6 +137,8 @@ def _precision_steps(options: ConversionOptions) -> list[Step]:
         "enable_avoid_overflow_patterns": options.enable_avoid_overflow_patterns,
     }
     steps = [Step("float_to_half", half)]
+    if not options.disable_fast_norm:
+        steps.append(Step("replace_groupnorm_with_fast_norm"))
     if options.precision in ("fp8", "fp8_weight"):
         steps.append(Step("float_to_fp8", {"params": options.fp8_params}))
     return steps
@@ -149,15 +151,15 @@ def _layout_steps(options: ConversionOptions) -> list[Step]:
     if options.apply_hcsr:
         steps.append(Step("apply_host_concat_split", {"apply_hcsr": options.apply_hcsr}))
     if options.serialize_matmul:
-        steps.append(Step("serialize_matmul", {"serialize_matmul": options.serialize_matmul}))
+        steps.append(Step("serialize_matmul", {"factors": options.serialize_matmul}))
     if options.serialize_matmul_add:
-        steps.append(Step("serialize_matmul_add", {"serialize_matmul_add": options.serialize_matmul_add}))
+        steps.append(Step("serialize_matmul_add", {"factors": options.serialize_matmul_add}))
     if options.fold_periodic_initializer:
         steps.append(Step("fold_periodic_initializer"))
     if options.enable_insert_remap:
         steps.append(Step("auto_insert_remap", {"remap_mode": options.remap_mode}))
     if options.num_io_tiles:
-        steps.append(Step("overlap_io"))
+        steps.append(Step("overlap_io", {"num_io_tiles": options.num_io_tiles}))
     if options.manual_sharding_config is not None:
-        steps.append(Step("manual_sharding", {"manual_sharding_config": options.manual_sharding_config}))
+        steps.append(Step("manual_sharding", {"config": options.manual_sharding_config}))
     return steps
