@@ -100,6 +100,18 @@ class GraphEditor:
         self._insert(before, "Split", [value, lengths], outputs, label, {"axis": axis}, "", None)
         return tuple(outputs)
 
+    def insert_after(
+        self, node: ir.Node, output: ir.Value, op_type: str, *, name: str, metadata: Mapping[str, str] | None = None
+    ) -> ir.Value:
+        """Puts a node of one input and one output between `output` of `node` and all its readers; the new output takes over the name."""
+        wanted = output.name
+        output.name = self.fresh_name(f"{wanted}/before_{op_type}")
+        result = ir.Value(name=wanted, shape=output.shape, type=output.type)
+        output.replace_all_uses_with(result, replace_graph_outputs=True)
+        made = ir.Node("", op_type, [output], outputs=[result], name=self.fresh_name(name), metadata_props=dict(metadata or {}))
+        graph_of(node).insert_after(node, made)
+        return result
+
     def replace(self, old: ir.Value, new: ir.Value) -> None:
         """Lets every reader of `old` read `new`, which takes over its name, and its type and shape where those are known.
 
