@@ -6,7 +6,7 @@ Our own bytes, since the vendor's layout is not public: docs/popef.md.
 from backends.ipu.popef.append import append_opaque_blobs
 from backends.ipu.popef.blob_row import BlobWriter
 from backends.ipu.popef.errors import PackageHashMismatch, PopefError
-from backends.ipu.popef.model import Model, ModelBuilder
+from backends.ipu.popef.model import Model, ModelBuilder, write_model
 from backends.ipu.popef.reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
 from backends.ipu.popef.schema import (
     Anchor,
@@ -45,4 +45,5 @@ __all__ = [
     "TensorType",
     "Writer",
     "append_opaque_blobs",
+    "write_model",
 ]

@@ -117,7 +117,7 @@ class Blob:
                 if out:
                     yield out
                 pending = inflater.unconsumed_tail
-                if inflater.eof or (not pending and len(out) < CHUNK_BYTES):
+                if inflater.eof or not pending:  # what it still holds back comes with the next piece: the end mark is always left
                     break
             if inflater.unused_data:
                 raise self.error("something follows the compressed content")

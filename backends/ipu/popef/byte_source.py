@@ -6,6 +6,7 @@ same file, even after a new one took its name.
 
 import io
 import os
+import stat
 import threading
 import weakref
 from pathlib import Path
@@ -37,6 +38,8 @@ class ByteSource:
             PopefError: It cannot be opened; the text says why.
         """
         try:
+            if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would make us wait for ever
+                raise PopefError("is no regular file", path=os.fspath(path))
             stream = Path(path).open("rb", buffering=0)  # noqa: SIM115  # closed with the last reference to the source
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             reason = error.strerror if isinstance(error, OSError) else error

@@ -8,6 +8,7 @@ from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.program_codec import read_program
 from backends.ipu.popef.reader import BlobReader, ExecutableReader, FeedReader, Reader, TensorReader
 from backends.ipu.popef.schema import Metadata
+from backends.ipu.popef.writer import Writer
 from backends.ipu.program import StaticProgram
 
 _Blob = TypeVar("_Blob", bound=BlobReader)
@@ -85,6 +86,21 @@ class ModelBuilder:
 
     def _paths(self) -> str:
         return ", ".join(dict.fromkeys(blob.source.path for blob in self._reader.blobs()))
+
+
+def write_model(model: Model, writer: Writer) -> None:
+    """Writes a model's blobs, those of this model only: executable and data as they are stored, metadata and opaque blobs as they are now.
+
+    Raises:
+        PopefError: A blob is damaged, or the writer has one of its name.
+    """
+    writer.copy(model.executable.blob)
+    writer.write(model.metadata)
+    for data in (*model.tensors.values(), *model.feeds.values()):
+        writer.copy(data.blob)
+    for name, content in model.opaques.items():
+        with writer.create_opaque_blob(name, model.metadata.executable) as blob:
+            blob.write(content)
 
 
 def load_program(executable: ExecutableReader) -> StaticProgram:

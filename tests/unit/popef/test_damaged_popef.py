@@ -24,6 +24,7 @@ from backends.ipu.popef.layout import (
     Compression,
 )
 from backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
+from backends.ipu.popef.model import ModelBuilder
 from backends.ipu.popef.pb import popef_pb2 as pb
 from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import BlobType, TensorDataInfo
@@ -92,6 +93,22 @@ def test_the_error_names_the_damaged_blob_and_where_it_is() -> None:
     assert error.blob == "blob 4 (OPAQUE 'fusion')"
     assert error.offset == at
     assert str(error).startswith(f"<stream>, blob 4 (OPAQUE 'fusion'), offset {at}: the content's checksum is ")
+
+
+def test_a_damaged_program_is_refused_for_its_checksum_before_it_is_understood() -> None:
+    data = bytearray(SAMPLES[False])
+    data[data.index(b"IPUP") + 9] ^= 0xFF
+    reader = Reader()
+    reader.parse_stream(io.BytesIO(data))
+    with pytest.raises(PopefError, match=r"blob 0 \(POPLAR_EXECUTABLE 'pair'\), offset \d+: the content's checksum is"):
+        ModelBuilder(reader).create_model().program()
+
+
+def test_a_closing_record_that_gives_another_size_is_refused() -> None:
+    data = SAMPLES[False]
+    record = ClosingRecord.unpack(data[-CLOSING_BYTES:])
+    error = refusal(data[:-CLOSING_BYTES] + dataclasses.replace(record, total_bytes=len(data) + 1).pack())
+    assert f"ends the file at {len(data) + 1}, but it has {len(data)} bytes" in error.reason
 
 
 def test_a_file_cut_between_two_blobs_is_told_from_a_whole_one() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from backends.ipu.popef.errors import PackageHashMismatch, PopefError
 from backends.ipu.popef.package_hash import check_package_hash, package_hash
 from backends.ipu.popef.pb import ipu_program_pb2 as pb
-from backends.ipu.popef.program_codec import MAGIC, MAX_DESCRIPTION_BYTES, decode_program, encode_program, read_description
+from backends.ipu.popef.program_codec import MAGIC, MAX_DESCRIPTION_BYTES, decode_program, encode_program, read_description, read_program
 from backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 from tests.fakes.popef_samples import sample_program
 
@@ -100,6 +100,8 @@ def test_a_program_cut_at_any_byte_is_refused() -> None:
             decode_program(data[:length])
     with pytest.raises(PopefError, match="the graphs end at"):
         decode_program(data + b"x")
+    with pytest.raises(PopefError, match="something follows the last graph"):
+        read_program(io.BytesIO(data + b"x"), len(data))
 
 
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=4))

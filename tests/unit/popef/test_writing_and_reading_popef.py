@@ -1,7 +1,9 @@
 """What is written to PopEF files comes back."""
 
+import dataclasses
 import gc
 import io
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.model import ModelBuilder
+from backends.ipu.popef.model import ModelBuilder, write_model
 from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import BlobType, DataType, TensorDataInfo, TensorInfo
 from backends.ipu.popef.writer import FileWriter, Mode, Writer
@@ -105,6 +107,19 @@ def test_data_of_no_executable_goes_to_every_model_with_such_an_anchor_unless_it
     builder = ModelBuilder(reader_of(file_of(write)))
     assert {name: builder.create_model(name).tensors["w"].array()[0] for name in ("a", "b")} == {"a": 1, "b": 2}
     assert "stranger" not in builder.create_model("a").tensors
+
+
+def test_a_model_is_written_again_as_it_is_now(tmp_path: Path) -> None:
+    builder = ModelBuilder(reader_of(file_of(lambda writer: [write_sample(writer, name, compress=True) for name in ("other", "pair")])))
+    model = dataclasses.replace(builder.create_model("pair"), opaques={"added": b"now"})
+    path = tmp_path / "again.popef"
+    with FileWriter(path) as writer:
+        write_model(model, writer)
+    again = read_all(path.read_bytes())
+    assert again.metadata == model.metadata
+    assert again.opaques == {"added": b"now"}
+    np.testing.assert_array_equal(again.feeds["x"].array(), model.feeds["x"].array())
+    assert again.tensors["w"].data() == model.tensors["w"].data()
 
 
 def test_metadata_without_their_executable_are_no_model() -> None:
@@ -253,9 +268,15 @@ def test_appending_keeps_what_is_there_and_refuses_names_that_are_taken(tmp_path
 
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("none", "cannot be opened: No such file"), (".", "cannot be opened: Is a directory"), ("a\0b", "cannot be opened: embedded null")],
+    [
+        ("none", "cannot be opened: No such file"),
+        (".", "is no regular file"),
+        ("pipe", "is no regular file"),
+        ("a\0b", "cannot be opened: embedded null"),
+    ],
 )
 def test_what_cannot_be_opened_is_refused_by_name(tmp_path: Path, path: str, reason: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PopefError, match=reason) as caught:
         Reader().parse_file(f"{tmp_path}/{path}")
     assert caught.value.path == f"{tmp_path}/{path}"
