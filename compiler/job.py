@@ -13,23 +13,29 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import onnx
+from rich.table import Table
 
 from compiler.check import compare_models, error_table
 from compiler.convert.converter import Converter, warn_of_no_effect
+from compiler.convert.opset import convert_to_internal, opset_of
 from compiler.convert.options import ConversionOptions, conversion_specs
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.errors import OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, written_whole
-from compiler.progress import Progress
+from compiler.passes import get_pass
+from compiler.progress import Progress, console_on
 from compiler.repository_writer import write_served_version
+from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
 from compiler.session_options import compiler_options
-from compiler.show import print_table, show_io_statistics, show_measurement, show_model
 from compiler.target import Artefact, SourceModel, Target
 
 logger = logging.getLogger(__name__)
+
+#: Every supported ONNX Runtime runs models up to this opset; newer ones are compared in the form that the passes start from.
+RUNNABLE_OPSET = 22
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +114,10 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     """
     out = stream or sys.stdout
     _warn_of_no_effect(plan)
-    converters = [Converter.of(model.conversion, is_version_asked=model.is_version_asked) for model in plan.models]
+    converters = [
+        Converter.of(model.conversion, is_version_asked=model.is_version_asked, log_folder=Path(plan.job.output_dir))
+        for model in plan.models
+    ]
     converted = [
         _convert(model, converter, f"graph{at}" if plan.is_fused else "", progress)
         for at, (model, converter) in enumerate(zip(plan.models, converters, strict=True))
@@ -181,16 +190,26 @@ def _read(job: JobOptions) -> onnx.ModelProto:
 def _show(model: ModelJob, converted: _Converted, progress: Progress, out: TextIO) -> None:
     options = model.conversion
     title = str(model.job.input_model)
+    console = console_on(out)
     if options.show:
-        show_model(title, converted.source, out)
-        show_model(f"{title}, converted", converted.internal, out)
-    if options.show_io_stat:
-        show_io_statistics("io", converted.internal, out)
+        out.write(f"{title} as it is written:\n")
+        get_pass("model_io_info_stat", console=console)(converted.source)
+        out.write(f"{title}, converted:\n")
+        get_pass("model_overview", console=console)(converted.internal)
+    if options.show or options.show_io_stat:
+        get_pass("model_io_info_stat", console=console)(converted.internal)
     if options.check:
         with progress.phase(f"checking {title}"):
-            errors = compare_models(converted.source, converted.internal, custom_libraries=options.custom_library_so_paths)
+            source = converted.source
+            if opset_of(source) > RUNNABLE_OPSET:
+                source = convert_to_internal(source)
+            errors = compare_models(source, converted.internal, custom_libraries=options.custom_library_so_paths)
         out.write(f"check of {title}: converted ({options.precision}) against source, random data\n")
-        print_table(*error_table(errors), out)
+        headings, rows = error_table(errors)
+        table = Table(*headings)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
 
 
 def _writes_model(plan: Plan) -> bool:
@@ -205,7 +224,7 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
         if job.run:
             with progress.phase("running with random data"):
                 measured = target.measure(draft)
-            show_measurement(measured, out)
+            report_measurement(measured, out)
         served = _serve(plan, artefact, converted[0], target) if job.model_repository is not None else None
     if job.export_popef:
         out.write(f"wrote {folder / target.artefact_filename}\n")

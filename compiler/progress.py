@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from rich.console import Console
+
+_PIPE_WIDTH = 160
+
 StepCallback = Callable[[int, int, str], None]
 """Called with (steps done, steps in all, what comes next; empty at the end)."""
 
@@ -40,7 +44,6 @@ class Progress:
 
     @contextlib.contextmanager
     def _bar(self, title: str) -> Iterator[StepCallback]:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
@@ -61,6 +64,11 @@ class Progress:
             yield report
             total = bars.tasks[0].total or 1
             bars.update(task, completed=total, total=total, step="")
+
+
+def console_on(stream: TextIO) -> Console:
+    """For tables; a pipe or file has room for wide ones."""
+    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
 def _nothing(_done: int, _total: int, _step: str) -> None:

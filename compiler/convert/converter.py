@@ -8,6 +8,7 @@ that computes, but takes operators apart that a target does better whole.
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 import onnx
@@ -16,7 +17,6 @@ import onnx_ir as ir
 from compiler.convert.opset import convert_for_output, convert_to_internal
 from compiler.convert.option_fields import nearest
 from compiler.convert.options import NO_EFFECT, ConversionOptions
-from compiler.convert.precision_settings import Fp8Params
 from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
 from compiler.convert.source import checked
@@ -40,29 +40,31 @@ class Converter:
     """
 
     def __init__(self, **options: object) -> None:
-        values = {"fp8_params": Fp8Params(input_scale=0, weight_scale=0), **options}
+        values = {"fp8_params": "F143,F143,0,0", **options}
         if "used_passes" in values:
             values["passes"] = values.pop("used_passes")
         self._take(ConversionOptions.of(values), is_version_asked="convert_version" in options)
 
     @classmethod
-    def of(cls, options: ConversionOptions, *, is_version_asked: bool = False) -> Self:
+    def of(cls, options: ConversionOptions, *, is_version_asked: bool = False, log_folder: Path | None = None) -> Self:
         """A converter by options that were made already.
 
         Args:
             options: What to do.
             is_version_asked: Somebody named `convert_version`, so that another opset will not do.
+            log_folder: Where `quantize.log` and `precision_compare.log` are written; None: nowhere.
 
         Raises:
             OptionError: a pass is named that does not exist.
             CompileError: a file of custom passes or shape functions is missing or fails.
         """
         made = cls.__new__(cls)
-        made._take(options, is_version_asked=is_version_asked)
+        made._take(options, is_version_asked=is_version_asked, log_folder=log_folder)
         return made
 
-    def _take(self, options: ConversionOptions, *, is_version_asked: bool) -> None:
+    def _take(self, options: ConversionOptions, *, is_version_asked: bool, log_folder: Path | None = None) -> None:
         self._options = options
+        self._log_folder = log_folder
         self._is_version_asked = is_version_asked
         load_extensions(options)
         _check_pass_names(options)
@@ -114,7 +116,11 @@ class Converter:
         PassManager(self._made(shape_steps(options))).run(graph)
         require_static_inputs(graph)
         # One list, so that a user's pass that says what it needs to stand before or after is moved there; the others stay at the end.
-        passes = [*self._made(conversion_steps(options)), *(get_pass(name) for name in options.passes), *self._made(finish_steps())]
+        passes = [
+            *self._made(conversion_steps(options, self._log_folder)),
+            *(get_pass(name) for name in options.passes),
+            *self._made(finish_steps()),
+        ]
         PassManager(passes).run(graph, progress)
         return ir.to_proto(graph)
 
@@ -123,8 +129,7 @@ class Converter:
 
     def _made(self, steps: Iterable[Step]) -> list[Pass]:
         dropped = frozenset(self._options.skip_passes)
-        known = frozenset(get_all_pass_names())
-        return [get_pass(step.name, **step.settings) for step in steps if step.name in known - dropped]
+        return [get_pass(step.name, **step.settings) for step in steps if step.name not in dropped]
 
 
 def load_extensions(options: ConversionOptions) -> None:

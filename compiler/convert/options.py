@@ -18,13 +18,14 @@ from compiler.convert.option_fields import (
     SIZE,
     TEXT,
     WORDS,
+    Kind,
     OptionSpec,
     nearest,
     option,
     specs,
 )
-from compiler.convert.precision_settings import FP8_PARAMS, Fp8Params
 from compiler.errors import OptionError
+from compiler.precision.float8_plan import Float8Params
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,15 @@ _FUSION, _LAYOUT, _PASSES, _EXTENSION, _INSPECTION = "Fusion and patterns", "Mem
 
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 LOSSES = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
+
+
+def _fp8_params(value: Any) -> str:
+    """Canonical text of what `Float8Params` reads; it raises OptionError itself."""
+    Float8Params.parse(value)
+    return ",".join(str(word).strip() for word in (value.split(",") if isinstance(value, str) else value))
+
+
+FP8_PARAMS = Kind("FP8 formats and scales", "F,F,N,N", _fp8_params)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +70,11 @@ class ConversionOptions:
         FLAG, "Keep patterns that are known to overflow FP16 in FP32.", group=_PRECISION, default=False
     )
 
-    fp8_params: Fp8Params = option(  # noqa: RUF009 - a NamedTuple is immutable
-        FP8_PARAMS, "Input format, weight format, input scale, weight scale; formats F143 or F152.", group=_FP8, default=Fp8Params()
+    fp8_params: str = option(
+        FP8_PARAMS,
+        "Input format, weight format (F143 or F152), input scale, weight scale: value = code x 2^scale.",
+        group=_FP8,
+        default="F143,F143,-1,-1",
     )
     fp8_skip_op_names: tuple[str, ...] = option(NAMES, "Nodes that stay FP16 or FP32.", group=_FP8, default=())
     num_of_layers_keep_fp16: int = option(SIZE, "Keep this many of the layers with the largest loss in FP16.", group=_FP8, default=0)

@@ -1,10 +1,12 @@
 """Which passes the options call for, in the order in which they are meant to run (`PassManager` moves those that must stand elsewhere)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from compiler.convert.options import ConversionOptions
+from compiler.passes import get_all_pass_names
 
 #: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
 _CLEANUP = (
@@ -66,6 +68,18 @@ _FUSIONS = (
 _FINISH = ("eliminate_deadend", "eliminate_unused_initializer", "unique_name_for_nodes", "sort_graph", "shape_inference", "final_check")
 
 
+#: Options that `float_to_fp8` takes under their own names.
+_FLOAT8_SETTINGS = (
+    "fp8_params",
+    "fp8_skip_op_names",
+    "num_of_layers_keep_fp16",
+    "calibration_with_data",
+    "calibration_loss_type",
+    "data_preprocess",
+)
+QUANTIZE_LOG = "quantize.log"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
     """One pass to run, with its settings."""
@@ -87,21 +101,21 @@ def shape_steps(options: ConversionOptions) -> list[Step]:
     return steps
 
 
-def conversion_steps(options: ConversionOptions) -> list[Step]:
-    """What the options call for between fixed shapes and the user's own passes."""
+def conversion_steps(options: ConversionOptions, log_folder: Path | None = None) -> list[Step]:
+    """What the options call for between fixed shapes and the user's own passes; logs of calibration go to `log_folder`."""
     steps: list[Step] = []
     if options.remove_outputs:
         steps.append(Step("remove_outputs", {"remove_outputs": options.remove_outputs}))
     if options.checkpoints:
         steps.append(Step("add_checkpoints", {"checkpoints": options.checkpoints}))
-    steps += [Step(name) for name in _CLEANUP]
+    steps += _installed(_CLEANUP)
     steps.append(Step("constant_folding", {"max_tensor_size": options.max_tensor_size}))
     steps += [Step("double_to_float"), Step("int64_to_int32")]
-    steps += [Step(name) for name in _REPLACEMENTS]
+    steps += _installed(_REPLACEMENTS)
     steps += _fusion_steps(options)
-    steps += _precision_steps(options)
+    steps += _precision_steps(options, log_folder)
     steps += _layout_steps(options)
-    steps += [Step(name) for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive"))]
+    steps += _installed(name for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive")))
     return steps
 
 
@@ -110,8 +124,14 @@ def finish_steps() -> list[Step]:
     return [Step(name) for name in _FINISH]
 
 
+def _installed(names: Iterable[str]) -> list[Step]:
+    """Steps of passes that nobody asked for by name, as far as they are registered."""
+    known = frozenset(get_all_pass_names())
+    return [Step(name) for name in names if name in known]
+
+
 def _fusion_steps(options: ConversionOptions) -> list[Step]:
-    steps = [Step(name) for name in _FUSIONS]
+    steps = _installed(_FUSIONS)
     if options.enable_erf_gelu:
         steps.append(Step("erf_gelu_pattern"))
     if options.enable_compress_pattern:
@@ -129,7 +149,7 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
     return steps
 
 
-def _precision_steps(options: ConversionOptions) -> list[Step]:
+def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> list[Step]:
     if options.precision == "fp32":
         return []
     half = {
@@ -138,9 +158,13 @@ def _precision_steps(options: ConversionOptions) -> list[Step]:
     }
     steps = [Step("float_to_half", half)]
     if not options.disable_fast_norm:
-        steps.append(Step("replace_groupnorm_with_fast_norm"))
+        steps += _installed(["replace_groupnorm_with_fast_norm"])
     if options.precision in ("fp8", "fp8_weight"):
-        steps.append(Step("float_to_fp8", {"params": options.fp8_params}))
+        eight_bits: dict[str, Any] = {name: getattr(options, name) for name in _FLOAT8_SETTINGS}
+        eight_bits["weight_only"] = options.precision == "fp8_weight"
+        if log_folder is not None:
+            eight_bits["quantize_log"] = log_folder / QUANTIZE_LOG
+        steps.append(Step("float_to_fp8", eight_bits))
     return steps
 
 
@@ -149,7 +173,7 @@ def _layout_steps(options: ConversionOptions) -> list[Step]:
     if options.eightbitsio:
         steps.append(Step("eight_bits_io"))
     if options.apply_hcsr:
-        steps.append(Step("apply_host_concat_split", {"apply_hcsr": options.apply_hcsr}))
+        steps.append(Step("apply_host_concat_split", {"groups": options.apply_hcsr}))
     if options.serialize_matmul:
         steps.append(Step("serialize_matmul", {"factors": options.serialize_matmul}))
     if options.serialize_matmul_add:

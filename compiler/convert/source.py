@@ -34,7 +34,7 @@ class TensorflowOptions:
 
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
-    """The model in file `path`, weights included wherever they are stored.
+    """The model in file `path`, weights included wherever they are stored, with an IR version that ONNX Runtime reads.
 
     Raises:
         CompileError: there is no such file, or it is no valid ONNX model; the text says why.
@@ -53,6 +53,9 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
         raise CompileError(f"input_model: {path} cannot be read: {error}") from None
     if not model.graph.node and not model.graph.output:
         raise CompileError(f"input_model: {path} is no ONNX model: it has neither nodes nor outputs")
+    if model.ir_version > READABLE_IR_VERSION:
+        logger.info("%s: IR version %d is stamped down to %d", path, model.ir_version, READABLE_IR_VERSION)
+        model.ir_version = READABLE_IR_VERSION
     return model
 
 
@@ -65,7 +68,6 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
     if not any(each.domain in ("", "ai.onnx") for each in model.opset_import):
         raise CompileError(f"{origin} is no valid ONNX model: it does not say which opset it uses")
     if model.ir_version > READABLE_IR_VERSION:
-        logger.info("%s: IR version %d is stamped down to %d", origin, model.ir_version, READABLE_IR_VERSION)
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         copy.ir_version = READABLE_IR_VERSION

@@ -1,0 +1,13 @@
+"""`--run`: what a run of the executable with random data is reported as."""
+
+from typing import TextIO
+
+from compiler.target import Measurement
+
+
+def report_measurement(measured: Measurement, out: TextIO) -> None:
+    """Prints batch size, latency and throughput on lines of their own, in PopRT's words, which scripts look for."""
+    note = f" ({measured.note})" if measured.note else ""
+    out.write(f"Bs: {measured.batch_size}\n")
+    out.write(f"Latency: {measured.latency_s * 1e3:.2f}ms{note}\n")
+    out.write(f"Tput: {measured.throughput:.0f}\n")
