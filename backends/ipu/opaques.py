@@ -15,7 +15,9 @@ COMPILATION = "stoker"
 MODEL_FUSION = "model_fusion"
 #: A `HostConcat`.
 HOST_CONCAT = "host_concat"
-#: What passes left for the runtime: an object of strings, as in the converted model's metadata.
+#: How the packed inputs of a model are laid out: the JSON object that `packed_transformer` documents; `graphN/packing` where it is fused.
+PACKING = "packing"
+#: What else passes left for people and tools: an object of strings, as in the converted model's metadata.
 NOTES = "notes"
 
 #: Version of the fusion map's JSON.
@@ -106,12 +108,14 @@ class ConcatenatedInput:
         tensor_name: The stream.
         input_tensor_names: The model's inputs, in the order in which the host puts their bytes.
         shape: Of each of those inputs.
+        dtype: Of each of those inputs, numpy's name.
         data_size_bytes: Of each of those inputs.
     """
 
     tensor_name: str
     input_tensor_names: tuple[str, ...]
     shape: tuple[int, ...]
+    dtype: str
     data_size_bytes: int
 
 
@@ -139,6 +143,7 @@ class HostConcat:
                     tensor_name=each.text("tensor_name"),
                     input_tensor_names=each.texts("input_tensor_names"),
                     shape=each.numbers("shape"),
+                    dtype=each.text("dtype"),
                     data_size_bytes=each.number("data_size_bytes"),
                 )
                 for each in root.objects("inputs")

@@ -1,19 +1,19 @@
 """A whole executable: the static program, its metadata, the data and notes beside it; and its file."""
 
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from backends.ipu.compile.device_choice import check_options, check_pipeline, choose_device
+from backends.ipu.compile.device_choice import check_options, check_sharding, choose_device
 from backends.ipu.compile.fusion import fused_memory, fusion_map, graph_name
+from backends.ipu.compile.pass_notes import note_blobs, with_noted_options
 from backends.ipu.compile.streams import PROGRAM, PROGRAM_NAMES, WEIGHTS_FROM_HOST, index_anchor
 from backends.ipu.compile.sub_graph import CompiledGraph, check_names, compile_graph
 from backends.ipu.hardware import IpuHardware
-from backends.ipu.opaques import COMPILATION, MODEL_FUSION, NOTES, dump_facts
+from backends.ipu.opaques import COMPILATION, MODEL_FUSION, dump_facts
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.package_hash import package_hash
 from backends.ipu.popef.program_codec import encode_description
@@ -23,8 +23,6 @@ from backends.ipu.program import StaticProgram
 from compiler.errors import CompileError, OptionError
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
-
-_logger = logging.getLogger(__name__)
 
 #: Digits of the hash that names an executable.
 _NAME_DIGITS = 20
@@ -59,6 +57,7 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
     if not sources:
         raise OptionError("there is no model to compile")
     hardware = choose_device(options)
+    options = with_noted_options(options, sources)
     check_options(options, hardware)
     is_fused = len(sources) > 1
     graphs = []
@@ -66,16 +65,13 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
         _progress(options, index, len(sources))
         named = replace(source, name=graph_name(index)) if is_fused else source
         graphs.append(compile_graph(named, index=index, is_fused=is_fused, hardware=hardware, options=options))
-        check_pipeline(options, graphs[-1].plan.pipeline_stages)
+        check_sharding(options, graphs[-1].plan)
     _progress(options, len(sources), len(sources))
     check_names(tuple(graphs))
     program = _program(graphs, hardware, options)
-    notes = {f"{graph.sub_graph.name}/{key}" if is_fused else key: value for graph in graphs for key, value in graph.notes.items()}
-    opaques = {COMPILATION: dump_facts(_facts(program, sources))}
+    opaques = {COMPILATION: dump_facts(_facts(program, sources)), **note_blobs(graphs, is_fused=is_fused)}
     if is_fused:
         opaques[MODEL_FUSION] = fusion_map(graphs, sources).to_bytes()
-    if notes:
-        opaques[NOTES] = dump_facts(notes)
     weights = [(anchor, tensor) for graph in graphs for anchor, tensor in graph.weights]
     return CompiledModel(
         program=program,

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from backends.ipu.compile.plan import GraphPlan
 from backends.ipu.hardware import BY_VERSION, SYSTEMS, IpuHardware
 from compiler.errors import OptionError
 from compiler.options import NO_EFFECT, CompilerOptions
@@ -63,12 +64,18 @@ def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
             _logger.warning("%s has no effect on a simulated IPU: %s", field.name, NO_EFFECT[field.name])
 
 
-def check_pipeline(options: CompilerOptions, stages: int) -> None:
-    """A pipeline of `stages` needs several micro-batches in a call, a multiple of the stages.
+def check_sharding(options: CompilerOptions, plan: GraphPlan) -> None:
+    """Checks the IPUs and pipeline stages that a model turned out to be spread over.
 
     Raises:
-        OptionError: `batches_per_step` is no such multiple.
+        OptionError: there are more of them than `num_ipus`, or `batches_per_step` cannot fill the pipeline.
     """
+    used = 1 + max((account.ipu for account in plan.memory), default=0)
+    if used > options.num_ipus:
+        raise OptionError(f"the model is sharded over {used} IPUs, num_ipus is {options.num_ipus}")
+    if used < options.num_ipus:
+        _logger.warning("the model uses %d of %d IPUs: nodes are placed on others by manual_sharding only", used, options.num_ipus)
+    stages = plan.pipeline_stages
     if stages > 1 and options.batches_per_step % stages:
         raise OptionError(
             f"the model is pipelined over {stages} stages, so batches_per_step must be a multiple of that; it is {options.batches_per_step}"

@@ -5,8 +5,9 @@ since only one runs at a time.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from backends.ipu.compile.memory import account
+from backends.ipu.compile.memory import check_fit
 from backends.ipu.compile.streams import INDEX_ANCHOR
 from backends.ipu.compile.sub_graph import CompiledGraph
 from backends.ipu.hardware import IpuHardware
@@ -62,16 +63,12 @@ def _together(accounts: Sequence[MemoryAccount], names: Sequence[str], hardware:
         key: busiest.by_category.get(key, 0) if key in _SHARED else sum(each.by_category.get(key, 0) for each in accounts)
         for key in categories
     }
-    return account(
-        ipu=busiest.ipu,
-        name=" + ".join(names),
-        tiles_per_ipu=hardware.tiles,
-        io_tiles=io_tiles,
-        io_tile_bytes=sum(each.tile_bytes[-1] for each in accounts) if io_tiles else 0,
-        capacity_bytes=hardware.tile_memory_bytes,
-        by_category=merged,
-        holders=sorted(((f"{key} of all models", size) for key, size in merged.items()), key=lambda item: -item[1]),
-    )
+    io_tile_bytes = sum(each.tile_bytes[-1] for each in accounts) if io_tiles else 0
+    tile_bytes = (sum(merged.values()),) * (hardware.tiles - io_tiles) + (io_tile_bytes,) * io_tiles
+    together = replace(busiest, by_category=merged, total_bytes=sum(tile_bytes), tile_bytes=tile_bytes)
+    holders = sorted(((f"{key} of all models", size) for key, size in merged.items()), key=lambda item: -item[1])
+    check_fit(together, name=" + ".join(names), holders=holders)
+    return together
 
 
 def _fused_anchor(tensor: str, anchor: Anchor, graph: CompiledGraph) -> FusedAnchor:

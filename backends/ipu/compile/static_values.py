@@ -2,9 +2,13 @@
 
 import onnx_ir as ir
 
-#: Operators whose result is another each time, or depends on more than their inputs.
+#: Operators whose result is another each time, depends on more than their inputs, or, for weights in eight bits, is decoded on the device.
 _NEVER = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Loop", "Scan", "If"}
+    [
+        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("If", "Loop", "Scan"),
+        "DequantizeLinear",
+    ]
 )
 
 

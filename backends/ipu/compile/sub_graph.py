@@ -10,7 +10,7 @@ from backends.ipu.compile.plan import GraphPlan, plan_graph
 from backends.ipu.compile.streamed_weights import stream_weights
 from backends.ipu.compile.streams import batch_size, input_anchor, output_anchor, weight_anchor
 from backends.ipu.compile.supported import check_streams, check_supported
-from backends.ipu.compile.typed_graph import static_shape, typed_graph
+from backends.ipu.compile.typed_graph import check_output_shapes, static_shape, typed_graph
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import Binding, SubGraph
@@ -54,6 +54,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     model = typed_graph(source.model, tuple(source.outputs))
     check_streams(model)
     check_supported(model, hardware)
+    check_output_shapes(model)
     notes = {key: value for key, value in model.metadata_props.items() if value}
     precision = _precision(model)
     plan = plan_graph(model, hardware=hardware, options=options, name=source.name)

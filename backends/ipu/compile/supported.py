@@ -135,7 +135,11 @@ def _reason(node: ir.Node, hardware: IpuHardware, known: frozenset[ir.Value]) ->
     training = node.attributes.get("training_mode")
     if training is not None and training.as_int():
         return "it is set to training, and the program only infers"
-    read = [(f"reads '{value.name}'", value) for value in node.inputs if value is not None and value not in known]
+    read = [
+        (f"reads '{value.name}'", value)
+        for value in node.inputs
+        if value is not None and (value not in known or value.dtype in _FLOAT8_TYPES)
+    ]
     written = [(f"gives '{value.name}'", value) for value in node.outputs if value.uses() or value.is_graph_output()]
     for what, value in (*read, *written):
         if value.dtype in _FLOAT8_TYPES and hardware.fp8_flops == 0:

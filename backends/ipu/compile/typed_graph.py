@@ -1,5 +1,7 @@
 """A converted model as a graph that knows the type and the static shape of every value: what lowering and planning start from."""
 
+from collections.abc import Sequence
+
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
@@ -7,6 +9,7 @@ from onnxscript import optimizer
 
 from backends.ipu.compile.supported import words
 from compiler.errors import CompileError, OptionError, ShapeError
+from compiler.passes.infer import infer_shapes
 
 #: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.
 _LIKE_FIRST_INPUT = words(
@@ -16,13 +19,13 @@ _LIKE_FIRST_INPUT = words(
 
 
 def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Model:
-    """`model` with all types and shapes inferred, its functions inlined, reduced to what `outputs` (empty: all) need.
+    """`model` with types and shapes inferred as far as they can be, its functions inlined, reduced to what `outputs` (empty: all) need.
 
     The tensors of `model` are shared, not copied; nothing of it is changed.
 
     Raises:
         OptionError: there is no such output.
-        ShapeError: a size is not known at compile time.
+        ShapeError: a dimension of an input is not fixed.
         CompileError: the model is no valid ONNX.
     """
     try:
@@ -33,14 +36,24 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
         ir_passes.InlinePass()(graph_model)
     _keep_outputs(graph_model.graph, outputs)
     _drop_overridable_inputs(graph_model.graph)
+    _check_shapes("input", graph_model.graph.inputs)
     ir_passes.RemoveUnusedNodesPass()(graph_model)
     _infer(graph_model)
     if any(value.shape is None or not value.shape.is_static() for value in _outputs(graph_model)):
-        # Sizes may be computed from shapes; folding that arithmetic makes them known.
-        optimizer.fold_constants(graph_model, onnx_shape_inference=True)
+        # Sizes may be computed from shapes; folding that arithmetic makes them known. Decoded weights stay as they are stored.
+        optimizer.fold_constants(graph_model, onnx_shape_inference=True, should_fold=_may_be_folded)
+        ir_passes.RemoveUnusedNodesPass()(graph_model)
         _infer(graph_model)
-    _check_shapes(graph_model)
     return graph_model
+
+
+def check_output_shapes(model: ir.Model) -> None:
+    """Checks that the sizes of all outputs came to be known.
+
+    Raises:
+        ShapeError: naming the output and the dimension that is not.
+    """
+    _check_shapes("output", model.graph.outputs)
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...]:
@@ -72,14 +85,13 @@ def _drop_overridable_inputs(graph: ir.Graph) -> None:
 
 def _infer(model: ir.Model) -> None:
     """Infers through ONNX Runtime's own operators too, of which each may need the ones before it."""
-    inference = ir_passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)
-    inference(model)
+    infer_shapes(model)
     waiting = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == "com.microsoft"]
     while waiting:
         done = [node for node in waiting if _infer_contributed(node)]
         if not done:
             return
-        inference(model)
+        infer_shapes(model)
         waiting = [node for node in waiting if node not in done]
 
 
@@ -122,15 +134,19 @@ def _infer_fused_matmul(node: ir.Node, first: ir.Value) -> bool:
     return True
 
 
+def _may_be_folded(node: ir.Node) -> bool | None:
+    """False keeps a node; None leaves it to the optimizer."""
+    return False if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
+
+
 def _outputs(model: ir.Model) -> list[ir.Value]:
     """Outputs of all nodes that anything reads, and of the graph."""
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     return [*model.graph.outputs, *(output for node in nodes for output in node.outputs if output.uses())]
 
 
-def _check_shapes(model: ir.Model) -> None:
-    streams = [("input", value) for value in model.graph.inputs] + [("output", value) for value in model.graph.outputs]
-    for role, value in streams:
+def _check_shapes(role: str, values: Sequence[ir.Value]) -> None:
+    for value in values:
         if value.shape is None:
             raise ShapeError(f"{role} '{value.name}' has no shape; the IPU runs static shapes only")
         for axis, size in enumerate(value.shape):
