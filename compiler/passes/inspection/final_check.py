@@ -1,0 +1,39 @@
+"""`final_check`: is this a model that a device can be given?"""
+
+import collections
+
+import onnx_ir as ir
+
+from compiler.errors import CompileError, PassError
+from compiler.passes.edit import static_shape
+from compiler.passes.fixed_dimensions import fed_inputs
+from compiler.passes.pass_ import Pass
+from compiler.passes.registry import register
+from compiler.passes.traverse import traverse_nodes
+from compiler.passes.verify import verify
+
+
+@register("final_check")
+class FinalCheck(Pass):
+    """Refuses a model that ONNX finds invalid, whose inputs or outputs are not of static shape, or whose nodes share names.
+
+    All reasons are given at once.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        problems = []
+        try:
+            verify(model, "after all passes")
+        except PassError as error:
+            problems.append(str(error))
+        for kind, values in (("input", fed_inputs(model).values()), ("output", model.graph.outputs)):
+            problems += [
+                f"{kind} '{value.name}' is of shape {'unknown' if value.shape is None else value.shape}, not static"
+                for value in values
+                if static_shape(value) is None
+            ]
+        names = collections.Counter(node.name for node in traverse_nodes(model) if node.name)
+        problems += [f"{count} nodes are named '{name}'" for name, count in names.items() if count > 1]
+        if problems:
+            raise CompileError("; ".join(problems))
+        return False
