@@ -1,0 +1,86 @@
+import logging
+from dataclasses import replace
+
+import pytest
+
+from backends.ipu.compile.device_choice import check_options, check_sharding, choose_device
+from backends.ipu.compile.plan import GraphPlan
+from backends.ipu.hardware import BOW, C600, M2000
+from backends.ipu.program import MemoryAccount
+from compiler.errors import OptionError
+from compiler.options import CompilerOptions
+
+
+@pytest.mark.parametrize(
+    ("options", "hardware"),
+    [
+        ({}, M2000),
+        ({"ipu_version": "ipu2"}, M2000),
+        ({"ipu_version": "ipu21"}, C600),
+        ({"system": "bow"}, BOW),
+        ({"system": "Bow", "ipu_version": "ipu2"}, BOW),
+        ({"system": "C600"}, C600),
+        ({"tiles_per_ipu": 4}, replace(M2000, tiles=4)),
+    ],
+)
+def test_a_device_is_named_by_system_or_version(options, hardware) -> None:
+    assert choose_device(CompilerOptions(**options)) == hardware
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ipu_version": "ipu1"}, "ipu_version is 'ipu1', expected one of ipu2, ipu21"),
+        ({"system": "Colossus"}, "system is 'Colossus', expected one of M2000, C600, Bow"),
+        ({"system": "C600", "ipu_version": "ipu2"}, "system C600 has an ipu21; ipu_version says 'ipu2'"),
+        ({"tiles_per_ipu": 1473}, "tiles_per_ipu is 1473, expected 1 to 1472"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(options, text) -> None:
+    with pytest.raises(OptionError, match=text):
+        choose_device(CompilerOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batches_per_step": 0}, "batches_per_step is 0, expected 1 or more"),
+        ({"replication_factor": -1}, "replication_factor is -1"),
+        ({"num_ipus": 0}, "num_ipus is 0"),
+        ({"partials_type": "double"}, "partials_type is 'double', expected one of half, float"),
+        ({"virtual_graph_mode": "magic"}, "virtual_graph_mode is 'magic', expected one of off, manual, auto"),
+        ({"num_io_tiles": 1472}, "num_io_tiles is 1472, expected 0 to 1471"),
+        ({"available_memory_proportion": 0.0}, "available_memory_proportion is 0.0, expected above 0, up to 1"),
+        ({"available_memory_proportion": {"Conv": 1.5}}, "available_memory_proportion of 'Conv' is 1.5"),
+        ({"enable_engine_caching": True}, "enable_engine_caching is set without cache_path"),
+    ],
+)
+def test_options_out_of_range_are_named(options, text) -> None:
+    with pytest.raises(OptionError, match=text):
+        check_options(CompilerOptions(**options), M2000)
+
+
+def test_an_option_without_effect_is_said_once(caplog) -> None:
+    check_options(CompilerOptions(enable_fast_reduce=True), M2000)
+    check = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage() for record in check] == [
+        "enable_fast_reduce has no effect on a simulated IPU: the cost model has one reduction plan"
+    ]
+
+
+def plan(*, ipus: int = 1, stages: int = 1) -> GraphPlan:
+    memory = tuple(MemoryAccount(ipu=ipu, capacity_bytes=1, by_category={}, total_bytes=0) for ipu in range(ipus))
+    return GraphPlan(steps=(), memory=memory, code_bytes=0, weight_bytes=0, pipeline_stages=stages)
+
+
+def test_a_pipeline_must_be_filled_in_whole_turns() -> None:
+    check_sharding(CompilerOptions(num_ipus=2, batches_per_step=4), plan(ipus=2, stages=2))
+    with pytest.raises(OptionError, match=r"over 2 stages.*multiple of that; it is 3"):
+        check_sharding(CompilerOptions(num_ipus=2, batches_per_step=3), plan(ipus=2, stages=2))
+
+
+def test_more_shards_than_ipus_are_refused_and_idle_ipus_said(caplog) -> None:
+    with pytest.raises(OptionError, match="sharded over 2 IPUs, num_ipus is 1"):
+        check_sharding(CompilerOptions(), plan(ipus=2))
+    check_sharding(CompilerOptions(num_ipus=4), plan(ipus=2))
+    assert "uses 2 of 4 IPUs" in caplog.text
