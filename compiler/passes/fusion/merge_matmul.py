@@ -20,11 +20,11 @@ class MergeMatmul(Pass):
     one shape, become one batched product. Tolerance is rounding: the order of summation may change with the size.
 
     Args:
-        names: Names of the nodes, at least two; a string may list them with commas.
+        merge_matmul: Names of the nodes, at least two; a string may list them with commas.
     """
 
-    def __init__(self, names: str | Sequence[str] = ()) -> None:
-        self._names = parse_names(names, option=_OPTION, each=1)
+    def __init__(self, merge_matmul: str | Sequence[str] = ()) -> None:
+        self._names = parse_names(merge_matmul, option=_OPTION, each=1)
 
     def run(self, model: ir.Model) -> bool:
         doubled = [name for name in self._names for _ in range(2)]

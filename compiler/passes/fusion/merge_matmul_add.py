@@ -27,11 +27,11 @@ class MergeMatmulAdd(Pass):
     """Merges named pairs of MatMul and Add as `merge_matmul` merges products, with their biases side by side or stacked.
 
     Args:
-        names: MatMul and Add of the first pair, of the second and so on; a string may list them with commas.
+        merge_matmul_add: MatMul and Add of the first pair, of the second and so on; a string may list them with commas.
     """
 
-    def __init__(self, names: str | Sequence[str] = ()) -> None:
-        self._names = parse_names(names, option=_OPTION, each=2)
+    def __init__(self, merge_matmul_add: str | Sequence[str] = ()) -> None:
+        self._names = parse_names(merge_matmul_add, option=_OPTION, each=2)
 
     def run(self, model: ir.Model) -> bool:
         branches = find_branches(model, self._names, option=_OPTION, op_types=["MatMul"], ends=["Add"])

@@ -20,11 +20,11 @@ class MergeMoE(Pass):
     activations. Experts may read one input or several of one shape. Tolerance is rounding.
 
     Args:
-        names: First and last node of the first expert, of the second and so on; a string may list them with commas.
+        merge_moe: First and last node of the first expert, of the second and so on; a string may list them with commas.
     """
 
-    def __init__(self, names: str | Sequence[str] = ()) -> None:
-        self._names = parse_names(names, option=_OPTION, each=2)
+    def __init__(self, merge_moe: str | Sequence[str] = ()) -> None:
+        self._names = parse_names(merge_moe, option=_OPTION, each=2)
 
     def run(self, model: ir.Model) -> bool:
         branches = find_branches(model, self._names, option=_OPTION)

@@ -5,6 +5,7 @@ import onnx
 import pytest
 
 from compiler.errors import OptionError, PassError
+from compiler.passes.cleanup.eliminate_identity import EliminateIdentity
 from compiler.passes.layout.auto_insert_remap import AutoInsertRemap
 from compiler.passes.layout.manual_sharding import ManualSharding
 from compiler.passes.layout.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
@@ -42,6 +43,11 @@ def test_remaps_stand_where_they_were_asked_for_and_change_no_value(modes, ops):
     assert len(marks(remapped, REMAP)) == ops.count("Identity")
     assert_valid(remapped)
     assert_same_results(model, remapped, rtol=0, atol=0)
+
+
+def test_clean_up_after_remapping_leaves_the_remaps():
+    remapped = AutoInsertRemap(["after_matmul"])(parse(CHAIN, WEIGHTS))
+    assert op_types(EliminateIdentity()(remapped)) == op_types(remapped)
 
 
 @pytest.mark.parametrize("mode", ["matmul", "around_matmul", "after_", ""])
