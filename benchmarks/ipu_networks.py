@@ -47,8 +47,9 @@ def resnet50(batch: int, precision: Precision) -> ir.Model:
             inner = net.conv(inner, 4 * width)
             shortcut = net.conv(value, 4 * width, stride=stride) if block == 0 else value
             value = net.relu(net.binary("Add", inner, shortcut))
-    value = net.op("GlobalAveragePool", [value], (batch, value.shape[1], 1, 1))
-    value = net.op("Flatten", [value], (batch, value.shape[1]))
+    channels = 4 * width
+    value = net.op("GlobalAveragePool", [value], (batch, channels, 1, 1))
+    value = net.op("Flatten", [value], (batch, channels))
     net.output(net.linear(value, 1000, op_type="Gemm"))
     return net.model()
 
@@ -214,7 +215,7 @@ class _Network:
             self._graph.initializers.pop(weight.name)
 
     def _initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
-        value = ir.Value(name=tensor.name, shape=ir.Shape(tuple(tensor.shape)), type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._graph.register_initializer(value)
         return value
 

@@ -59,8 +59,8 @@ SESSION_ENTRIES: dict[str, _Text] = {
 #: takes 2.4 ms of CPU time a call unbounded, and 0.3 to 0.5 ms else. So: short, where the runtime can, and none where it cannot.
 _BOUNDED_SPINNING = {"session.intra_op.spin_duration_us": "50", "session.inter_op.spin_duration_us": "50"}
 _NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
-#: Operators are cut into shrinking pieces that idle threads take, not into one equal piece for each thread: whenever the server's loop takes
-#: a core for a moment, the others would wait for the piece that lies on it. ResNet-50 served over gRPC, batches of 8, two threads on two
+#: Operators are cut into shrinking pieces that idle threads take, not into one equal piece for each thread: where the server's loop takes a
+#: core for a moment, the others would wait for the piece that lies on it. ResNet-50 served over gRPC, batches of 8, two threads on two
 #: cores, windows in turn: 3 % more images/s (five pairs, 1.00 to 1.13); raw runs on a quiet machine are as fast with it as without.
 _DYNAMIC_BLOCKS = {"session.dynamic_block_base": "4"}
 
