@@ -36,7 +36,7 @@ FLOAT8_OP_TYPES = frozenset({"Conv", "MatMul", "Gemm"})
 _DATA_TYPES = {Float8Format.F143: ir.DataType.FLOAT8E4M3FNUZ, Float8Format.F152: ir.DataType.FLOAT8E5M2FNUZ}
 _FORMATS = {data_type: float8_format for float8_format, data_type in _DATA_TYPES.items()}
 #: Exponents of two that a float16 holds: its smallest subnormal is 2^-24, its largest power of two 2^15.
-_FLOAT16_EXPONENTS = range(-24, 16)
+FLOAT16_EXPONENTS = range(-24, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _scale_and_zero_point(
     where = f"node '{node.name}' ({node.op_type}): tensor '{source.name}'"
     if source.dtype not in (ir.DataType.FLOAT16, ir.DataType.FLOAT):
         raise CompileError(f"{where} is {source.dtype}; only FLOAT16 and FLOAT are cast to fp8")
-    if source.dtype == ir.DataType.FLOAT16 and spec.scale not in _FLOAT16_EXPONENTS:
+    if source.dtype == ir.DataType.FLOAT16 and spec.scale not in FLOAT16_EXPONENTS:
         raise CompileError(f"{where} is FLOAT16, which holds no scale of 2^{spec.scale}; the scale must be in [-24, 16)")
     power = np.asarray(2.0**spec.scale, source.dtype.numpy())
     scale = _initializer(graph, f"{_name_of_input(node, index)}/scale", power, source.dtype)
