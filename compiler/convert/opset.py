@@ -15,6 +15,7 @@ from onnx_ir.passes.common import InlinePass
 from compiler.convert.opset_lowering import NoAdapter, lower_opset
 from compiler.errors import CompileError, OptionError, PassError
 from compiler.passes.pass_ import INTERNAL_OPSET
+from compiler.passes.reading import read_model
 from compiler.passes.verify import light_proto, verify
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_
 
 
 def _read(model: onnx.ModelProto) -> ir.Model:
-    graph = ir.from_proto(model)
+    graph = read_model(model)
     if "ai.onnx" in graph.opset_imports:  # the other spelling of the default domain, which our passes need not know
         graph.opset_imports[""] = opset_of(model)
         del graph.opset_imports["ai.onnx"]

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from compiler.errors import CompileError, OptionError, PassError, ShapeError
 from compiler.passes.ordering import sort_passes
 from compiler.passes.pass_ import AnyModel, Pass
+from compiler.passes.reading import read_model
 from compiler.passes.registry import get_pass
 from compiler.passes.verify import verify
 
@@ -64,7 +65,7 @@ class PassManager:
         """
         self.sort_passes()
         if isinstance(model, onnx.ModelProto):
-            graph = ir.from_proto(model)
+            graph = read_model(model)
             self._run(graph, progress)
             return ir.to_proto(graph)
         self._run(model, progress)

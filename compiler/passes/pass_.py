@@ -10,6 +10,8 @@ from typing import ClassVar, TypeVar
 import onnx
 import onnx_ir as ir
 
+from compiler.passes.reading import read_model
+
 #: Passes see models of this opset of the main domain only; the converter brings them there and back.
 INTERNAL_OPSET = 18
 
@@ -48,7 +50,7 @@ class Pass(abc.ABC):
         if isinstance(model, ir.Model):
             self.apply(model)
             return model
-        graph = ir.from_proto(model)
+        graph = read_model(model)
         self.apply(graph)
         return ir.to_proto(graph)
 

@@ -1,12 +1,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from compiler.errors import PassError, ShapeError, Unsupported, UnsupportedOperators
 from compiler.passes import NodePass, Pass, PassManager, get_pass, register, registry
-from tests.fakes.graphs import as_ir, op_types, parse
+from tests.fakes.graphs import as_ir, assert_same_results, op_types, parse
 
 MODEL = "g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }"
 
@@ -144,3 +145,18 @@ def test_a_registration_overrides_an_earlier_one() -> None:
     make("eliminate_identity", log)
     assert op_types(PassManager(["eliminate_identity"]).run(parse(MODEL))) == ["Identity", "Relu"]
     assert log == ["eliminate_identity"]
+
+
+def test_renaming_in_a_pass_leaves_the_message_it_was_read_from_alone() -> None:
+    @register("renaming")
+    class Renaming(Pass):
+        def run(self, model: ir.Model) -> bool:
+            model.graph.initializers["w"].name = "other"
+            return True
+
+    model = parse("g (float[2] x) => (float[2] y) { y = Add(x, w) }", {"w": np.float32([1, 2])})
+    copy = model.SerializeToString()
+    after = PassManager([Renaming()]).run(model)
+    assert [each.name for each in after.graph.initializer] == ["other"]
+    assert model.SerializeToString() == copy
+    assert_same_results(model, after)
