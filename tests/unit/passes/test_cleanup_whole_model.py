@@ -1,0 +1,203 @@
+"""Clean-up passes that look at more than a node: what is unused, double, unnamed or out of order."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from compiler.errors import PassError
+from compiler.passes import PassManager, get_pass, traverse_nodes
+from tests.fakes.graphs import (
+    all_graphs,
+    as_ir,
+    assert_same_results,
+    assert_valid,
+    initializers_of,
+    model_of,
+    op_types,
+    parse,
+    random_feeds,
+    tensor,
+)
+
+BRANCHES = """g (bool c, float[2] x) => (float[2] y) {
+    a = Add(x, w)
+    y = If(c) <then_branch = t () => (float[2] p) <float[2] u = {1.0, 2.0}> { p = Mul(a, u) },
+               else_branch = e () => (float[2] q) <float[2] u = {3.0, 4.0}> { q = Mul(a, u) }>
+}"""
+
+
+def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
+    """What pass `name` makes of it: valid, with the same results, and not changed by a second run."""
+    manager = PassManager([name], verify_each=True)
+    made = manager.run(model)
+    for seed in range(2):
+        assert_same_results(model, made, random_feeds(model, seed), rtol=0, atol=0)
+    assert manager.run(made) == made
+    return made
+
+
+def test_deadend_removes_nodes_and_weights_that_nothing_reads() -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Mul(x, u) b = Relu(a) y = Add(x, w) }"
+    made = after("eliminate_deadend", parse(text, {"u": np.float32([1, 2]), "w": np.float32([3, 4])}))
+    assert (op_types(made), list(initializers_of(made))) == (["Add"], ["w"])
+
+
+def test_deadend_keeps_what_a_branch_reads_and_cleans_branches() -> None:
+    text = """g (bool c, float[2] x) => (float[2] y) { a = Relu(x) z = Neg(x)
+        y = If(c) <then_branch = t () => (float[2] p) { d = Abs(a) p = Exp(a) }, else_branch = e () => (float[2] q) { q = Neg(x) }> }"""
+    assert op_types(after("eliminate_deadend", parse(text))) == ["Relu", "If", "Exp", "Neg"]
+
+
+def test_unused_initializers_go_unless_callers_see_them() -> None:
+    text = "g (float[2] x, float[2] seen) => (float[2] y, float[2] out) { y = Relu(x) }"
+    made = after("eliminate_unused_initializer", parse(text, {name: np.float32([1, 2]) for name in ("seen", "out", "gone")}))
+    assert sorted(initializers_of(made)) == ["out", "seen"]
+
+
+def test_equal_nodes_are_computed_once() -> None:
+    text = """g (float[2] x) => (float[2] y, float[2] z) {
+        a = Relu(x) b = Relu(x) c = Neg(a) y = Neg(b) d = Cast<to = 1>(c) z = Cast<to = 1>(y)
+    }"""
+    made = after("eliminate_duplicate_nodes", parse(text))
+    assert op_types(made) == ["Relu", "Neg", "Cast"]
+
+
+def test_equal_nodes_that_are_both_outputs_keep_both_names() -> None:
+    made = after("eliminate_duplicate_nodes", parse("g (float[2] x) => (float[2] y, float[2] z) { y = Relu(x) z = Relu(x) }"))
+    assert op_types(made) == ["Relu", "Identity"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Cast<to = 6>(x) b = Cast<to = 7>(x) c = Cast<to = 1>(a) d = Cast<to = 1>(b)",
+        "c = RandomUniformLike(x) d = RandomUniformLike(x)",
+        "c = Sub(x, w) d = Sub(w, x)",
+    ],
+)
+def test_different_nodes_are_not_merged(body: str) -> None:
+    model = parse(f"g (float[2] x) => (float[2] y) {{ {body} y = Add(c, d) }}", {"w": np.float32([1, 2])})
+    assert not get_pass("eliminate_duplicate_nodes").apply(as_ir(model))
+
+
+def test_nodes_with_different_metadata_are_not_merged() -> None:
+    model = as_ir(parse("g (float[2] x) => (float[2] y) { a = Relu(x) b = Relu(x) y = Add(a, b) }"))
+    model.graph[0].metadata_props["device"] = "1"
+    assert not get_pass("eliminate_duplicate_nodes").apply(model)
+
+
+def test_equal_nodes_of_different_branches_stay_apart() -> None:
+    text = """g (bool c, float[2] x) => (float[2] y) {
+        y = If(c) <then_branch = t () => (float[2] p) { a = Relu(x) p = Abs(a) },
+                   else_branch = e () => (float[2] q) { a = Relu(x) b = Relu(x) q = Add(a, b) }> }"""
+    assert op_types(after("eliminate_duplicate_nodes", parse(text))) == ["If", "Relu", "Abs", "Relu", "Add"]
+
+
+def test_equal_initializers_are_held_once() -> None:
+    text = "g (float[2] x, float[2] d) => (float[2] y) { p = Add(x, a) q = Add(p, b) r = Add(q, c) s = Add(r, d) y = Add(s, n) }"
+    weights = {name: np.float32([0, 2]) for name in "abd"} | {"c": np.float32([0, 3]), "n": np.float32([-0.0, 2])}
+    made = after("eliminate_duplicate_initializer", parse(text, weights))
+    assert sorted(initializers_of(made)) == ["a", "c", "d", "n"]
+
+
+def test_equal_initializers_of_other_types_stay_apart() -> None:
+    text = "g (float[1] x) => (float[1] y, int32[1] z) { y = Add(x, a) z = Add(b, b) }"
+    made = after("eliminate_duplicate_initializer", parse(text, {"a": np.float32([0]), "b": np.int32([0])}))
+    assert sorted(initializers_of(made)) == ["a", "b"]
+
+
+def test_duplicates_are_removed_from_branches_where_the_main_graph_has_them() -> None:
+    model = parse(BRANCHES, {"w": np.float32([1, 2])})
+    made = after("remove_duplicated_initializer", model)
+    assert [[each.name for each in graph.initializer] for graph in all_graphs(made)] == [["w"], [], ["u"]]
+    assert [len(graph.initializer) for graph in all_graphs(after("eliminate_duplicate_initializer", model))] == [1, 1, 1]
+
+
+def test_initializers_of_branches_move_to_the_main_graph_under_names_of_their_own() -> None:
+    made = after("move_subgraph_initializer", parse(BRANCHES, {"w": np.float32([1, 2])}))
+    main, *branches = all_graphs(made)
+    assert len({each.name for each in main.initializer}) == 3
+    assert not any(graph.initializer for graph in branches)
+
+
+def test_initializers_are_no_inputs() -> None:
+    model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }", {"w": np.float32([1, 2])})
+    made = after("remove_initializer_from_input", model)
+    assert [each.name for each in made.graph.input] == ["x"]
+
+
+def test_constants_become_initializers_of_their_graph() -> None:
+    text = """g (bool c, float[2] x) => (float[2] y) {
+        k = Constant<value = float[2] {1.0, 2.0}>() s = Constant<value_float = 3.0>() a = Mul(x, k) b = Add(a, s)
+        y = If(c) <then_branch = t () => (float[2] p) { i = Constant<value_ints = [2]>() p = Reshape(b, i) },
+                   else_branch = e () => (float[2] q) { q = Neg(b) }> }"""
+    made = after("extract_constant_to_initializer", parse(text))
+    assert "Constant" not in op_types(made)
+    assert [[each.name for each in graph.initializer] for graph in all_graphs(made)] == [["k", "s"], ["i"], []]
+
+
+def test_a_constant_that_is_an_output_stays() -> None:
+    text = "g (float[2] x) => (float[2] y, float[2] k) { k = Constant<value = float[2] {1.0, 2.0}>() y = Mul(x, k) }"
+    assert op_types(after("extract_constant_to_initializer", parse(text))) == ["Constant", "Mul"]
+
+
+def test_constants_of_functions_stay_nodes() -> None:
+    body = [helper.make_node("Constant", [], ["k"], value_float=2.0), helper.make_node("Mul", ["a", "k"], ["b"])]
+    function = helper.make_function("own", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 18)])
+    node = helper.make_node("Twice", ["x"], ["y"], domain="own")
+    model = model_of([node], [tensor("x", [2])], [tensor("y", [2])], functions=[function], domains=["own"])
+    assert not get_pass("extract_constant_to_initializer").apply(as_ir(model))
+
+
+def test_nodes_get_names_of_their_own() -> None:
+    model = parse(BRANCHES, {"w": np.float32([1, 2])})
+    plain = as_ir(model)
+    plain.graph[0].name = plain.graph[1].name = "Mul_1"
+    for node in list(traverse_nodes(plain))[2:]:
+        node.name = None
+    assert get_pass("unique_name_for_nodes").apply(plain)
+    assert [node.name for node in traverse_nodes(plain)] == ["Mul_1", "Mul_1_1", "Mul_2", "Mul_3"]
+    assert_same_results(model, plain)
+    assert not get_pass("unique_name_for_nodes").apply(plain)
+
+
+def test_nodes_are_sorted_and_keep_their_order_otherwise() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(x) y = Add(a, b) }")
+    shuffled = as_ir(model)
+    first = shuffled.graph[0]
+    shuffled.graph.remove(first)
+    shuffled.graph.append(first)
+    assert get_pass("sort_graph").apply(shuffled)
+    assert_same_results(model, shuffled)
+    assert_valid(shuffled)
+    assert not get_pass("sort_graph").apply(shuffled)
+
+
+def test_a_graph_that_goes_in_a_circle_is_refused() -> None:
+    model = as_ir(parse("g (float[2] x) => (float[2] y) { a = Relu(x) b = Neg(a) y = Abs(b) }"))
+    model.graph[0].replace_input_with(0, model.graph[1].outputs[0])
+    with pytest.raises(PassError, match="graph 'g' goes round in a circle"):
+        PassManager(["sort_graph"]).run(model)
+
+
+def test_every_clean_up_pass_leaves_a_small_network_as_it_computes() -> None:
+    from compiler.passes import registry
+
+    registry.load_builtin_passes()
+    names = sorted(name for name, cls in registry._passes.items() if cls.__module__.startswith("compiler.passes.cleanup."))
+    assert len(names) == 27
+    generator = np.random.default_rng(0)
+    weights = {"w": generator.standard_normal((4, 3, 3, 3)).astype(np.float32), "one": np.float32(1), "shape": np.array([0, -1])}
+    weights |= {name: generator.uniform(0.5, 1, 4).astype(np.float32) for name in ("s", "b", "m", "v")}
+    model = parse(
+        """g (float[2,3,6,6] x) => (float[2,64] y, float[2,4,4,4] z) {
+            i = Identity(x) c = Conv(i, w) n = BatchNormalization(c, s, b, m, v) r = Relu(n) k = Mul(r, one)
+            t = Transpose<perm = [0,2,3,1]>(k) u = Transpose<perm = [0,3,1,2]>(t) z = Cast<to = 1>(u) f = Flatten(z) y = Reshape(f, shape)
+        }""",
+        weights,
+    )
+    made = ir.to_proto(PassManager(["shape_inference", *names], verify_each=True).run(as_ir(model)))
+    assert_same_results(model, made, rtol=1e-4, atol=1e-5)
+    assert len(made.graph.node) < len(model.graph.node)
