@@ -82,6 +82,24 @@ class GraphEditor:
         self._insert(before, op_type, inputs, [output], label, attributes, domain, metadata)
         return output
 
+    def insert_many(
+        self,
+        before: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        *,
+        dtypes: Sequence[ir.DataType | None],
+        shapes: Sequence[Sequence[int] | None],
+        attributes: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> tuple[ir.Value, ...]:
+        """The outputs of a new node in front of `before`, one for each of `dtypes` and `shapes`."""
+        label = name or f"{before.name or before.op_type}/{op_type}"
+        kinds = zip(dtypes, shapes, strict=True)
+        outputs = [self._new_output(f"{label}:{index}", None, dtype, shape) for index, (dtype, shape) in enumerate(kinds)]
+        self._insert(before, op_type, inputs, outputs, label, attributes, "", None)
+        return tuple(outputs)
+
     def insert_split(
         self,
         before: ir.Node,
@@ -94,11 +112,10 @@ class GraphEditor:
     ) -> tuple[ir.Value, ...]:
         """The outputs of a new Split of `value` in front of `before`; `shapes` where they are known."""
         label = name or f"{before.name or before.op_type}/Split"
-        known = list(shapes) or [None] * len(sizes)
-        outputs = [self._new_output(f"{label}:{index}", None, value.dtype, shape) for index, shape in enumerate(known)]
         lengths = self.constant(before, np.asarray(sizes, np.int64), f"{label}/sizes")
-        self._insert(before, "Split", [value, lengths], outputs, label, {"axis": axis}, "", None)
-        return tuple(outputs)
+        known = shapes or [None] * len(sizes)
+        dtypes = [value.dtype] * len(sizes)
+        return self.insert_many(before, "Split", [value, lengths], dtypes=dtypes, shapes=known, attributes={"axis": axis}, name=label)
 
     def insert_after(
         self, node: ir.Node, output: ir.Value, op_type: str, *, name: str, metadata: Mapping[str, str] | None = None
