@@ -25,7 +25,7 @@ class OutputError:
         mean_error: Mean absolute difference (MAE).
         mean_square_error: Mean of the squared differences (MSE).
         max_relative_error: Largest difference over the source's largest magnitude.
-        cosine: Cosine of the angle between both; 1 for the same direction.
+        cosine: Cosine of the angle between both, over finite elements; 1 for the same direction.
     """
 
     name: str
@@ -94,8 +94,11 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
 
 
 def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray[np.bool_]) -> float:
+    """Over the elements that are finite in both; 1 where all agree."""
     if same.all():
         return 1.0
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    wanted, got = wanted[finite], got[finite]
     length = float(np.linalg.norm(wanted) * np.linalg.norm(got))
     return float(np.dot(wanted, got)) / length if length else 0.0
 

@@ -1,6 +1,6 @@
 """`run_job`: one run of `stoker compile`: read, convert, compare, compile, write, measure.
 
-Nothing is written before everything that can fail has been done, and each file appears whole or not at all.
+Whatever can fail is done before anything is written, and each file appears whole or not at all.
 """
 
 import contextlib
@@ -114,24 +114,25 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     """
     out = stream or sys.stdout
     _warn_of_no_effect(plan)
-    converters = [
-        Converter.of(model.conversion, is_version_asked=model.is_version_asked, log_folder=Path(plan.job.output_dir))
-        for model in plan.models
-    ]
-    converted = [
-        _convert(model, converter, f"graph{at}" if plan.is_fused else "", progress)
-        for at, (model, converter) in enumerate(zip(plan.models, converters, strict=True))
-    ]
-    for model, each in zip(plan.models, converted, strict=True):
-        _show(model, each, progress, out)
     job = plan.job
     folder = Path(job.output_dir)
-    if not plan.is_fused and _writes_model(plan):
-        path = folder / (job.output_model or f"{Path(str(job.input_model)).stem}_converted.onnx")
-        write_model(path, converted[0].converter.to_output(converted[0].internal))
-        out.write(f"wrote {path}\n")
+    names = [f"graph{at}" if plan.is_fused else "" for at in range(len(plan.models))]
+    # All are made before the first model is read: what is wrong with the options is said at once.
+    converters = [
+        Converter.of(model.conversion, is_version_asked=model.is_version_asked, log_folder=folder / name)
+        for model, name in zip(plan.models, names, strict=True)
+    ]
+    converted = [_convert(*each, progress) for each in zip(plan.models, converters, names, strict=True)]
+    for model, each in zip(plan.models, converted, strict=True):
+        _show(model, each, progress, out)
+    # Made before anything is compiled, since an operator may have no form at the opset asked for; written when all has gone well.
+    output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
     if job.export_popef or job.run or job.model_repository is not None:
         _compile(plan, target, converted, folder, progress, out)
+    if output is not None:
+        path = folder / (job.output_model or f"{Path(str(job.input_model)).stem}_converted.onnx")
+        write_model(path, output)
+        out.write(f"wrote {path}\n")
 
 
 def _job_options(values: Mapping[str, Any]) -> JobOptions:
@@ -213,8 +214,9 @@ def _show(model: ModelJob, converted: _Converted, progress: Progress, out: TextI
 
 
 def _writes_model(plan: Plan) -> bool:
+    """Whether a converted ONNX file is asked for, or nothing else is; fused models have none that would stand for all of them."""
     job = plan.job
-    return job.output_model is not None or not (job.export_popef or job.run or job.model_repository is not None)
+    return not plan.is_fused and (job.output_model is not None or not (job.export_popef or job.run or job.model_repository is not None))
 
 
 def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:

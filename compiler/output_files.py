@@ -22,7 +22,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     Raises:
         CompileError: the folder cannot be made or written to.
     """
-    _make_folder(path.parent)
+    make_folder(path.parent)
     draft = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         try:
@@ -42,7 +42,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         FileExistsError: there is a `path` already.
         CompileError: the folder cannot be made or written to.
     """
-    _make_folder(path.parent)
+    make_folder(path.parent)
     draft = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         try:
@@ -89,7 +89,12 @@ def write_model(path: Path, model: onnx.ModelProto) -> None:
         draft.write_bytes(copy.SerializeToString())
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Makes `folder` and those above it, where they are missing.
+
+    Raises:
+        CompileError: it cannot be made.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

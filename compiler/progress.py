@@ -67,8 +67,8 @@ class Progress:
 
 
 def console_on(stream: TextIO) -> Console:
-    """For tables; a pipe or file has room for wide ones."""
-    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH)
+    """For tables; a pipe or file has room for wide ones. Shapes such as `[n, 3]` are no markup."""
+    return Console(file=stream, width=None if stream.isatty() else _PIPE_WIDTH, markup=False, highlight=False)
 
 
 def _nothing(_done: int, _total: int, _step: str) -> None:

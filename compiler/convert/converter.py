@@ -21,6 +21,7 @@ from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
 from compiler.convert.source import checked
 from compiler.errors import OptionError
+from compiler.output_files import make_folder
 from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
 from compiler.passes.fixed_dimensions import require_static_inputs
 
@@ -112,6 +113,8 @@ class Converter:
 
     def _convert(self, source: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
         options = self._options
+        if self._log_folder is not None and options.precision in ("fp8", "fp8_weight"):
+            make_folder(self._log_folder)
         graph = ir.from_proto(source)
         PassManager(self._made(shape_steps(options))).run(graph)
         require_static_inputs(graph)

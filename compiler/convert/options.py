@@ -37,9 +37,15 @@ LOSSES = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
 
 
 def _fp8_params(value: Any) -> str:
-    """Canonical text of what `Float8Params` reads; it raises OptionError itself."""
-    Float8Params.parse(value)
-    return ",".join(str(word).strip() for word in (value.split(",") if isinstance(value, str) else value))
+    """Canonical text of what `Float8Params` reads."""
+    words = value.split(",") if isinstance(value, str) else value
+    try:
+        if not isinstance(words, list | tuple):
+            raise ValueError(f"expected four values as F143,F143,-1,-1, got {value!r}")
+        Float8Params.parse(words)
+    except OptionError as error:
+        raise ValueError(str(error)) from None
+    return ",".join(str(word).strip() for word in words)
 
 
 FP8_PARAMS = Kind("FP8 formats and scales", "F,F,N,N", _fp8_params)

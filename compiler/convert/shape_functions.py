@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 TypeOrShape = onnx.TypeProto | tuple[int, Sequence[int]]
 ShapeFunction = Callable[[onnx.NodeProto, list[onnx.TypeProto | None]], Sequence[TypeOrShape]]
-"""Given a node and the types of its inputs (None where unknown), the types of its outputs, or (element type, shape) of each."""
+"""Given a node (operator and attributes) and the types of its inputs (None for one left out), the types of its outputs, or (element type,
+shape) of each. It is called once the shapes of all inputs are known and static."""
 
 _functions: dict[tuple[str, str | None], ShapeFunction] = {}
 _ANY_TYPE = sorted(onnx.defs.get_schema("Identity").type_constraints[0].allowed_type_strs)
@@ -119,6 +120,12 @@ def _schema(op_type: str, domain: str, version: int, nodes: Sequence[onnx.NodePr
     return schema
 
 
+def _is_static(kind: onnx.TypeProto | None) -> bool:
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return False
+    return all(size.HasField("dim_value") for size in kind.tensor_type.shape.dim)
+
+
 def _any_number_of(name: str) -> defs.OpSchema.FormalParameter:
     return defs.OpSchema.FormalParameter(
         name, "T", param_option=defs.OpSchema.FormalParameterOption.Variadic, is_homogeneous=False, min_arity=0
@@ -138,6 +145,8 @@ def _infer(context: Any, op_type: str, domain: str, attributes: Iterable[str], f
         if attribute is not None:
             node.attribute.append(attribute)
     inputs = [context.get_input_type(at) if context.has_input(at) else None for at in range(context.get_num_inputs())]
+    if not all(_is_static(kind) for at, kind in enumerate(inputs) if context.has_input(at)):
+        return
     try:
         types = function(node, inputs)
     except Exception as error:  # the function is a user's: it may raise anything

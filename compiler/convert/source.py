@@ -75,10 +75,22 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
     try:
         # A model above protobuf's limit can be checked only as a file; its structure is checked by the passes that walk it.
         if model.ByteSize() < onnx.checker.MAXIMUM_PROTOBUF:
-            onnx.checker.check_model(model)
+            onnx.checker.check_model(_with_output_shapes(model))
     except onnx.checker.ValidationError as error:
         raise CompileError(f"{origin} is no valid ONNX model: {' '.join(str(error).split())}") from None
     return model
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model`, or a copy in which every output has some shape: ONNX's checker insists on one, exporters and runtimes do not."""
+    if all(value.type.tensor_type.HasField("shape") for value in model.graph.output if value.type.HasField("tensor_type")):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def read_tensorflow(path: str | Path, options: TensorflowOptions) -> onnx.ModelProto:

@@ -129,7 +129,7 @@ def test_running_prints_what_scripts_look_for(stoker_compile, folder: Path) -> N
 def test_showing_prints_models_and_io(stoker_compile) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--show", "--show_io_stat")
     assert ran.code == 0
-    assert "batch" in ran.out
+    assert "[batch,3]" in ran.out
 
 
 def test_checking_prints_the_error_figures(stoker_compile) -> None:

@@ -1,0 +1,104 @@
+"""`--check`'s figures, phases on a terminal, and which targets there are."""
+
+import io
+
+import numpy as np
+import pytest
+
+import compiler.targets
+from compiler.check import compare_models, output_error, random_feeds
+from compiler.errors import CompileError, OptionError
+from compiler.progress import Progress
+from compiler.targets import find_target, target_names
+from tests.fakes.fake_target import FakeEntryPoint, FakeTarget
+from tests.fakes.graphs import parse
+
+
+def test_the_figures_are_what_their_names_say() -> None:
+    found = output_error("y", np.array([1.0, -4.0, 0.0]), np.array([1.0, -2.0, 1.0]))
+    assert (found.max_error, found.mean_error, found.mean_square_error, found.max_relative_error) == (2.0, 1.0, 5 / 3, 0.5)
+    assert found.cosine == pytest.approx(9 / np.sqrt(17 * 6))
+
+
+def test_the_same_infinities_and_nans_agree() -> None:
+    values = np.array([np.inf, -np.inf, np.nan, 1.0])
+    found = output_error("y", values, values.copy())
+    assert (found.max_error, found.cosine) == (0.0, 1.0)
+    assert output_error("y", values, np.array([np.inf, np.inf, np.nan, 1.0])).max_error == np.inf
+
+
+def test_models_are_compared_over_changed_types() -> None:
+    source = parse("g (double[n,2] x, int64[n] i) => (double[n,2] y) { y = Mul(x, x) }")
+    converted = parse("g (float16[3,2] x, int32[3] i) => (float16[3,2] y) { y = Mul(x, x) }")
+    (found,) = compare_models(source, converted)
+    assert found.shape == (3, 2)
+    assert 0 < found.max_error < 0.01
+
+
+def test_data_is_the_same_for_the_same_seed() -> None:
+    model = parse("g (float[2,2] x, bool[4] b) => (float[2,2] y) { y = Relu(x) }")
+    first, again, other = random_feeds(model), random_feeds(model), random_feeds(model, seed=1)
+    np.testing.assert_array_equal(first["x"], again["x"])
+    assert not np.array_equal(first["x"], other["x"])
+    assert first["b"].dtype == np.bool_
+
+
+@pytest.mark.parametrize(
+    ("converted", "reason"),
+    [
+        ("g (float[2] z) => (float[2] y) { y = Relu(z) }", "the conversion changed the inputs"),
+        ("g (float[2] x) => (float[2] other) { other = Relu(x) }", "none of the source's outputs"),
+        ("g (float[2] x) => (float[4] y) { y = Concat<axis = 0>(x, x) }", "output 'y' is [4] after conversion and [2] before"),
+        ("g (float[2] x) => (float[2] y) { y = NoSuchOperator(x) }", "cannot load the converted model"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(converted: str, reason: str) -> None:
+    source = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    with pytest.raises(CompileError) as caught:
+        compare_models(source, parse(converted))
+    assert reason in str(caught.value)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar_with_steps() -> None:
+    stream = Terminal()
+    with Progress(stream=stream).phase("converting") as report:
+        report(1, 3, "float_to_half")
+        report(3, 3, "")
+    assert "converting" in stream.getvalue()
+    assert "3/3" in stream.getvalue()
+
+
+def test_anything_else_gets_one_line_a_phase() -> None:
+    stream, times = io.StringIO(), iter([10.0, 12.5])
+    with Progress(stream=stream, now_s=lambda: next(times)).phase("converting") as report:
+        report(1, 3, "float_to_half")
+    assert stream.getvalue() == "converting: 2.5 s\n"
+
+
+def test_a_phase_that_fails_prints_no_line() -> None:
+    stream = io.StringIO()
+    with pytest.raises(CompileError), Progress(stream=stream).phase("converting"):
+        raise CompileError("no")
+    assert stream.getvalue() == ""
+
+
+def broken() -> type:
+    raise ImportError("no module named sdk")
+
+
+def test_a_target_that_cannot_be_imported_is_told_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [FakeEntryPoint("broken", broken), FakeEntryPoint("fake", lambda: FakeTarget), FakeEntryPoint("odd", lambda: dict)]
+    monkeypatch.setattr(compiler.targets, "entry_points", lambda **_group: points)
+    assert target_names() == ["broken", "fake", "odd"]
+    assert isinstance(find_target("pretend"), FakeTarget)
+    with pytest.raises(CompileError, match="target 'broken' is installed but cannot be imported: no module named sdk"):
+        find_target("broken")
+    with pytest.raises(CompileError, match=r"entry point 'odd' .* is no compiler.target.Target but dict"):
+        find_target("odd")
+    with pytest.raises(OptionError, match="there is no target 'gcu'; installed: broken, fake, odd"):
+        find_target("gcu")
