@@ -82,7 +82,7 @@ class VirtualClock:
                 del self._waiters[waiter]
 
     def until_waited_for(self, timeout_s: float) -> bool:
-        """Blocks until some thread waits for a moment of this clock; False after `timeout_s` of the machine's time.
+        """Blocks until some thread waits for a moment that is still to come; False after `timeout_s` of the machine's time.
 
         For whoever moves the clock: moving it before the other thread waits would be too early to be noticed.
         """
@@ -90,4 +90,4 @@ class VirtualClock:
             return self._changed.wait_for(self._is_waited_for, timeout_s)
 
     def _is_waited_for(self) -> bool:
-        return any(until_ns is not None for _, until_ns in self._waiters.values())
+        return any(until_ns is not None and until_ns > self._now_ns for _, until_ns in self._waiters.values())

@@ -149,7 +149,16 @@ def anchors_of(program: StaticProgram, *parts: Part, saved: Sequence[str] = ()) 
         found += [anchor(name, part, shape, TensorType.INPUT, MAIN, prefix + name) for name, shape in part.inputs.items()]
         found += [anchor(name, part, shape, TensorType.INPUT, LOAD, prefix + name, is_weight=True) for name, shape in part.weights.items()]
         found += [anchor(name, part, shape, TensorType.OUTPUT, MAIN, prefix + name) for name, shape in part.outputs.items()]
-        found += [anchor(name, part, part.weights[name], TensorType.OUTPUT, SAVE, name, is_weight=True) for name in saved]
+        found += [
+            Anchor(
+                name=f"saved/{name}",
+                handle=f"weight_d2h_{name}",
+                tensor_info=TensorInfo(tuple(part.weights[name]), DataType.of(part.dtype(name))),
+                type=TensorType.OUTPUT,
+                programs=(SAVE,),
+            )
+            for name in saved
+        ]
     if len(parts) > 1:
         info = TensorInfo((1,), DataType.U8)
         found.append(Anchor(name="index", handle="h_index", tensor_info=info, type=TensorType.INPUT, programs=(MAIN,)))

@@ -17,6 +17,8 @@ from backends.ipu.timing import load_time_s
 from backends.simulated.numerics import GraphRunner, Numerics, NumericsError
 
 Array = npt.NDArray[Any]
+#: How PopART calls the stream that downloads a weight [C].
+_SAVED_WEIGHT = "weight_d2h_"
 
 
 class LoadedProgram:
@@ -91,18 +93,19 @@ class LoadedProgram:
             stream.release(None)
 
     def run_save_programs(self) -> None:
-        """Brings what is on the device to the host: each save output shows the weight of the same name.
+        """Brings what is on the device to the host: the output with PopART's handle `weight_d2h_<weight>` shows that weight.
 
         Raises:
             ApplicationRuntimeError: an output shows no weight.
             SessionStopped: stopped while a stream had no room.
         """
         for anchor in self.save_anchors():
-            weight = self.weights.get(anchor.name)
+            weight = self.weights.get(anchor.handle.removeprefix(_SAVED_WEIGHT))
             if weight is None or weight.shape != anchor.tensor_info.shape:
+                known = ", ".join(sorted(self.weights)) or "none"
                 raise ApplicationRuntimeError(
-                    f"save output '{anchor.name}' of '{self.name}' shows nothing of shape {list(anchor.tensor_info.shape)} on the device; "
-                    f"there are {', '.join(sorted(self.weights)) or 'none'}"
+                    f"save output '{anchor.name}' (handle {anchor.handle}) of '{self.name}' shows no weight on the device of shape "
+                    f"{list(anchor.tensor_info.shape)}; there are {known}"
                 )
             stream = self._streams.output(anchor.name)
             slot = _awaited(stream.slot, self._gate)

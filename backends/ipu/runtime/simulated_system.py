@@ -93,12 +93,12 @@ class SimulatedSystem:
         Raises:
             ValueError: a variable makes no sense; names it.
         """
-        tiles = _number(environment, "STOKER_SIM_TILES_PER_IPU")
         try:
+            num_ipus = _number(environment, "STOKER_SIM_IPUS")
             return cls(
-                _number(environment, "STOKER_SIM_IPUS") or DEFAULT_IPUS,
+                DEFAULT_IPUS if num_ipus is None else num_ipus,
                 ipu_version=environment.get("STOKER_SIM_IPU_VERSION") or None,
-                tiles_per_ipu=tiles,
+                tiles_per_ipu=_number(environment, "STOKER_SIM_TILES_PER_IPU"),
                 faults=[FaultPlan.parse(environment.get("STOKER_SIM_FAULTS", ""))],
             )
         except ValueError as error:

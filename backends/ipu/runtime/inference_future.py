@@ -1,0 +1,109 @@
+"""`InferenceFuture`: the answer to one request, from when it was accepted."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Outputs = Mapping[str, Array]
+
+
+class Waiters:
+    """How many threads wait for outputs at this moment. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    @property
+    def is_anyone_waiting(self) -> bool:
+        """Whether some thread waits."""
+        return self._count > 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+
+
+class InferenceFuture(Future[Outputs]):
+    """A `concurrent.futures.Future` with the outputs by name; `wait` is the vendor's word for `result`.
+
+    It is completed on a thread of the device: callbacks added to it should return soon. It cannot be cancelled.
+    """
+
+    def __init__(self, waiters: Waiters) -> None:
+        """A future that tells `waiters` who waits for it."""
+        super().__init__()
+        self._waiters = waiters
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> Outputs:
+        """The outputs, once they are written.
+
+        Raises:
+            TimeoutError: not within `timeout` seconds; the request goes on.
+            IpuRuntimeError: the request failed.
+        """
+        if self.done():
+            return super().result(0)
+        with self._waiters:
+            return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why the request failed, once it has ended; None if it did not fail.
+
+        Raises:
+            TimeoutError: not within `timeout` seconds.
+        """
+        if self.done():
+            return super().exception(0)
+        with self._waiters:
+            return super().exception(timeout)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Returns once the outputs are written; raises what `result` raises."""
+        self.result(timeout_s)
+
+
+class Answer:
+    """What is still missing of one request's outputs: it counts parts until the future can be completed. Any thread may use it."""
+
+    def __init__(self, future: InferenceFuture, outputs: Outputs, parts: int, copies: Sequence[tuple[Array, Array]] = ()) -> None:
+        """An answer of `parts` parts.
+
+        Args:
+            future: Completed with the last part, or with the first error.
+            outputs: What it is completed with.
+            parts: How often `end_part` is called without an error.
+            copies: Pairs of arrays; once all parts are there, each second one gets the values of the first.
+        """
+        self.future = future
+        self._outputs = outputs
+        self._copies = copies
+        self._lock = threading.Lock()
+        self._missing = parts
+        self._is_ended = False
+
+    def end_part(self, error: Exception | None) -> None:
+        """One part is written, or the whole request failed; what comes after the end is ignored."""
+        with self._lock:
+            if self._is_ended:
+                return
+            self._missing -= 1
+            if error is None and self._missing > 0:
+                return
+            self._is_ended = True
+        if error is not None:
+            self.future.set_exception(error)
+            return
+        for source, target in self._copies:
+            np.copyto(target, source)
+        self.future.set_result(self._outputs)

@@ -1,0 +1,68 @@
+"""What tests of the IPU runtime share: a session's queues with waiting answers, without sleeps."""
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from backends.ipu.runtime import QueueManager
+
+PATIENCE_S = 20.0
+"""Only a broken test waits this long."""
+
+
+class Told:
+    """A queue's callback that can be waited for."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception | None] = []
+        self.thread_name = ""
+        self._event = threading.Event()
+
+    def __call__(self, error: Exception | None) -> None:
+        self.errors.append(error)
+        self.thread_name = threading.current_thread().name
+        self._event.set()
+
+    @property
+    def is_told(self) -> bool:
+        return self._event.is_set()
+
+    def error(self) -> Exception | None:
+        """Waits, and gives what it was told."""
+        assert self._event.wait(PATIENCE_S), "the callback was not called"
+        assert len(self.errors) == 1, "the callback was called more than once"
+        return self.errors[0]
+
+
+class Signal:
+    """A timeout callback, or a handler, that can be waited for call by call."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        self._came = threading.Semaphore(0)
+
+    def __call__(self, argument: object) -> None:
+        self.calls.append(argument)
+        self._came.release()
+
+    def next(self) -> object:
+        """Waits for one more call; what it was called with last."""
+        assert self._came.acquire(timeout=PATIENCE_S), "nothing came"
+        return self.calls[-1]
+
+
+def enqueue(queues: QueueManager, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Told:
+    """Queues one micro-batch; told when its last output is written (or its last input read, where there are no outputs)."""
+    told = Told()
+    names = list(outputs)
+    for name in names:
+        queues.output_queue(name).enqueue(outputs[name], callback=told if name == names[-1] else None)
+    for place, (name, data) in enumerate(inputs.items()):
+        queues.input_queue(name).enqueue(data, callback=told if not names and place == len(inputs) - 1 else None)
+    return told
+
+
+def ipu_threads() -> list[str]:
+    """Names of living threads of devices."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipu-")]

@@ -1,0 +1,65 @@
+"""Reading executables: files, streams, several models, other builds."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.ipu.popef.package_hash import package_hash
+from backends.ipu.popef.schema import TensorType
+from backends.ipu.runtime import ApplicationRuntimeError, Executable, PackageHashMismatch, PopefError, Session, SessionConfig
+from tests.fakes.ipu_programs import adding, doubling, write_popef
+
+
+def test_an_executable_comes_from_a_path_a_stream_or_a_model(tmp_path: Path) -> None:
+    path = write_popef(tmp_path / "m.popef", doubling())
+    by_path = Executable(path)
+    for source in (str(path), [path], io.BytesIO(path.read_bytes()), by_path.model):
+        executable = Executable(source)
+        assert executable.program == by_path.program
+        assert executable.name == "model"
+
+
+def test_one_of_several_models_is_chosen_by_name(tmp_path: Path) -> None:
+    paths = [write_popef(tmp_path / f"{name}.popef", doubling(), name=name) for name in ("one", "two")]
+
+    assert Executable(paths, name="two").name == "two"
+    with pytest.raises(PopefError, match="several models"):
+        Executable(paths)
+
+
+def test_another_build_is_refused_and_both_hashes_are_named(tmp_path: Path) -> None:
+    path = write_popef(tmp_path / "m.popef", doubling(), hash_text="0123abcd")
+    with pytest.raises(PackageHashMismatch, match=f"0123abcd.*{package_hash()}"):
+        Executable(path)
+    with pytest.raises(PackageHashMismatch, match="0123abcd"):
+        Session(path)
+
+    assert Executable(path, check_package_hash=False).program.package_hash == "0123abcd"
+    Session(path, SessionConfig(check_package_hash=False)).close()
+
+
+def test_the_index_of_a_fused_program_is_the_input_that_belongs_to_no_graph(tmp_path: Path) -> None:
+    fused = Executable(write_popef(tmp_path / "f.popef", adding(), doubling()))
+    assert fused.index_anchor is not None
+    assert fused.index_anchor.name == "index"
+    assert fused.index_anchor.tensor_info.data_type.numpy == np.uint8
+
+    assert Executable(write_popef(tmp_path / "m.popef", doubling())).index_anchor is None
+
+
+def test_an_anchor_is_looked_up_by_name_and_direction(tmp_path: Path) -> None:
+    executable = Executable(write_popef(tmp_path / "m.popef", doubling()))
+
+    assert executable.anchor("x", TensorType.INPUT).tensor_info.shape == (2, 3)
+    with pytest.raises(ApplicationRuntimeError, match="'model' has no output 'x'; it has y"):
+        executable.anchor("x", TensorType.OUTPUT)
+
+
+def test_a_damaged_file_is_an_error_of_the_file(tmp_path: Path) -> None:
+    path = write_popef(tmp_path / "m.popef", doubling())
+    path.write_bytes(path.read_bytes()[:-10])
+
+    with pytest.raises(PopefError, match=r"m.popef"):
+        Executable(path)

@@ -1,0 +1,346 @@
+"""Queues of the user's memory: views, order, blocking, timeouts, flushing."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.ipu.runtime import (
+    AnchorCallbackPolicy,
+    ApplicationRuntimeError,
+    DeviceManager,
+    InputQueue,
+    QueueManager,
+    Session,
+    SessionStopped,
+    SimulatedSystem,
+)
+from backends.simulated.clocks import VirtualClock
+from tests.fakes.ipu_programs import adding, doubling, write_popef
+from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_results_are_written_into_the_users_memory_in_order(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(3)
+        session.run_load_programs()
+        session.run_main_programs()
+        outputs = [np.zeros((2, 3), np.float32) for _ in range(10)]
+        tolds = [enqueue(queues, {"x": X + number}, {"y": outputs[number]}) for number in range(10)]
+
+        assert [told.error() for told in tolds] == [None] * 10
+        for number, output in enumerate(outputs):
+            np.testing.assert_array_equal(output, (X + number) * 2)
+
+
+def test_rings_hold_the_users_memory_and_no_copy_of_it(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(2)
+        x, y = X.copy(), np.zeros(24, np.uint8)
+        into = queues.input_queue("x").enqueue(x)
+        out = queues.output_queue("y").enqueue(y, size=24)
+
+        assert queues.input_queue("x").ring.front() is into
+        assert into.view.ctypes.data == x.ctypes.data
+        assert out.view.ctypes.data == y.ctypes.data
+        assert (out.view.dtype, out.view.shape) == (np.dtype(np.float32), (2, 3))
+
+
+def test_the_device_reads_memory_when_it_needs_it_not_when_it_is_queued(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(1)
+        x, y = X.copy(), np.zeros_like(X)
+        told = enqueue(queues, {"x": x}, {"y": y})
+        x[:] = 5
+        session.run_load_programs()
+        session.run_main_programs()
+
+        assert told.error() is None
+        assert (y == 10).all()
+
+
+def test_an_input_is_given_back_before_its_output_is_waited_for(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(1)
+        session.run_load_programs()
+        session.run_main_programs()
+        read, written, y = Told(), Told(), np.zeros_like(X)
+        queues.input_queue("x").enqueue(X, callback=read)
+
+        assert read.error() is None
+        queues.output_queue("y").enqueue(y, callback=written)
+        assert written.error() is None
+        assert written.thread_name.startswith("ipu-")
+        np.testing.assert_array_equal(y, X * 2)
+
+
+def test_a_full_ring_blocks_the_user_until_the_device_takes_something(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(1)
+        queue = queues.input_queue("x")
+        queue.enqueue(X)
+        assert (queue.read_available(), queue.ring.write_available) == (1, 0)
+        done = threading.Event()
+
+        def second() -> None:
+            queue.enqueue(X)
+            done.set()
+
+        threading.Thread(target=second, daemon=True).start()
+        assert not done.is_set()
+        session.run_load_programs()
+        session.run_main_programs()
+        queues.output_queue("y").enqueue(np.zeros_like(X))
+
+        assert done.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("memory", "reason"),
+    [
+        (np.zeros((2, 2), np.float32), r"16 bytes given, one micro-batch of shape \[2, 3\] and type F32 takes 24"),
+        (np.zeros(6, np.int32), "the memory holds int32, the anchor float32"),
+        (np.zeros((3, 2), np.float32).T, "not C-contiguous"),
+        ([[0.0]], "expected a numpy array"),
+    ],
+)
+def test_memory_that_cannot_be_used_as_it_is_is_refused(tmp_path: Path, memory: object, reason: str) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queue = session.create_queue_manager(1).input_queue("x")
+
+        with pytest.raises(ApplicationRuntimeError, match=f"anchor 'x': .*{reason}"):
+            queue.enqueue(memory)  # type: ignore[arg-type]
+
+
+def test_a_size_that_is_not_the_anchors_is_refused(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queue = session.create_queue_manager(1).input_queue("x")
+
+        with pytest.raises(ApplicationRuntimeError, match="12 bytes given"):
+            queue.enqueue(X, size=12)
+
+
+def test_read_only_memory_is_fine_to_read_and_refused_to_write(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(1)
+        memory = X.copy()
+        memory.flags.writeable = False
+        queues.input_queue("x").enqueue(memory)
+
+        with pytest.raises(ApplicationRuntimeError, match="read-only"):
+            queues.output_queue("y").enqueue(memory)
+
+
+def test_an_unknown_queue_is_named_beside_those_there_are(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(1)
+
+        with pytest.raises(ApplicationRuntimeError, match="no input queue 'y'; there are x"):
+            queues.input_queue("y")
+        with pytest.raises(ApplicationRuntimeError, match="no output queue 'z'; there are y"):
+            queues.output_queue("z")
+
+
+def test_withdrawn_memory_is_skipped(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
+        queues = session.create_queue_manager(3)
+        queue, withdrawn = queues.input_queue("x"), Told()
+        entry = queue.enqueue(X, callback=withdrawn)
+        assert queue.withdraw(entry)
+        assert not queue.withdraw(entry)
+        y = np.zeros_like(X)
+        told = enqueue(queues, {"x": X + 1}, {"y": y})
+        session.run_load_programs()
+        session.run_main_programs()
+
+        assert told.error() is None
+        np.testing.assert_array_equal(y, (X + 1) * 2)
+        assert not withdrawn.is_told
+
+
+class Starving:
+    """A session on a clock that stands still, with a timeout of one second."""
+
+    def __init__(self, path: Path, *, timeout_ns: int = 1_000_000_000) -> None:
+        self.clock = VirtualClock()
+        self.timeouts = Signal()
+        self.session = Session(path, device_manager=DeviceManager(SimulatedSystem(1, clock=self.clock)))
+        self.queues: QueueManager = self.session.create_queue_manager(4, self.timeouts, timeout_ns)
+
+    def start(self, calls: int | None = None) -> None:
+        self.session.run_load_programs()
+        self.session.run_main_programs(calls)
+
+    def starve(self) -> object:
+        assert self.clock.until_waited_for(PATIENCE_S)
+        self.clock.advance(1)
+        return self.timeouts.next()
+
+
+def test_a_starved_device_calls_back_with_the_queue_it_waits_for(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", adding()))
+    with starving.session:
+        starving.queues.input_queue("a").enqueue(np.ones(2, np.float32))
+        starving.start()
+        queue = starving.starve()
+
+        assert isinstance(queue, InputQueue)
+        assert queue.anchor.name == "b"
+        assert queue.read_available() == 0
+        assert starving.queues.starving() == ("b",)
+
+
+def test_data_that_come_in_time_prevent_the_timeout(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", adding()))
+    with starving.session:
+        starving.start()
+        assert starving.clock.until_waited_for(PATIENCE_S)
+        starving.clock.advance(0.999)
+        one, total = np.ones(2, np.float32), np.zeros(2, np.float32)
+        told = enqueue(starving.queues, {"a": one, "b": one}, {"total": total})
+
+        assert told.error() is None
+        assert starving.timeouts.calls == []
+
+
+def test_without_a_timeout_the_device_waits_for_ever(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", adding()), timeout_ns=0)
+    with starving.session:
+        starving.queues.input_queue("a").enqueue(np.ones(2, np.float32))
+        starving.start()
+        starving.clock.advance(1e6)
+
+        assert not starving.clock.until_waited_for(0)
+        assert starving.timeouts.calls == []
+
+
+def test_an_output_without_room_starves_the_device_too(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
+    with starving.session:
+        starving.start()
+        read = Told()
+        starving.queues.input_queue("x").enqueue(X, callback=read)
+        assert read.error() is None
+        queue = starving.starve()
+
+        assert queue is starving.queues.output_queue("y")
+
+
+def test_flushing_finishes_the_call_so_that_earlier_results_drain(tmp_path: Path) -> None:
+    path = write_popef(tmp_path / "m.popef", doubling(), batches_per_step=4)
+    starving = Starving(path)
+    with starving.session:
+        y, later = np.zeros_like(X), np.zeros_like(X)
+        told = enqueue(starving.queues, {"x": X}, {"y": y})
+        told_later = Told()
+        starving.queues.output_queue("y").enqueue(later, callback=told_later)
+        starving.start(calls=1)
+        assert told.error() is None
+        assert starving.starve() is starving.queues.input_queue("x")
+        assert starving.starve() is starving.queues.input_queue("x")  # tells again and again in the midst of a call
+        starving.queues.flush_all()
+
+        assert starving.session.wait(PATIENCE_S)
+        assert starving.session.device.metrics.micro_batches == 4
+        assert not told_later.is_told  # outputs of dummy data take no memory that was meant for others
+        starving.queues.input_queue("x").enqueue(X + 1)
+        starving.session.run_main_programs()
+        assert told_later.error() is None
+        np.testing.assert_array_equal(later, (X + 1) * 2)
+
+
+def test_flushing_gives_zeros_for_what_is_missing(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", adding()))
+    with starving.session:
+        total, told = np.zeros(2, np.float32), Told()
+        starving.queues.output_queue("total").enqueue(total, callback=told)
+        starving.queues.input_queue("a").enqueue(np.full(2, 3, np.float32))
+        starving.start()
+        starving.starve()
+        starving.queues.flush_all()
+
+        assert told.error() is None
+        assert total.tolist() == [3, 3]
+
+
+def test_flushing_an_idle_device_runs_nothing(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
+    with starving.session:
+        starving.start()
+        starving.starve()
+        starving.queues.flush_all()
+        y = np.zeros_like(X)
+        assert enqueue(starving.queues, {"x": X}, {"y": y}).error() is None
+
+        assert starving.session.device.metrics.micro_batches == 1
+
+
+def test_closing_fails_what_is_queued(tmp_path: Path) -> None:
+    session = Session(write_popef(tmp_path / "m.popef", doubling()))
+    queues = session.create_queue_manager(2)
+    told = Told()
+    queues.input_queue("x").enqueue(X, callback=told)
+    session.close()
+
+    assert isinstance(told.error(), SessionStopped)
+    with pytest.raises(SessionStopped, match="'x' is disconnected"):
+        queues.input_queue("x").enqueue(X)
+
+
+def test_a_user_who_waits_for_room_is_told_when_the_session_stops(tmp_path: Path) -> None:
+    session = Session(write_popef(tmp_path / "m.popef", doubling()))
+    queue = session.create_queue_manager(1).output_queue("y")
+    session.run_load_programs()
+    session.run_main_programs()
+    queue.enqueue(np.zeros_like(X))
+    began, errors = threading.Event(), list[Exception]()
+
+    def block() -> None:
+        began.set()
+        try:
+            queue.enqueue(np.zeros_like(X))
+        except SessionStopped as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=block, daemon=True)
+    thread.start()
+    assert began.wait(PATIENCE_S)
+    session.close()
+    thread.join(PATIENCE_S)
+
+    assert len(errors) == 1
+
+
+def test_predicates_choose_what_gets_a_queue_and_the_rest_reads_zeros(tmp_path: Path) -> None:
+    def only_a(anchor: object) -> AnchorCallbackPolicy:
+        name = getattr(anchor, "name", "")
+        return AnchorCallbackPolicy.BIND_USER_CB if name == "a" else AnchorCallbackPolicy.BIND_EMPTY_CB
+
+    with Session(write_popef(tmp_path / "m.popef", adding())) as session:
+        queues = session.create_queue_manager(1, in_pred=only_a)
+        session.run_load_programs()
+        session.run_main_programs()
+        total = np.zeros(2, np.float32)
+        told = enqueue(queues, {"a": np.full(2, 3, np.float32)}, {"total": total})
+
+        assert list(queues.inputs) == ["a"]
+        assert told.error() is None
+        assert total.tolist() == [3, 3]
+
+
+def test_queues_are_not_changed_while_the_device_runs(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", adding())) as session:
+        session.create_queue_manager(1)
+        session.run_load_programs()
+        session.run_main_programs()
+
+        with pytest.raises(ApplicationRuntimeError, match=r"create_queue_manager .* stop them first"):
+            session.create_queue_manager(1)
+
+
+def test_a_negative_timeout_is_refused(tmp_path: Path) -> None:
+    with Session(write_popef(tmp_path / "m.popef", adding())) as session, pytest.raises(ValueError, match="timeout_ns is -1"):
+        session.create_queue_manager(1, timeout_ns=-1)

@@ -1,0 +1,58 @@
+"""Rings: FIFO, constant capacity, one producer and one consumer."""
+
+import threading
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.ipu.runtime import RingBuffer
+
+
+def test_a_ring_needs_room() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        RingBuffer[int](0)
+
+
+@given(capacity=st.integers(1, 5), pushes=st.lists(st.booleans(), max_size=60))
+def test_a_ring_is_a_bounded_fifo(capacity: int, pushes: list[bool]) -> None:
+    ring, model = RingBuffer[int](capacity), deque[int]()
+    for number, is_push in enumerate(pushes):
+        if is_push:
+            assert ring.push(number) is (len(model) < capacity)
+            if len(model) < capacity:
+                model.append(number)
+        else:
+            assert ring.front() == (model[0] if model else None)
+            assert ring.pop() == (model.popleft() if model else None)
+        assert ring.read_available == len(model)
+        assert ring.write_available == capacity - len(model)
+        assert ring.capacity == capacity
+
+
+def test_a_popped_element_is_let_go() -> None:
+    ring = RingBuffer[object](1)
+    ring.push(object())
+    ring.pop()
+
+    assert ring._slots == [None]
+
+
+def test_producer_and_consumer_threads_keep_the_order() -> None:
+    ring, count, seen = RingBuffer[int](33), 1000, list[int]()
+
+    def consume() -> None:
+        while len(seen) < count:
+            element = ring.pop()
+            if element is not None:
+                seen.append(element)
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    for number in range(1, count + 1):
+        while not ring.push(number):
+            pass
+    consumer.join(20)
+
+    assert seen == list(range(1, count + 1))
