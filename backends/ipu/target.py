@@ -1,0 +1,36 @@
+"""The IPU as the compiler's command finds it: `backends.ipu.compile` makes executables, `backends.ipu.runtime` runs them.
+
+The two do not know each other; here they meet.
+"""
+
+from pathlib import Path
+
+from backends.ipu.compile.target import IpuTarget
+from backends.ipu.measuring import run_with_random_data
+from backends.ipu.popef.errors import PopefError
+from backends.ipu.runtime import IpuRuntimeError
+from compiler.errors import CompileError
+from compiler.target import Measurement
+
+
+class SimulatedIpuTarget(IpuTarget):
+    """Compiles for a simulated IPU, and runs there what it compiled."""
+
+    def measure(self, path: Path, *, calls: int = 100) -> Measurement:
+        """Runs the PopEF file `path` with random data; the times are the modelled device's, not this host's.
+
+        Raises:
+            CompileError: the file cannot be read or run.
+        """
+        try:
+            ran = run_with_random_data(path, calls=calls)
+        except (PopefError, IpuRuntimeError) as error:
+            raise CompileError(f"running {path} failed: {error}") from error
+        rows = ran.program.micro_batch_size * ran.program.batches_per_step * ran.program.replication_factor
+        return Measurement(
+            batch_size=max(rows, 1),
+            calls=ran.calls,
+            latency_s=ran.latency_s,
+            throughput=ran.rows_per_s,
+            note=f"modelled for a simulated {ran.program.system}; this host took {ran.host_s * 1e3:.2f} ms",
+        )

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from backends.ipu.compile.assemble import compile_sources, write_popef
+from backends.ipu.compile.compiler import as_source, compile_model
+from backends.ipu.measuring import run_with_random_data
+from backends.ipu.target import SimulatedIpuTarget
+from backends.ipu.timing import step_timing
+from compiler.errors import CompileError
+from compiler.options import CompilerOptions
+from tests.fakes.graphs import parse
+
+MODEL = "g (float16[4,8] x, int32[4] i) => (float16[4,8] y) { a = Gather(w, i) y = Mul(a, x) }"
+WEIGHTS = {"w": np.ones((2, 8), np.float16)}
+
+
+def test_a_file_runs_and_its_modelled_times_are_told(tmp_path) -> None:
+    options = CompilerOptions(batches_per_step=2, replication_factor=2, constant_weights=False)
+    compiled = compile_model(parse(MODEL, WEIGHTS), (), options)
+    write_popef(compiled, tmp_path / "m.popef")
+    measured = SimulatedIpuTarget().measure(tmp_path / "m.popef", calls=3)
+    timing = step_timing(compiled.program)
+    assert (measured.batch_size, measured.calls) == (4 * 2 * 2, 3)
+    assert (measured.latency_s, measured.throughput) == (timing.latency_s, timing.rows_per_s)
+    assert "simulated M2000" in measured.note
+
+
+def test_models_of_a_fused_file_run_in_turn(tmp_path) -> None:
+    sources = [as_source(parse(MODEL, WEIGHTS)), as_source(parse("g (float[3] x) => (float[3] y) { y = Exp(x) }"))]
+    compiled = compile_sources(sources, CompilerOptions())
+    write_popef(compiled, tmp_path / "m.popef")
+    ran = run_with_random_data(tmp_path / "m.popef", calls=5)
+    assert ran.calls == 5
+    assert ran.latency_s == pytest.approx(np.mean([step_timing(compiled.program, index).latency_s for index in (0, 1)]))
+
+
+def test_the_host_s_budget_ends_a_long_run(tmp_path) -> None:
+    write_popef(compile_model(parse(MODEL, WEIGHTS)), tmp_path / "m.popef")
+    assert run_with_random_data(tmp_path / "m.popef", calls=1000, host_budget_s=0).calls == 1
+
+
+def test_what_is_no_popef_is_a_compile_error(tmp_path) -> None:
+    (tmp_path / "m.popef").write_bytes(b"nonsense")
+    with pytest.raises(CompileError, match=r"m\.popef"):
+        SimulatedIpuTarget().measure(tmp_path / "m.popef")
