@@ -51,7 +51,8 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
     elif version > INTERNAL_OPSET:
         try:
             lower_opset(graph, INTERNAL_OPSET)
-        except NoAdapter as error:
+            verify(graph, f"at opset {INTERNAL_OPSET}")
+        except (NoAdapter, PassError) as error:
             log.warning("the model keeps its opset %d: %s", version, error)
             graph = _read(model)
             if graph.functions:
@@ -87,7 +88,7 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_
         else:
             lower_opset(graph, convert_version)
             verify(graph, f"at opset {convert_version}")
-    except (NoAdapter, PassError, CompileError) as error:
+    except (NoAdapter, CompileError) as error:
         if explicitly_asked:
             raise CompileError(f"convert_version {convert_version} was asked for: {error}") from error
         log.warning("the written model keeps opset %d instead of %d: %s", version, convert_version, error)

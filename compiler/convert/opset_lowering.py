@@ -14,9 +14,12 @@ from onnx_ir.passes.common import InlinePass
 
 from compiler.convert.opset_adapters import ADAPTERS, CannotAdapt
 from compiler.passes.edit import describe
+from compiler.passes.folding import fold_constants
 from compiler.passes.infer import infer_shapes
 from compiler.passes.traverse import traverse_graphs, traverse_nodes
 
+#: What functions compute about shapes is smaller; weights are not to be touched.
+_FOLDED_BYTES = 1024
 _EXPANDED_DOMAIN = "stoker.expanded"
 
 
@@ -35,8 +38,10 @@ def lower_opset(model: ir.Model, target: int) -> None:
         NoAdapter: some nodes have no counterpart there; the model is then not to be used further.
     """
     current = model.opset_imports[""]
+    infer_shapes(model)  # adapters go by ranks and element types
     if _expand_functions(model, current, target):
         infer_shapes(model)
+        fold_constants(model, max_tensor_size=_FOLDED_BYTES)  # bodies compute axes and shapes that were attributes in older opsets
     problems: list[str] = []
     for node in traverse_nodes(model):
         try:
