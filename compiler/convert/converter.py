@@ -6,6 +6,8 @@ asked for. Everything before the last step is `convert_internal`, which is what 
 that computes, but takes operators apart that a target does better whole.
 """
 
+import copy
+import dataclasses
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +28,8 @@ from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names,
 from compiler.passes.fixed_dimensions import require_static_inputs
 
 logger = logging.getLogger(__name__)
+
+PRECISION_COMPARE_LOG = "precision_compare.log"
 
 
 class Converter:
@@ -125,7 +129,23 @@ class Converter:
             *self._made(finish_steps()),
         ]
         PassManager(passes).run(graph, progress)
+        if options.precision_compare:
+            self._compare_layers(source, graph)
         return ir.to_proto(graph)
+
+    def _compare_layers(self, source: onnx.ModelProto, graph: ir.Model) -> None:
+        """Compares with the same conversion in FP32: fusions move what a layer's output is, so that the source's layers are others."""
+        in_fp32 = copy.copy(self)
+        in_fp32._log_folder = None
+        in_fp32._options = dataclasses.replace(
+            self._options, precision="fp32", precision_compare=False, calibration_with_data=False, calibration_loss_type="kld"
+        )
+        settings = {
+            "source": in_fp32._convert(source, None),
+            "data_preprocess": self._options.data_preprocess,
+            "precision_compare_log": None if self._log_folder is None else self._log_folder / PRECISION_COMPARE_LOG,
+        }
+        PassManager([get_pass("layer_precision_compare", **settings)]).run(graph)
 
     def _run(self, model: onnx.ModelProto, steps: Iterable[Step], progress: PassProgress | None) -> onnx.ModelProto:
         return PassManager(self._made(steps)).run(model, progress)

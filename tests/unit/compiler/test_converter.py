@@ -52,6 +52,15 @@ def test_lower_precisions_stay_near_the_source(classifier: onnx.ModelProto, prec
     assert np.abs(run_onnx(converted, feeds)["y"] - expected).max() < tolerance * np.abs(expected).max()
 
 
+def test_layers_are_compared_and_calibration_is_logged(classifier: onnx.ModelProto, tmp_path: Path) -> None:
+    options = ConversionOptions(batch_size=4, batch_axis=0, precision="fp8", precision_compare=True)
+    Converter.of(options, log_folder=tmp_path / "logs").convert_internal(classifier)
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["precision_compare.log", "quantize.log"]
+    text = (tmp_path / "logs" / "precision_compare.log").read_text()
+    assert "Conv_1" in text
+    assert "Gemm_1" in text
+
+
 def test_the_model_given_stays_as_it_was(classifier: onnx.ModelProto) -> None:
     before = classifier.SerializeToString()
     Converter(batch_size=1, batch_axis=0, precision="fp16").convert(classifier)
