@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from compiler.convert.option_fields import literal
 from compiler.convert.options import ConversionOptions
 from compiler.passes import get_all_pass_names
 
@@ -145,7 +146,7 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
     if options.merge_moe:
         steps.append(Step("merge_moe", {"merge_moe": options.merge_moe}))
     if options.pack_args:
-        steps.append(Step("packed_transformer", dict(options.pack_args)))
+        steps.append(Step("packed_transformer", {name: literal(value) for name, value in options.pack_args.items()}))
     return steps
 
 

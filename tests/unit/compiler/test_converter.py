@@ -166,6 +166,7 @@ def test_every_step_of_the_recipe_takes_the_settings_it_is_given(precision: str,
     (tmp_path / "cut.yaml").write_text("- {node: a, device: 0, stage: 0}\n")
     options = ConversionOptions(
         input_shape={"x": (1,)}, batch_size=1, batch_axis=0, infer_shape_ahead=True, precision=precision, enable_erf_gelu=True,
+        enable_compress_pattern=True, merge_if_with_same_cond=True,
         merge_matmul=("a", "b"), merge_matmul_add=("a", "b", "c", "d"), merge_moe=("a", "b", "c", "d"), fold_periodic_initializer=True,
         serialize_matmul={"a": "4"}, serialize_matmul_add={"a/b": "4"}, enable_insert_remap=True, eightbitsio=True,
         apply_hcsr=("fp32,[1,2],3",), num_io_tiles=32, manual_sharding_config=str(tmp_path / "cut.yaml"), checkpoints=("a",),
