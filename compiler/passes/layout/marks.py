@@ -7,9 +7,7 @@ They stand in `metadata_props` of the model or of its nodes: plain text that ONN
 NUM_IO_TILES = "stoker.num_io_tiles"
 #: On the model: JSON list of {tensor_name, input_tensor_names, shape, dtype, data_size_bytes} (`apply_host_concat_split`).
 HOST_CONCAT = "stoker.host_concat"
-#: On the model: JSON object, documented in `packed_transformer`.
-PACKING = "stoker.packing"
-#: On the model: JSON object {input: {mean, std}} of the images that are normalised on the device (`eight_bits_io`).
+#: On the model: JSON object {input: {mean, std, axis}} of the images that are normalised on the device (`eight_bits_io`).
 EIGHT_BITS_IO = "stoker.eight_bits_io"
 
 #: On an Identity node: it moves its tensor into another layout, an exchange of all its bytes; the value is the mode (`auto_insert_remap`).
