@@ -1,0 +1,163 @@
+"""Injected faults: what the session raises, who is told, and what makes the device usable again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.ipu.runtime import (
+    ApplicationRuntimeError,
+    DeviceManager,
+    IpuRuntimeError,
+    QueueManager,
+    RecoverableRuntimeError,
+    RecoveryAction,
+    Session,
+    SessionState,
+    SimulatedSystem,
+    UnknownRuntimeError,
+)
+from backends.simulated.clocks import VirtualClock
+from backends.simulated.faults import FaultPlan
+from tests.fakes.ipu_programs import doubling, write_popef
+from tests.fakes.ipu_sessions import PATIENCE_S, Told, enqueue
+
+ONE = np.ones(2, np.float32)
+
+
+class Faulty:
+    """A running session on a device with a plan of faults."""
+
+    def __init__(self, folder: Path, faults: str, *, num_ipus: int = 1) -> None:
+        self.clock = VirtualClock()
+        self.path = write_popef(folder / "m.popef", doubling((2,)))
+        self.manager = DeviceManager(SimulatedSystem(num_ipus, clock=self.clock, faults=[FaultPlan.parse(faults)]))
+        self.session = Session(self.path, device_manager=self.manager)
+        self.queues: QueueManager = self.session.create_queue_manager(4)
+        self.start()
+
+    def start(self) -> None:
+        self.session.run_load_programs()
+        self.session.run_main_programs()
+
+    def ask(self) -> tuple[Told, np.ndarray]:
+        y = np.zeros(2, np.float32)
+        return enqueue(self.queues, {"x": ONE}, {"y": y}), y
+
+    def answer(self) -> Exception | None:
+        return self.ask()[0].error()
+
+
+@pytest.mark.parametrize(
+    ("fault", "action"),
+    [
+        ("reset@2", RecoveryAction.IPU_RESET),
+        ("reset:link@2", RecoveryAction.LINK_RESET),
+        ("reset:partition@2", RecoveryAction.PARTITION_RESET),
+        ("reset:full@2", RecoveryAction.FULL_RESET),
+    ],
+)
+def test_a_reset_is_asked_for_and_makes_the_session_usable_again(tmp_path: Path, fault: str, action: RecoveryAction) -> None:
+    faulty = Faulty(tmp_path, fault)
+    with faulty.session as session:
+        assert faulty.answer() is None
+        error = faulty.answer()
+        assert isinstance(error, RecoverableRuntimeError)
+        assert error.action is action
+        assert session.wait(PATIENCE_S)
+        assert session.state is SessionState.FAILED
+        with pytest.raises(RecoverableRuntimeError, match="execution 2"):
+            session.run_main_programs()
+        session.reset()
+        assert session.state is SessionState.CREATED
+        faulty.start()
+        told, y = faulty.ask()
+
+        assert told.error() is None
+        assert y.tolist() == [2, 2]
+        assert session.device.metrics.loads == 2
+
+
+def test_requests_queued_at_the_time_of_the_error_get_the_same_error(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "reset@1")
+    with faulty.session as session:
+        session.stop()
+        tolds = [faulty.ask()[0] for _ in range(3)]
+        session.run_main_programs()
+        errors = [told.error() for told in tolds]
+
+        assert isinstance(errors[0], RecoverableRuntimeError)
+        assert all(error is errors[0] for error in errors)
+
+
+def test_a_device_is_not_cured_by_a_smaller_reset_than_it_asked_for(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "reset:partition@1")
+    with faulty.session as session:
+        assert isinstance(faulty.answer(), RecoverableRuntimeError)
+        with pytest.raises(RecoverableRuntimeError, match="PARTITION_RESET"):
+            session.device.reset(RecoveryAction.IPU_RESET)
+        session.device.reset(RecoveryAction.FULL_RESET)
+
+
+def test_a_lost_device_stays_lost_and_another_can_be_had(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "lost@1", num_ipus=2)
+    with faulty.session as session:
+        assert isinstance(faulty.answer(), UnknownRuntimeError)
+        with pytest.raises(ApplicationRuntimeError, match="no recoverable error to reset from"):
+            session.reset()
+        with pytest.raises(UnknownRuntimeError, match="lost"):
+            session.device.reset(RecoveryAction.FULL_RESET)
+    with Session(faulty.path, device_manager=faulty.manager) as other:
+        assert other.device.id == 1
+
+
+def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "hang@1")
+    with faulty.session:
+        told, _ = faulty.ask()
+        assert faulty.clock.until_waited_for(PATIENCE_S)
+        faulty.clock.advance(299)
+        assert not told.is_told
+        faulty.clock.advance(1)
+        error = told.error()
+
+        assert isinstance(error, UnknownRuntimeError)
+        assert "no answer for 300 s" in str(error)
+
+
+def test_a_session_can_be_stopped_while_its_device_hangs(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "hang@1")
+    told, _ = faulty.ask()
+    assert faulty.clock.until_waited_for(PATIENCE_S)
+    faulty.session.close()
+
+    assert isinstance(told.error(), IpuRuntimeError)
+
+
+def test_out_of_memory_ends_the_session_and_leaves_the_device_usable(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "oom@1")
+    with faulty.session:
+        error = faulty.answer()
+        assert isinstance(error, ApplicationRuntimeError)
+        assert "out of memory" in str(error)
+    with Session(faulty.path, device_manager=faulty.manager) as other:
+        assert other.device.is_attached
+
+
+def test_bad_output_is_garbage_for_one_call(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "bad@2")
+    with faulty.session:
+        answers = []
+        for _ in range(3):
+            told, y = faulty.ask()
+            assert told.error() is None
+            answers.append(y)
+
+        assert np.isnan(answers[1]).all()
+        assert (answers[0].tolist(), answers[2].tolist()) == ([2, 2], [2, 2])
+
+
+def test_a_reset_of_no_known_kind_is_named(tmp_path: Path) -> None:
+    faulty = Faulty(tmp_path, "reset:soft@1")
+    with faulty.session:
+        assert "'reset:soft' names no reset; there are ipu, link, partition, full" in str(faulty.answer())
