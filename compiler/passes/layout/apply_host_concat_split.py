@@ -118,5 +118,5 @@ def _join(editor: GraphEditor, graph: ir.Graph, group: InputGroup) -> dict[str, 
         "input_tensor_names": names,
         "shape": list(group.shape),
         "dtype": group.dtype.name.lower(),
-        "data_size_bytes": count * group.dtype.itemsize,
+        "data_size_bytes": count * group.dtype.numpy().itemsize,
     }

@@ -65,6 +65,7 @@ def test_inputs_of_one_shape_become_one_that_the_device_splits(group, joined):
     (record,) = json.loads(metadata(merged)[HOST_CONCAT])
     assert record["input_tensor_names"] == joined
     assert (record["shape"], record["data_size_bytes"], record["dtype"]) == ([2, 1], 8, "float")
+    assert isinstance(record["data_size_bytes"], int)
     assert input_names(merged)[0] == record["tensor_name"]
     assert set(input_names(merged)) == {record["tensor_name"], "a", "b", "c", "o"} - set(joined)
     assert op_types(merged) == ["Split", *["Reshape"] * len(joined), "Concat"]
