@@ -8,7 +8,9 @@ from pathlib import Path
 
 import onnx
 
-from backends.ipu.compile.assemble import CompiledModel, compile_sources, write_popef
+from backends.ipu.compile.assemble import CompiledModel, compile_sources
+from backends.ipu.compile.device_choice import warn_of_no_effect
+from backends.ipu.compile.engine_cache import compile_into
 from backends.ipu.popef.schema import Metadata
 from backends.ipu.program import StaticProgram
 from compiler.options import CompilerOptions
@@ -42,7 +44,9 @@ def compile_model(model: onnx.ModelProto, outputs: Sequence[str] = (), options: 
     Raises:
         CompileError: see `compile_sources`.
     """
-    return compile_sources([as_source(model, outputs)], options or CompilerOptions())
+    options = options or CompilerOptions()
+    warn_of_no_effect(options)
+    return compile_sources([as_source(model, outputs)], options)
 
 
 def compile_and_export(
@@ -54,6 +58,5 @@ def compile_and_export(
         CompileError: see `compile_sources`; or the file cannot be written.
     """
     options = options or CompilerOptions()
-    compiled = compile_model(model, outputs, options)
-    write_popef(compiled, Path(filename), compress=options.compress)
-    return compiled
+    warn_of_no_effect(options)
+    return compile_into([as_source(model, outputs)], options, Path(filename))

@@ -38,7 +38,7 @@ def choose_device(options: CompilerOptions) -> IpuHardware:
 
 
 def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
-    """Checks what can be checked before there is a plan, and warns once of each option set that changes nothing here.
+    """Checks what can be checked before there is a plan.
 
     Raises:
         OptionError: naming the option, its value and what was expected.
@@ -58,6 +58,10 @@ def check_options(options: CompilerOptions, hardware: IpuHardware) -> None:
             raise OptionError(f"available_memory_proportion{f' of {node!r}' if node else ''} is {proportion}, expected above 0, up to 1")
     if options.enable_engine_caching and not options.cache_path:
         raise OptionError("enable_engine_caching is set without cache_path, which says where to keep compiled models")
+
+
+def warn_of_no_effect(options: CompilerOptions) -> None:
+    """Warns once of each option that was changed and changes nothing here. Command line and YAML say so themselves, by their own names."""
     defaults = CompilerOptions()
     for field in fields(CompilerOptions):
         if field.name in NO_EFFECT and getattr(options, field.name) != getattr(defaults, field.name):

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from backends.ipu.compile.assemble import CompiledModel, compile_sources, write_popef
+from backends.ipu.compile.assemble import CompiledModel
+from backends.ipu.compile.engine_cache import compile_into
 from backends.ipu.program import StaticProgram
 from backends.ipu.timing import step_timing
 from compiler.options import CompilerOptions
@@ -23,8 +24,7 @@ class IpuTarget(Target):
         Raises:
             CompileError: see `compile_sources`; or the file cannot be written.
         """
-        compiled = compile_sources(sources, options)
-        write_popef(compiled, path, compress=options.compress)
+        compiled = compile_into(sources, options, path)
         return Artefact(path=path, summary=summarise(compiled), config=served_config(compiled.program))
 
 
