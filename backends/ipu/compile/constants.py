@@ -35,38 +35,38 @@ class CostConstants:
     """The fitted constants.
 
     Attributes:
-        step_cycles: Of any compute or exchange step beyond its data: leaving and entering a superstep, supervisor code, starting six workers.
+        step_cycles: Of any compute or exchange step beyond its data: leaving and entering a superstep, starting six workers.
         sync_cycles: A synchronisation of all tiles of an IPU.
         block_cycles: Of the matrix unit for each block of weights, beyond loading it: pointers, pipeline fill and drain.
         vector_cycles: Of a tile for each vector of a simple element-wise operator: loads, the operation, store, loop.
-        copy_bytes_per_cycle: Of a tile that rearranges data in its own memory.
-        exchange_efficiency: Share of the exchange's peak that compiled patterns reach.
-        erf_passes: What `Erf` costs, in simple element-wise operators.
+        copy_cycles: Of a tile for each element that it rearranges in its own memory; narrow elements are moved no faster than wide ones.
+        plan_tolerance: By what share a partition may be slower than the quickest, if it needs less temporary memory.
+        erf_passes: What `Erf` costs, in simple element-wise operators on floats.
         step_code_bytes: Control code of one distinct step on a tile.
         fixed_code_bytes: Runtime support, stacks and vertex code that every program has on each tile.
         exchange_code_share: Exchange code on a tile, in bytes for each byte received.
     """
 
-    step_cycles: float = 700.0
+    step_cycles: float = 436.0
     sync_cycles: float = 150.0
-    block_cycles: float = 40.0
-    vector_cycles: float = 3.0
-    copy_bytes_per_cycle: float = 4.0
-    exchange_efficiency: float = 0.85
-    erf_passes: float = 50.0
+    block_cycles: float = 78.7
+    vector_cycles: float = 3.53
+    copy_cycles: float = 1.46
+    plan_tolerance: float = 0.02
+    erf_passes: float = 18.6
     step_code_bytes: float = 300.0
-    fixed_code_bytes: float = 30_000.0
-    exchange_code_share: float = 0.02
+    fixed_code_bytes: float = 20_000.0
+    exchange_code_share: float = 0.005
 
 
 FITTED: Final = CostConstants()
 
 PASSES: Final[Mapping[str, float]] = {
     "Abs": 1, "Add": 1, "And": 1, "BitShift": 1, "Cast": 1, "Ceil": 1, "Clip": 1, "Equal": 1, "Floor": 1, "Greater": 1, "GreaterOrEqual": 1,
-    "IsInf": 1, "IsNaN": 1, "LeakyRelu": 2, "Less": 1, "LessOrEqual": 1, "Max": 1, "Min": 1, "Mul": 1, "Neg": 1, "Not": 1, "Or": 1, "Relu": 1,
-    "Sign": 1, "Sub": 1, "ThresholdedRelu": 2, "Xor": 1, "Where": 2, "Round": 1,
+    "IsInf": 1, "IsNaN": 1, "LeakyRelu": 2, "Less": 1, "LessOrEqual": 1, "Max": 1, "Min": 1, "Mul": 1, "Neg": 1, "Not": 1, "Or": 1,
+    "Relu": 1, "Sign": 1, "Sub": 1, "ThresholdedRelu": 2, "Xor": 1, "Where": 2, "Round": 1,
     "Div": 3, "Mod": 4, "Reciprocal": 3, "Sqrt": 3, "Pow": 4, "Exp": 3, "Log": 3, "Sigmoid": 3, "Tanh": 3, "Softplus": 5, "Softsign": 4,
     "Sin": 6, "Cos": 6, "Tan": 8, "Elu": 4, "Celu": 4, "Selu": 4, "Mish": 8, "HardSigmoid": 2, "HardSwish": 3, "Gelu": 4, "PRelu": 2,
     "QuantizeLinear": 2, "DequantizeLinear": 2, "BatchNormalization": 2,
 }  # fmt: skip
-"""Passes of the vector units over each element. Structural: one for each arithmetic instruction; a transcendental or a division takes three."""
+"""Passes of the vector units over each element. Structural: one an arithmetic instruction; a transcendental or a division takes three."""

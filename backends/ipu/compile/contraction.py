@@ -41,7 +41,7 @@ def contraction_of(
             partial_bytes=partial_bytes,
             output_bytes=output.element_bytes,
             is_weight_constant=right.is_constant,
-            is_rearranged=not kernel,
+            is_rearranged=not kernel or not (is_half or is_fp8),
         )
 
     if node.op_type in ("Conv", "ConvTranspose"):

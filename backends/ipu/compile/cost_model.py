@@ -38,13 +38,15 @@ VIEWS = frozenset(
 )
 #: Operators that move data and compute nothing.
 MOVES = frozenset({"Transpose", "Concat", "Gather", "GatherElements", "GatherND", "Pad", "Tile", "Scatter", "ScatterElements", "ScatterND",
-                   "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "OneHot", "Trilu", "ReverseSequence", "Remap", "EyeLike", "Range", "Compress"})  # fmt: skip
+                   "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "OneHot", "Trilu", "ReverseSequence", "Remap", "EyeLike",
+                   "Range", "Compress"})  # fmt: skip
 #: Passes over the input for operators that reduce it and then use the result.
 NORMALISING: dict[str, float] = {
     "Softmax": 9, "LogSoftmax": 9, "LayerNormalization": 8, "GroupNormalization": 8, "InstanceNormalization": 8, "FastNorm": 6,
     "SimplifiedLayerNormalization": 6, "RMSNormalization": 6, "LpNormalization": 5, "Hardmax": 4, "CumSum": 4, "TopK": 24, "NonZero": 8,
 }  # fmt: skip
 POOLING = frozenset({"MaxPool", "AveragePool", "LpPool"})
+_FLOAT_BYTES = 4
 _REDUCTION_STEPS = 2  # within tiles, then between them
 
 
@@ -117,7 +119,7 @@ def node_cost(
     passes = machine.constants.erf_passes if node.op_type == "Erf" else PASSES.get(node.op_type, 2)
     full = [each for each in inputs if each is not None and not each.is_constant and each.elements == outputs[0].elements]
     moved = full[1].byte_count if len(full) > 1 else 0
-    return _vector_cost(largest, passes, machine, moved_bytes=moved)
+    return _vector_cost(largest, passes, machine, moved_bytes=moved, is_float=node.op_type == "Erf")
 
 
 def _contraction_cost(contraction: Contraction, machine: Machine) -> NodeCost:
@@ -135,7 +137,7 @@ def _contraction_cost(contraction: Contraction, machine: Machine) -> NodeCost:
     return _priced(one * plan.slices, machine, temporary_bytes=plan.temporary_bytes, distinct=len(one))
 
 
-def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_bytes: int) -> NodeCost:
+def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_bytes: int, is_float: bool = False) -> NodeCost:
     per_tile, tiles = _spread(tensor, machine)
     vectors = math.ceil(per_tile * tensor.element_bytes / VECTOR_BYTES)
     steps = [
@@ -151,8 +153,9 @@ def _vector_cost(tensor: TensorFacts, passes: float, machine: Machine, *, moved_
 
 
 def _reduction_cost(tensor: TensorFacts, passes: float, machine: Machine) -> NodeCost:
+    """Reductions add up, and normalisations compute, in floats whatever the tensor holds."""
     per_tile, tiles = _spread(tensor, machine)
-    vectors = math.ceil(per_tile * tensor.element_bytes / VECTOR_BYTES)
+    vectors = math.ceil(per_tile * max(tensor.element_bytes, _FLOAT_BYTES) / VECTOR_BYTES)
     cycles = vectors * passes * machine.constants.vector_cycles / _REDUCTION_STEPS
     step = CostStep(StepKind.COMPUTE, _launched(cycles, machine), tiles, round(tensor.elements * passes / _REDUCTION_STEPS))
     steps = [step, _exchange(VECTOR_BYTES * _REDUCTION_STEPS, tiles, machine)] * _REDUCTION_STEPS
@@ -162,7 +165,7 @@ def _reduction_cost(tensor: TensorFacts, passes: float, machine: Machine) -> Nod
 def _move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
     per_tile, tiles = _spread(tensor, machine)
     moved = math.ceil(per_tile * tensor.element_bytes)
-    copy = CostStep(StepKind.COMPUTE, _launched(moved / machine.constants.copy_bytes_per_cycle, machine), tiles)
+    copy = CostStep(StepKind.COMPUTE, _launched(per_tile * machine.constants.copy_cycles, machine), tiles)
     return _priced([_exchange(moved, tiles, machine), copy], machine, temporary_bytes=moved)
 
 
@@ -179,8 +182,9 @@ def _launched(cycles: float, machine: Machine) -> int:
 
 def _exchange(tile_bytes: int, tiles: int, machine: Machine) -> CostStep:
     """An exchange in which the busiest tile receives `tile_bytes`."""
-    rate = machine.hardware.exchange_bytes * machine.constants.exchange_efficiency
-    return CostStep(StepKind.EXCHANGE, _launched(tile_bytes / rate, machine), tiles, data_bytes=tile_bytes * tiles)
+    return CostStep(
+        StepKind.EXCHANGE, _launched(tile_bytes / machine.hardware.exchange_bytes, machine), tiles, data_bytes=tile_bytes * tiles
+    )
 
 
 def _priced(steps: list[CostStep], machine: Machine, *, temporary_bytes: int, distinct: int | None = None) -> NodeCost:

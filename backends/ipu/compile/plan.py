@@ -111,9 +111,7 @@ class _Planner:
         return GraphPlan(
             steps=tuple(self._steps),
             memory=tuple(
-                each.account(
-                    tiles_per_ipu=self._tiles_per_ipu, capacity_bytes=self._hardware.tile_memory_bytes, constants=self._constants
-                )
+                each.account(tiles_per_ipu=self._tiles_per_ipu, capacity_bytes=self._hardware.tile_memory_bytes, constants=self._constants)
                 for each in residencies
             ),
             code_bytes=sum(each.code_bytes for each in residencies) * self._tiles,
@@ -198,10 +196,9 @@ class _Planner:
         seconds = HOST_LATENCY_S + facts.byte_count / self._hardware.host_link_bytes_per_s
         self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, ipu, stage)
         residency = self._residency(ipu)
-        is_overlapped = self._options.num_io_tiles > 0
-        residency.buffer(facts.byte_count * (max(self._options.stream_buffering_depth, 1) if is_overlapped else 0))
-        if is_overlapped:  # from the IO tiles to the others, or back
-            rate = self._hardware.exchange_bytes * self._constants.exchange_efficiency * self._options.num_io_tiles
+        if self._options.num_io_tiles > 0:  # through the IO tiles, which exchange it with the others
+            residency.buffer(facts.byte_count)
+            rate = self._hardware.exchange_bytes * self._options.num_io_tiles
             cycles = facts.byte_count / rate + self._constants.step_cycles
             self._step(StepKind.EXCHANGE, cycles, value.name or "", "Stream", facts.byte_count, ipu, stage)
         if kind is StepKind.HOST_READ:

@@ -149,7 +149,8 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
     input_bytes = group * _input_positions(form, rows) * inner * form.input_bytes
     weights = group * form.taps * inner * outer * form.weight_bytes
     rearranged = (input_bytes if form.is_rearranged else 0.0) + (0.0 if form.is_weight_constant else weights)
-    compute = multiply + rearranged / constants.copy_bytes_per_cycle
+    copy_cycles = rearranged / form.input_bytes * constants.copy_cycles
+    compute = multiply + copy_cycles
     weight_bytes = weights if not form.is_weight_constant else np.where(row_cut > 1, weights, 0.0)
     is_cut = inner_cut > 1
     results = group * rows * outer
@@ -158,14 +159,17 @@ def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int
     reduce_cycles = np.where(has_partials, results * (form.partial_bytes + form.output_bytes / inner_cut) / VECTOR_BYTES, 0.0)
 
     step = constants.step_cycles + constants.sync_cycles
-    exchange_rate = hardware.exchange_bytes * constants.exchange_efficiency
     steps = 2 + np.where(is_cut, 1, 0) + np.where(has_partials, 1, 0)
     receive = input_bytes + weight_bytes
-    cycles = slices * (compute + reduce_cycles + (receive + partials) / exchange_rate + steps * step)
-    temporary = receive + np.where(has_partials, results * form.partial_bytes, 0.0) + partials
+    cycles = slices * (compute + reduce_cycles + (receive + partials) / hardware.exchange_bytes + steps * step)
+    temporary = receive + rearranged + np.where(has_partials, results * form.partial_bytes, 0.0) + partials
 
     feasible = temporary <= limit_bytes
-    index = int(np.argmin(np.where(feasible, cycles, np.inf) if feasible.any() else temporary))
+    if feasible.any():
+        is_quick = feasible & (cycles <= cycles[feasible].min() * (1 + constants.plan_tolerance))
+        index = int(np.argmin(np.where(is_quick, temporary, np.inf)))
+    else:
+        index = int(np.argmin(temporary))
     chosen = Partition(
         tiles=int(others[index] * row_cut[index]),
         slices=int(slices[index]),
@@ -186,7 +190,7 @@ def _input_positions(form: Contraction, rows: _Array) -> _Array:
     side = rows ** (1 / dims)
     positions = np.ones_like(rows)
     for kernel, stride in zip(form.kernel, form.strides, strict=True):
-        positions = positions * np.maximum(side * min(stride, kernel), (side - 1) * stride + kernel)
+        positions = positions * np.minimum(side * kernel, (side - 1) * stride + kernel)
     return positions
 
 

@@ -42,7 +42,7 @@ class InferenceFuture(Future[Outputs]):
     def __init__(self, waiters: Waiters) -> None:
         """A future that tells `waiters` who waits for it."""
         super().__init__()
-        self._waiters = waiters
+        self._present = waiters
         self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> Outputs:
@@ -54,7 +54,7 @@ class InferenceFuture(Future[Outputs]):
         """
         if self.done():
             return super().result(0)
-        with self._waiters:
+        with self._present:
             return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -65,7 +65,7 @@ class InferenceFuture(Future[Outputs]):
         """
         if self.done():
             return super().exception(0)
-        with self._waiters:
+        with self._present:
             return super().exception(timeout)
 
     def wait(self, timeout_s: float | None = None) -> None:
