@@ -1,6 +1,7 @@
 """Running PopEF files on simulated IPUs: devices, sessions, queues, runners."""
 
 from backends.ipu.popef.errors import PackageHashMismatch, PopefError
+from backends.ipu.runtime.data_desc import DataDesc
 from backends.ipu.runtime.device import Device, DeviceMetrics
 from backends.ipu.runtime.device_manager import DeviceConstraints, DeviceManager
 from backends.ipu.runtime.device_wait import DeviceWaitConfig, DeviceWaitStrategy
@@ -15,6 +16,8 @@ from backends.ipu.runtime.errors import (
     UnknownRuntimeError,
 )
 from backends.ipu.runtime.executable import Executable
+from backends.ipu.runtime.inference_future import InferenceFuture
+from backends.ipu.runtime.model_runner import ModelRunner
 from backends.ipu.runtime.predicates import (
     AnchorCallbackPolicy,
     AnchorPredicate,
@@ -23,15 +26,19 @@ from backends.ipu.runtime.predicates import (
     pred_program_not_assigned,
 )
 from backends.ipu.runtime.queue_manager import InputQueue, OutputQueue, QueueManager
+from backends.ipu.runtime.replica import RequestTimeout
 from backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer, RingBuffer
+from backends.ipu.runtime.runtime_config import NO_BATCHING_DIM, RunnerType, RuntimeConfig
 from backends.ipu.runtime.session import Session, SessionState
 from backends.ipu.runtime.session_config import LaunchPolicy, SessionConfig
 from backends.ipu.runtime.simulated_system import SimulatedSystem
 
 __all__ = [
+    "NO_BATCHING_DIM",
     "AnchorCallbackPolicy",
     "AnchorPredicate",
     "ApplicationRuntimeError",
+    "DataDesc",
     "Device",
     "DeviceConstraints",
     "DeviceManager",
@@ -40,10 +47,12 @@ __all__ = [
     "DeviceWaitConfig",
     "DeviceWaitStrategy",
     "Executable",
+    "InferenceFuture",
     "InputQueue",
     "InputRingBuffer",
     "IpuRuntimeError",
     "LaunchPolicy",
+    "ModelRunner",
     "OutputQueue",
     "OutputRingBuffer",
     "PackageHashMismatch",
@@ -52,7 +61,10 @@ __all__ = [
     "QueueManager",
     "RecoverableRuntimeError",
     "RecoveryAction",
+    "RequestTimeout",
     "RingBuffer",
+    "RunnerType",
+    "RuntimeConfig",
     "Session",
     "SessionConfig",
     "SessionState",

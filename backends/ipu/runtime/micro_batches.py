@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backends.ipu.popef.schema import Anchor
+from backends.ipu.popef.schema import Anchor, TensorType
 from backends.ipu.runtime.data_desc import user_shape
 from backends.ipu.runtime.errors import ApplicationRuntimeError
 from backends.ipu.runtime.runner_io import GraphIo, RunnerIo
@@ -55,8 +55,8 @@ class CutRequest:
     def part(self, number: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Inputs and outputs of micro-batch `number`."""
         return (
-            {name: array[number] for name, array in self.inputs.items()},
-            {name: array[number] for name, array in self.outputs.items()},
+            {name: array[number, ...] for name, array in self.inputs.items()},
+            {name: array[number, ...] for name, array in self.outputs.items()},
         )
 
 
@@ -105,7 +105,9 @@ def is_direct(array: Array) -> bool:
 def multiplied(anchor: Anchor, count: int) -> tuple[int, ...]:
     """Shape of `count` compiled batches of `anchor`, as users see it."""
     shape = user_shape(anchor)
-    return (count * shape[0], *shape[1:]) if shape else shape
+    if not shape:
+        return (count,) if count > 1 else ()
+    return (count * shape[0], *shape[1:])
 
 
 def _checked(anchor: Anchor, array: Array) -> Array:
@@ -117,12 +119,14 @@ def _checked(anchor: Anchor, array: Array) -> Array:
 
 
 def _multiple(anchor: Anchor, array: Array) -> int:
-    """How many compiled batches `array` holds; 0 where the anchor has no dimension that could tell."""
+    """How many compiled batches `array` holds; 0: any number, a scalar input is the same for all."""
     shape = user_shape(anchor)
     if array.shape == anchor.tensor_info.shape:
-        return 1 if shape else 0
+        return 1 if shape or anchor.type is TensorType.OUTPUT else 0
+    if not shape and array.ndim == 1 and array.size:
+        return int(array.size)
     if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:] and array.shape[0] > 0 and array.shape[0] % shape[0] == 0:
-        return array.shape[0] // shape[0]
+        return int(array.shape[0]) // shape[0]
     rows = f"{shape[0]} x N" if shape else ""
     wanted = f"[{', '.join([rows, *map(str, shape[1:])])}] for any whole N from 1" if shape else "a scalar"
     raise ApplicationRuntimeError(
@@ -141,6 +145,6 @@ def _count(multiples: Mapping[str, int]) -> int:
 def _stacked(anchor: Anchor, memory: Array, count: int) -> Array:
     """`memory` seen as micro-batches: the same bytes."""
     shape = anchor.tensor_info.shape
-    if not shape:
-        return np.broadcast_to(memory, (count,)) if count > 1 else memory.reshape(1)
+    if not shape and memory.ndim == 0 and count > 1:
+        return np.broadcast_to(memory, (count,))
     return memory.reshape((count, *shape))

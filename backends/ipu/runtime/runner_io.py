@@ -113,7 +113,8 @@ def fitted(anchor: Anchor, data: Array, what: str) -> Array:
     array = np.asarray(data)
     if array.dtype != info.data_type.numpy or array.size * array.itemsize != info.size_in_bytes:
         raise ApplicationRuntimeError(
-            f"{what}: {array.dtype}{list(array.shape)} given, expected {info.data_type.numpy}{list(info.shape)} ({info.size_in_bytes} bytes)"
+            f"{what}: {array.dtype}{list(array.shape)} given, "
+            f"expected {info.data_type.numpy}{list(info.shape)} ({info.size_in_bytes} bytes)"
         )
     return np.ascontiguousarray(array).reshape(info.shape)
 
