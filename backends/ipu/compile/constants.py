@@ -47,16 +47,16 @@ class CostConstants:
         exchange_code_share: Exchange code on a tile, in bytes for each byte received.
     """
 
-    step_cycles: float = 436.0
+    step_cycles: float = 466.0
     sync_cycles: float = 150.0
-    block_cycles: float = 78.7
-    vector_cycles: float = 3.53
-    copy_cycles: float = 1.46
+    block_cycles: float = 62.6
+    vector_cycles: float = 3.77
+    copy_cycles: float = 1.37
     plan_tolerance: float = 0.02
-    erf_passes: float = 18.6
-    step_code_bytes: float = 300.0
-    fixed_code_bytes: float = 20_000.0
-    exchange_code_share: float = 0.005
+    erf_passes: float = 18.0
+    step_code_bytes: float = 1000.0
+    fixed_code_bytes: float = 11_500.0
+    exchange_code_share: float = 0.03
 
 
 FITTED: Final = CostConstants()
