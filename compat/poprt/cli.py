@@ -1,0 +1,20 @@
+"""`python -m poprt.cli` and `poprt`: `stoker compile` with the IPU as its target."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from compiler import cli
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code; see `compiler.cli`."""
+    return cli.main(arguments, default_target="ipu", program="poprt")
+
+
+def run() -> NoReturn:
+    """As `main`, and ends the process."""
+    cli.run(default_target="ipu", program="poprt")
+
+
+if __name__ == "__main__":
+    run()

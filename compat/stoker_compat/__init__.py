@@ -1,0 +1,29 @@
+"""What the shims share: the warning beside a real SDK."""
+
+import importlib.machinery
+import sys
+import warnings
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parents[1]
+_said: set[str] = set()
+
+
+def warn_beside_real(package: str) -> None:
+    """Warns, once a process, where another package of the name `package` is installed: it is hidden by ours, or hides ours elsewhere."""
+    if package in _said:
+        return
+    _said.add(package)
+    for entry in sys.path:
+        folder = Path(entry or ".").resolve()
+        if folder == _HERE:
+            continue
+        spec = importlib.machinery.PathFinder.find_spec(package, [str(folder)])
+        if spec is not None and spec.origin is not None:
+            warnings.warn(
+                f"'{package}' is Stoker's shim (simulated devices), and another '{package}' is installed at {spec.origin}: "
+                "uninstall stoker-compat to use that one",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return
