@@ -20,13 +20,13 @@ from compiler.convert.converter import Converter, warn_of_no_effect
 from compiler.convert.opset import convert_to_internal, opset_of
 from compiler.convert.options import ConversionOptions, conversion_specs
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
-from compiler.errors import OptionError
+from compiler.errors import CompileError, OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, written_whole
 from compiler.passes import get_pass
 from compiler.progress import Progress, console_on
-from compiler.repository_writer import write_served_version
+from compiler.repository_writer import ServedModel, write_served_versions
 from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
 from compiler.session_options import compiler_options
@@ -94,8 +94,6 @@ def make_plan(job: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()) 
             raise OptionError("model_fusion needs export_popef: True, since fused models run as one executable only")
         if job.get("input_model"):
             raise OptionError("input_model and model_fusion exclude each other: the models to be fused are listed there")
-        if common.model_repository is not None:
-            raise OptionError("model_repository takes executables of one model; copy a fused one there with a config.pbtxt for each model")
     elif common.input_model is None:
         raise OptionError("input_model is missing: give -i MODEL, or a YAML file that names it")
     if (common.model_repository is None) != (common.model_name is None):
@@ -227,11 +225,11 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
             with progress.phase("running with random data"):
                 measured = target.measure(draft)
             report_measurement(measured, out)
-        served = _serve(plan, artefact, converted[0], target) if job.model_repository is not None else None
+        served = _serve(plan, artefact, converted, target) if job.model_repository is not None else []
     if job.export_popef:
         out.write(f"wrote {folder / target.artefact_filename}\n")
-    if served is not None:
-        out.write(f"wrote {served}\n")
+    for version in served:
+        out.write(f"wrote {version}\n")
     _print_summary(artefact, out)
 
 
@@ -268,19 +266,27 @@ def _place(path: Path, *, is_kept: bool) -> Iterator[Path]:
         yield Path(folder) / path.name
 
 
-def _serve(plan: Plan, artefact: Artefact, converted: _Converted, target: Target) -> Path:
+def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], target: Target) -> list[Path]:
+    """Writes what is to be served: the model, or each model of a fused executable under a name of its own."""
     job = plan.job
-    is_batched = bool(artefact.config.get("max_batch_size"))
-    inputs, outputs = served_tensors(converted.source, converted.internal, is_batched=is_batched)
-    return write_served_version(
-        Path(str(job.model_repository)),
-        str(job.model_name),
-        job.model_version,
-        artefact,
-        filename=target.artefact_filename,
-        inputs=inputs,
-        outputs=outputs,
+    name = str(job.model_name)
+    if artefact.parts:
+        models = [
+            _served_model(f"{name}_{part.suffix}", part.config, part.files, each)
+            for part, each in zip(artefact.parts, converted, strict=True)
+        ]
+    elif len(converted) == 1:
+        models = [_served_model(name, artefact.config, {}, converted[0])]
+    else:
+        raise CompileError(f"target '{target.name}' cannot serve the models of a fused executable: leave model_repository out")
+    return write_served_versions(
+        Path(str(job.model_repository)), models, job.model_version, artefact.path, filename=target.artefact_filename
     )
+
+
+def _served_model(name: str, config: Mapping[str, object], files: Mapping[str, str], converted: _Converted) -> ServedModel:
+    inputs, outputs = served_tensors(converted.source, converted.internal, is_batched=bool(config.get("max_batch_size")))
+    return ServedModel(name=name, config=config, inputs=inputs, outputs=outputs, files=files)
 
 
 def _print_summary(artefact: Artefact, out: TextIO) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from compiler.errors import CompileError, OptionError
 from compiler.output_files import new_folder, write_text
 from compiler.pbtxt import Word, print_message, read_message
-from compiler.target import Artefact
 
 CONFIG_NAME = "config.pbtxt"
 #: What servers take for the name of a model's folder.
@@ -38,52 +37,91 @@ class ServedTensor:
     device_datatype: str
 
 
-def write_served_version(
-    repository: Path,
-    name: str,
-    version: int | None,
-    artefact: Artefact,
-    *,
-    filename: str,
-    inputs: Sequence[ServedTensor],
-    outputs: Sequence[ServedTensor],
-) -> Path:
-    """Writes the version and returns its folder.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model as it is to be served.
+
+    Attributes:
+        name: Of its folder in the repository.
+        config: What the target says for config.pbtxt: `backend`, `max_batch_size`, `parameters` and further fields.
+        inputs, outputs: In the order of the model.
+        files: Further text files of the version's folder, by name.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    inputs: Sequence[ServedTensor]
+    outputs: Sequence[ServedTensor]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The fields of its config.pbtxt."""
+        return served_config(self.name, self.config, self.inputs, self.outputs)
+
+
+def write_served_versions(
+    repository: Path, models: Sequence[ServedModel], version: int | None, executable: Path, *, filename: str
+) -> list[Path]:
+    """Writes one version of each of `models`, all with the same number and the same executable, and returns their folders.
+
+    Each version appears whole. All of them are looked at before the first is written, so that none is written where one cannot be.
 
     Args:
         repository: The model repository; made if it is not there.
-        name: Of the model.
+        models: One, or those of a fused executable.
         version: None takes the one above the highest there.
-        artefact: Its file is copied; `config` gives `backend`, `max_batch_size`, `parameters` and further fields of config.pbtxt.
-        filename: What the file is called in the version's folder.
-        inputs: In the order of the model.
-        outputs: In the order of the model.
+        executable: The file to be copied.
+        filename: What it is called in a version's folder.
 
     Raises:
-        OptionError: the name cannot be a model's, or the version exists.
-        CompileError: the config.pbtxt that is there does not agree (the text says how), or nothing can be written.
+        OptionError: a name cannot be a model's, or the version exists.
+        CompileError: a config.pbtxt that is there does not agree (the text says how), or nothing can be written.
     """
-    if not _MODEL_NAME.fullmatch(name):
-        raise OptionError(f"model_name '{name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
-    config = served_config(name, artefact.config, inputs, outputs)
-    folder = repository / name
+    for model in models:
+        if not _MODEL_NAME.fullmatch(model.name):
+            raise OptionError(f"model_name '{model.name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
+    for model in models:
+        folder = repository / model.name
+        _check_agreement(folder / CONFIG_NAME, model)
+        if version is not None and (folder / str(version)).exists():
+            raise _version_exists(folder, version)
+    chosen = version or max((number for model in models for number in _versions(repository / model.name)), default=0) + 1
+    if len(models) == 1:
+        return [_write(repository / models[0].name, models[0], chosen, version is None, executable, filename)]
+    # Parts of one executable keep one number: the server's log and its metrics then say which belong together.
+    return [_write(repository / model.name, model, chosen, False, executable, filename) for model in models]
+
+
+def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, executable: Path, filename: str) -> Path:
+    """Writes the version, or, where somebody wrote that one meanwhile and it `may_count_on`, the next that is free."""
+
+    def fill(draft: Path) -> None:
+        shutil.copyfile(executable, draft / filename)
+        for name, text in model.files.items():
+            (draft / name).write_text(text, encoding="utf-8")
+
     if not folder.exists():
         try:
-            return _new_model(folder, version or 1, artefact.path, filename, config)
+            with new_folder(folder) as draft:
+                (draft / CONFIG_NAME).write_text(print_message(model.message), encoding="utf-8")
+                (draft / str(version)).mkdir()
+                fill(draft / str(version))
+            return folder / str(version)
         except FileExistsError:
-            pass  # somebody else made the model meanwhile: it is looked at like any other
-    _agree_or_write(folder / CONFIG_NAME, config, inputs, outputs)
-    chosen = version or max(_versions(folder), default=0) + 1
+            _check_agreement(folder / CONFIG_NAME, model)  # somebody else made the model meanwhile
+    if not (folder / CONFIG_NAME).exists():
+        write_text(folder / CONFIG_NAME, print_message(model.message))
     while True:
         try:
-            with new_folder(folder / str(chosen)) as draft:
-                shutil.copyfile(artefact.path, draft / filename)
+            with new_folder(folder / str(version)) as draft:
+                fill(draft)
         except FileExistsError:
-            if version is not None:
-                raise OptionError(f"model_version {version}: {folder / str(version)} exists; versions are never overwritten") from None
-            chosen += 1
+            if not may_count_on:
+                raise _version_exists(folder, version) from None
+            version += 1
         else:
-            return folder / str(chosen)
+            return folder / str(version)
 
 
 def served_config(
@@ -149,27 +187,25 @@ def _last(entry: Mapping[str, Sequence[Any]], field: str) -> Any:
     return values[-1] if values else None
 
 
-def _new_model(folder: Path, version: int, executable: Path, filename: str, config: Mapping[str, Any]) -> Path:
-    with new_folder(folder) as draft:
-        (draft / CONFIG_NAME).write_text(print_message(config), encoding="utf-8")
-        (draft / str(version)).mkdir()
-        shutil.copyfile(executable, draft / str(version) / filename)
-    return folder / str(version)
+def _version_exists(folder: Path, version: int) -> OptionError:
+    return OptionError(f"model_version {version}: {folder / str(version)} exists; versions are never overwritten")
 
 
-def _agree_or_write(path: Path, config: Mapping[str, Any], inputs: Sequence[ServedTensor], outputs: Sequence[ServedTensor]) -> None:
+def _check_agreement(path: Path, model: ServedModel) -> None:
+    """Compares the config.pbtxt at `path`, if there is one, with what `model` needs."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        write_text(path, print_message(config))
         return
     except (OSError, UnicodeDecodeError) as error:
         raise CompileError(f"cannot read {path}: {error}") from None
-    found = differences(read_message(text, str(path)), config, [*inputs, *outputs])
+    found = differences(read_message(text, str(path)), model.message, [*model.inputs, *model.outputs])
     if found:
         listed = "\n".join(f"  {each}" for each in found)
         raise CompileError(f"{path} does not agree with the compiled model:\n{listed}\nchange it, or give the model another name")
 
 
 def _versions(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
     return [int(each.name) for each in folder.iterdir() if each.is_dir() and each.name.isdecimal() and each.name.isascii()]

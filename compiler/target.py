@@ -34,6 +34,21 @@ class SourceModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPart:
+    """What serving one of the models of a fused executable needs to know.
+
+    Attributes:
+        suffix: Told from the other parts by it: the served model is called `<model_name>_<suffix>`.
+        config: As `Artefact.config`, with the parameters that select this part.
+        files: Further text files of a version's folder, by name.
+    """
+
+    suffix: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
     """A compiled model on disk.
 
@@ -41,11 +56,13 @@ class Artefact:
         path: The file.
         summary: What `--show` and a served config say of it: device, batch, memory, estimated latency and throughput.
         config: Fields for config.pbtxt that only the target knows: `backend`, `max_batch_size`, `parameters`.
+        parts: Of a fused executable, one for each of its models, in order; they are served instead of the whole.
     """
 
     path: Path
     summary: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
+    parts: Sequence[ServedPart] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,11 @@ Weights and code of all models are on the device all the time, as are their stre
 since only one runs at a time.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from backends.ipu.compile.constants import FITTED
 from backends.ipu.compile.memory import check_fit
 from backends.ipu.compile.streams import INDEX_ANCHOR
 from backends.ipu.compile.sub_graph import CompiledGraph
@@ -63,6 +65,8 @@ def _together(accounts: Sequence[MemoryAccount], names: Sequence[str], hardware:
         key: busiest.by_category.get(key, 0) if key in _SHARED else sum(each.by_category.get(key, 0) for each in accounts)
         for key in categories
     }
+    # Runtime support and vertex code are on a tile once, however many models it runs.
+    merged["code"] = merged.get("code", 0) - (len(accounts) - 1) * math.ceil(FITTED.fixed_code_bytes)
     io_tile_bytes = sum(each.tile_bytes[-1] for each in accounts) if io_tiles else 0
     tile_bytes = (sum(merged.values()),) * (hardware.tiles - io_tiles) + (io_tile_bytes,) * io_tiles
     together = replace(busiest, by_category=merged, total_bytes=sum(tile_bytes), tile_bytes=tile_bytes)

@@ -80,7 +80,18 @@ def index_anchor() -> Anchor:
 
 
 def batch_size(inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], axis: int) -> int:
-    """Rows that all inputs have in dimension `axis` and all outputs have too; 0 where there is no such number."""
-    shapes = (*inputs, *outputs)
-    sizes = {shape[axis] if axis < len(shape) else 0 for shape in shapes}
-    return sizes.pop() if len(sizes) == 1 else 0
+    """Rows of one micro-batch: the size that dimension `axis` has in every output and in one input at least; 0 where there is none.
+
+    An input without it, such as a scalar or a table, is the same for all rows.
+    """
+    sizes = _sizes(outputs, axis)
+    return sizes.pop() if len(sizes) == 1 and sizes <= _sizes(inputs, axis) else 0
+
+
+def is_batched(inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], axis: int) -> bool:
+    """Whether every stream has the rows, so that whoever serves the model may let requests share a call."""
+    return batch_size(inputs, outputs, axis) > 0 and len(_sizes([*inputs, *outputs], axis)) == 1
+
+
+def _sizes(shapes: Sequence[Sequence[int]], axis: int) -> set[int]:
+    return {shape[axis] if axis < len(shape) else 0 for shape in shapes}

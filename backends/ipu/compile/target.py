@@ -1,14 +1,22 @@
 """The IPU as a target of the compiler: `stoker compile --target ipu`."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from backends.ipu.compile.assemble import CompiledModel
 from backends.ipu.compile.engine_cache import compile_into
-from backends.ipu.program import StaticProgram
+from backends.ipu.compile.streams import batch_size, is_batched
+from backends.ipu.popef.schema import Anchor
+from backends.ipu.program import SubGraph
 from backends.ipu.timing import step_timing
 from compiler.options import CompilerOptions
-from compiler.target import Artefact, SourceModel, Target
+from compiler.target import Artefact, ServedPart, SourceModel, Target
+
+#: config.pbtxt parameter that selects one model of a fused executable, by its index.
+SUB_GRAPH_PARAMETER = "sub_graph"
+#: File beside an executable that maps its anchors to the names clients use.
+NAME_MAP_FILENAME = "name_map.json"
 
 
 class IpuTarget(Target):
@@ -25,7 +33,10 @@ class IpuTarget(Target):
             CompileError: see `compile_sources`; or the file cannot be written.
         """
         compiled = compile_into(sources, options, path)
-        return Artefact(path=path, summary=summarise(compiled), config=served_config(compiled.program))
+        served = [served_part(compiled, at, options.batch_axis) for at in range(len(sources))]
+        if len(sources) == 1:
+            return Artefact(path=path, summary=summarise(compiled), config=served[0].config)
+        return Artefact(path=path, summary=summarise(compiled), parts=served)
 
 
 def summarise(compiled: CompiledModel) -> Mapping[str, object]:
@@ -33,24 +44,55 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
     program = compiled.program
     fullest = max(program.memory, key=lambda each: sum(each.by_category.values()), default=None)
     timings = {graph.name: step_timing(program, graph.index) for graph in program.graphs}
+    axis = max(program.batch_axis, 0)
+    rows = {graph.name: batch_size(*_stream_shapes(compiled, graph), axis) for graph in program.graphs}
+    calls = program.batches_per_step * program.replication_factor
     return {
         "device": f"simulated IPU, {program.system} (ipu{program.ipu_version})",
         "executable": compiled.metadata.executable,
         "precision": program.attributes.get("precision", ""),
         "num_ipus": program.num_ipus,
         "replication_factor": program.replication_factor,
-        "micro_batch_size": program.micro_batch_size,
+        "micro_batch_size": program.micro_batch_size if len(set(rows.values())) == 1 else rows,
         "batches_per_step": program.batches_per_step,
         "tile_bytes": sum(fullest.by_category.values()) if fullest else 0,
         "tile_capacity_bytes": fullest.capacity_bytes if fullest else 0,
         "weight_bytes": program.weight_bytes,
         "code_bytes": program.code_bytes,
         "modelled_latency_ms": {name: 1e3 * timing.latency_s for name, timing in timings.items()},
-        "modelled_rows_per_s": {name: timing.rows_per_s for name, timing in timings.items()},
+        "modelled_rows_per_s": {name: max(rows[name], 1) * calls / timing.period_s for name, timing in timings.items()},
     }
 
 
-def served_config(program: StaticProgram) -> Mapping[str, object]:
-    """What config.pbtxt must say of it: the rows that one call of the main program takes are the most a batch can have."""
-    rows = program.micro_batch_size * program.batches_per_step * program.replication_factor
-    return {"backend": "poplar", "max_batch_size": rows, "parameters": {}}
+def served_part(compiled: CompiledModel, at: int, batch_axis: int) -> ServedPart:
+    """How model number `at` of the executable is served.
+
+    The rows that one call of the main program takes are the most a batch can have. Servers batch along dimension 0, all tensors at once: a
+    model whose batch is elsewhere, or that has an input without it, is served as it is.
+    """
+    program = compiled.program
+    graph = program.graphs[at]
+    inputs, outputs = _stream_shapes(compiled, graph)
+    rows = batch_size(inputs, outputs, 0) if batch_axis == 0 and is_batched(inputs, outputs, 0) else 0
+    config: dict[str, object] = {
+        "backend": "poplar",
+        "max_batch_size": rows * program.batches_per_step * program.replication_factor,
+        "parameters": {},
+    }
+    if len(program.graphs) == 1:
+        return ServedPart(suffix=graph.name, config=config)
+    # Clients know the tensors by their names in the model; the streams of a fused executable have others.
+    names = {each.anchor: each.tensor for each in (*graph.inputs, *graph.outputs)}
+    config["parameters"] = {SUB_GRAPH_PARAMETER: str(graph.index)}
+    return ServedPart(suffix=graph.name, config=config, files={NAME_MAP_FILENAME: json.dumps(names, indent=2) + "\n"})
+
+
+def _stream_shapes(compiled: CompiledModel, graph: SubGraph) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Of its inputs and its outputs, in one micro-batch of one replica."""
+    shapes = {anchor.name: _micro_batch_shape(anchor) for anchor in compiled.metadata.anchors}
+    return [shapes[each.anchor] for each in graph.inputs], [shapes[each.anchor] for each in graph.outputs]
+
+
+def _micro_batch_shape(anchor: Anchor) -> tuple[int, ...]:
+    shape = tuple(anchor.tensor_info.shape)
+    return shape[1:] if anchor.is_per_replica else shape

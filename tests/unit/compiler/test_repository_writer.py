@@ -12,7 +12,7 @@ import compiler.repository_writer
 from compiler.errors import CompileError, OptionError
 from compiler.output_files import make_folder, new_folder, written_whole
 from compiler.pbtxt import Word, print_message, read_message
-from compiler.repository_writer import ServedTensor, write_served_version
+from compiler.repository_writer import ServedModel, ServedTensor, write_served_versions
 from compiler.served_tensors import served_tensors
 from compiler.target import Artefact
 from server.config.pbtxt import parse_pbtxt
@@ -31,7 +31,9 @@ def artefact(tmp_path: Path) -> Artefact:
 
 
 def write(repository: Path, artefact: Artefact, version: int | None = None, name: str = "digits") -> Path:
-    return write_served_version(repository, name, version, artefact, filename="executable.popef", inputs=[IMAGE], outputs=[SCORES])
+    model = ServedModel(name=name, config=artefact.config, inputs=[IMAGE], outputs=[SCORES])
+    (path,) = write_served_versions(repository, [model], version, artefact.path, filename="executable.popef")
+    return path
 
 
 def names(folder: Path) -> list[str]:
@@ -74,6 +76,32 @@ def test_a_version_that_appears_meanwhile_is_stepped_over(tmp_path: Path, artefa
     write(tmp_path, artefact)
     monkeypatch.setattr(compiler.repository_writer, "_versions", lambda _folder: [1])
     assert write(tmp_path, artefact).name == "3"
+
+
+def parts(*, at: str = "1") -> list[ServedModel]:
+    """The models of a fused executable."""
+    settings = [{**CONFIG, "parameters": {"sub_graph": str(each)}} for each in (0, 1)]
+    return [
+        ServedModel(name=f"m_graph{each}", config=config, inputs=[IMAGE], outputs=[SCORES], files={"name_map.json": f'{{"{at}": "image"}}'})
+        for each, config in enumerate(settings)
+    ]
+
+
+def test_the_models_of_one_executable_get_one_version_number(tmp_path: Path, artefact: Artefact) -> None:
+    (tmp_path / "m_graph1" / "6").mkdir(parents=True)
+    written = write_served_versions(tmp_path, parts(), None, artefact.path, filename="executable.popef")
+    assert written == [tmp_path / "m_graph0" / "7", tmp_path / "m_graph1" / "7"]
+    assert {path.name for path in written[0].iterdir()} == {"executable.popef", "name_map.json"}
+    assert (written[1] / "name_map.json").read_text() == '{"1": "image"}'
+    assert 'key: "sub_graph" value {   string_value: "1" }' in (tmp_path / "m_graph1" / "config.pbtxt").read_text()
+
+
+def test_no_model_is_written_where_one_of_them_cannot_be(tmp_path: Path, artefact: Artefact) -> None:
+    (tmp_path / "m_graph1").mkdir()
+    (tmp_path / "m_graph1" / "config.pbtxt").write_text('name: "m_graph1"\nbackend: "poplar"\nmax_batch_size: 5\n')
+    with pytest.raises(CompileError, match="max_batch_size is 5, the new version needs 32"):
+        write_served_versions(tmp_path, parts(), None, artefact.path, filename="executable.popef")
+    assert names(tmp_path) == ["draft", "m_graph1", "m_graph1/config.pbtxt"]
 
 
 def test_a_model_without_config_gets_one(tmp_path: Path, artefact: Artefact) -> None:

@@ -1,5 +1,7 @@
 """From converted models to PopEF files and back."""
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,7 @@ import onnx
 import pytest
 
 from backends.ipu.compile.compiler import as_source, compile_and_export, compile_model, compile_program
+from backends.ipu.compile.constants import FITTED
 from backends.ipu.compile.memory import OutOfTileMemory
 from backends.ipu.compile.target import IpuTarget
 from backends.ipu.opaques import COMPILATION, HOST_CONCAT, MODEL_FUSION, NOTES, PACKING, FusionMap, HostConcat, load_facts
@@ -147,6 +150,8 @@ def test_memory_of_fused_models_adds_up_where_they_do_not_take_turns() -> None:
     assert three["weights"] == 3 * one["weights"] > 0
     assert three["activations"] == one["activations"] > 0
     assert fused.memory[0].tile_bytes[0] == sum(three.values())
+    # The support code that every program has is there once.
+    assert one["code"] < three["code"] == 3 * one["code"] - 2 * math.ceil(FITTED.fixed_code_bytes)
     assert fused.weight_bytes == 3 * alone.weight_bytes
 
 
@@ -279,3 +284,31 @@ def test_the_wanted_outputs_are_the_anchors(tmp_path) -> None:
 
 def _is_output(anchor: Anchor) -> bool:
     return anchor.type is TensorType.OUTPUT
+
+
+SIDE_INPUTS = "g (float[4,3] x, float scale, float[9,3] table) => (float[4,3] y) { t = ReduceSum(table) p = Mul(x, scale) y = Add(p, t) }"
+
+
+def test_rows_are_those_of_the_outputs_though_an_input_has_none(tmp_path) -> None:
+    artefact = export(tmp_path, parse(SIDE_INPUTS))
+    program = read(artefact.path).program()
+    assert (program.micro_batch_size, program.batch_axis) == (4, 0)
+    assert artefact.config["max_batch_size"] == 0  # servers would have to batch the table, too
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_servers_batch_along_the_first_dimension_only(tmp_path, axis: int) -> None:
+    artefact = export(tmp_path, parse("g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }"), batch_axis=axis)
+    assert artefact.config["max_batch_size"] == (0 if axis else 2)
+
+
+def test_each_fused_model_is_served_by_itself_under_its_tensors_names(tmp_path) -> None:
+    two_rows = parse("b (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
+    four_rows = parse("a (float[4,3] x, float[4,3] z) => (float[4,3] y) { y = Add(x, z) }")
+    artefact = export(tmp_path, two_rows, four_rows, batches_per_step=2)
+    assert artefact.config == {}
+    assert [part.suffix for part in artefact.parts] == ["graph0", "graph1"]
+    assert [part.config["max_batch_size"] for part in artefact.parts] == [4, 8]
+    assert [part.config["parameters"] for part in artefact.parts] == [{"sub_graph": "0"}, {"sub_graph": "1"}]
+    assert json.loads(artefact.parts[1].files["name_map.json"]) == {"graph1/stream0": "x", "graph1/stream1": "z", "graph1/y": "y"}
+    assert artefact.summary["micro_batch_size"] == {"graph0": 2, "graph1": 4}
