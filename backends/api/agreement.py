@@ -10,8 +10,8 @@ from backends.api.model import VARIABLE, FileTensor, ModelSignature, TensorSpec
 def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> Iterator[Misfit]:
     """Everything in which `signature` and the tensors of the file that is to serve it contradict each other.
 
-    Names, datatypes, ranks and fixed sizes must agree; where the file leaves a size open the signature may fix it, never the reverse.
-    Every input the file needs must be in the signature; outputs may be left out. With max_batch_size n the first dimension of every
+    Names, datatypes (the file's own, or one that the backend casts it to), ranks and fixed sizes must agree; where the file leaves a size
+    open the signature may fix it, never the reverse. Every input the file needs must be in the signature; outputs may be left out. With max_batch_size n the first dimension of every
     file tensor is the batch: open, or fixed to exactly n, and then the device always computes n rows. Any other fixed size could not
     take what the signature allows.
     """
@@ -60,7 +60,7 @@ class _Pair:
     max_batch_size: int
 
     def disagreements(self) -> Iterator[Misfit]:
-        if self.spec.datatype is not self.tensor.datatype:
+        if self.spec.datatype not in (self.tensor.datatype, *self.tensor.casts):
             yield Misfit(
                 f"{self.at}.data_type",
                 f"{self.name} is {self.spec.datatype.config_name} in the configuration "

@@ -74,12 +74,14 @@ class FileTensor:
         datatype: Element type.
         shape: Full shape including any batch dimension, -1 where the file leaves it open; None where the file tells no rank.
         optional: Whether the file gives a default for it.
+        casts: Further element types in which it may be served: the backend converts at the border.
     """
 
     name: str
     datatype: DataType
     shape: tuple[int, ...] | None
     optional: bool = False
+    casts: tuple[DataType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class TensorCompleter:
         in_file = known.datatype.config_name
         if tensor.data_type == pb.TYPE_INVALID:
             tensor.data_type = pb.DataType.Value(in_file)  # type: ignore[assignment] # the stubs want an instance no value is of
-        elif pb.DataType.Name(tensor.data_type) != in_file:
+        elif pb.DataType.Name(tensor.data_type) not in (in_file, *(each.config_name for each in known.casts)):
             written = pb.DataType.Name(tensor.data_type)
             self.report.error(f"{at}.data_type", f"tensor '{tensor.name}': the config says {written}, the model file has {in_file}")
         if isinstance(tensor, pb.ModelInput):
