@@ -123,7 +123,7 @@ def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: Co
         batches_per_step=options.batches_per_step,
         micro_batch_size=micro_batch,
         batch_axis=options.batch_axis if micro_batch else -1,
-        memory=one if len(plans) == 1 else fused_memory(graphs, hardware=hardware, io_tiles=options.num_io_tiles),
+        memory=one if len(plans) == 1 else fused_memory(graphs, io_tiles=options.num_io_tiles),
         pipeline_stages=max(plan.pipeline_stages for plan in plans),
         code_bytes=sum(plan.code_bytes for plan in plans),
         weight_bytes=sum(plan.weight_bytes for plan in plans),

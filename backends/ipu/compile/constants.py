@@ -55,7 +55,7 @@ class CostConstants:
     plan_tolerance: float = 0.02
     erf_passes: float = 18.0
     step_code_bytes: float = 1000.0
-    fixed_code_bytes: float = 11_500.0
+    fixed_code_bytes: float = 14_000.0
     exchange_code_share: float = 0.03
 
 

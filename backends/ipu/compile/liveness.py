@@ -7,55 +7,86 @@ nobody needs any more (as PopART's in-placing does). A storage lives from the po
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
+
+from backends.ipu.compile.tile_map import TileBytes, TileSpan
 
 
 @dataclass(slots=True)
 class Storage:
-    """A region: bytes on the fullest tile, and the first and last point at which it lives."""
+    """A region: its place, and the first and last point at which it lives."""
 
     name: str
-    tile_bytes: int
+    span: TileSpan
     first: int
     last: int
 
 
 @dataclass(frozen=True, slots=True)
+class Temporary:
+    """What one point needs beside the storages: so many bytes on each of the first `tiles` tiles, for `owner`."""
+
+    owner: str
+    tile_bytes: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
 class Peak:
-    """The fullest moment.
+    """The fullest moment of the fullest tile.
 
     Attributes:
-        live_bytes, temporary_bytes: Then, on the fullest tile.
-        holders: What is alive then, largest first, with the temporary data of the node that runs.
+        tile: Its number.
+        live_bytes, temporary_bytes: Then, there.
+        holders: What is alive then and lies there, with the temporary data of the node that runs; most first.
+        most: Of each tile, at its own fullest moment, what lives there, temporary data and what is always there.
     """
 
-    live_bytes: int = 0
-    temporary_bytes: int = 0
-    holders: tuple[tuple[str, int], ...] = ()
+    tile: int
+    live_bytes: int
+    temporary_bytes: int
+    holders: tuple[tuple[str, int], ...]
+    most: TileBytes
 
 
-def peak(storages: Sequence[Storage], temporaries: Sequence[int], owners: Sequence[str]) -> Peak:
-    """The point at which `storages` and `temporaries` together take most.
+def peak(storages: Sequence[Storage], temporaries: Sequence[Temporary], resident: TileBytes) -> Peak:
+    """The point and the tile at which `storages`, `temporaries` and `resident` together take most.
 
     Args:
         storages: All regions of one IPU.
-        temporaries: Bytes of temporary data at each point.
-        owners: What runs at each point, for `holders`.
+        temporaries: Of each point.
+        resident: What each tile holds all the time, `[tiles]`.
     """
-    if not temporaries:
-        return Peak()
-    change = [0] * (len(temporaries) + 1)
+    points = max(len(temporaries), 1)
+    begin: list[list[Storage]] = [[] for _ in range(points + 1)]
+    end: list[list[Storage]] = [[] for _ in range(points + 1)]
     for each in storages:
-        change[min(each.first, len(temporaries))] += each.tile_bytes
-        change[min(each.last + 1, len(temporaries))] -= each.tile_bytes
-    live, most, at, live_then = 0, -1, 0, 0
-    for point, temporary in enumerate(temporaries):
-        live += change[point]
-        if live + temporary > most:
-            most, at, live_then = live + temporary, point, live
-    holders = [(f"tensor '{each.name}'", each.tile_bytes) for each in storages if each.first <= at <= each.last]
-    holders.append((f"temporary data of {owners[at]}", temporaries[at]))
-    return Peak(live_then, temporaries[at], tuple(sorted(holders, key=lambda item: -item[1])))
+        begin[min(each.first, points - 1)].append(each)
+        end[min(each.last + 1, points)].append(each)
+    now = resident.copy()
+    most = resident.copy()
+    highest, at, tile, live_bytes, temporary_bytes = -1, 0, 0, 0, 0
+    for point in range(points):
+        for each in end[point]:
+            each.span.put(now, -1)
+        for each in begin[point]:
+            each.span.put(now)
+        temporary = temporaries[point] if temporaries else Temporary("", 0, 0)
+        now[: temporary.tiles] += temporary.tile_bytes
+        np.maximum(most, now, out=most)
+        fullest = int(np.argmax(now))
+        if now[fullest] > highest:
+            highest, at, tile = int(now[fullest]), point, fullest
+            temporary_bytes = temporary.tile_bytes if fullest < temporary.tiles else 0
+            live_bytes = highest - temporary_bytes - int(resident[fullest])
+        now[: temporary.tiles] -= temporary.tile_bytes
+    tiles = len(resident)
+    alive = (each for each in storages if min(each.first, points - 1) <= at <= each.last)
+    holders = [(f"tensor '{each.name}'", each.span.on_tile(tile, tiles)) for each in alive]
+    if temporaries:
+        holders.append((f"temporary data of {temporaries[at].owner}", temporary_bytes))
+    return Peak(tile, live_bytes, temporary_bytes, tuple(sorted(holders, key=lambda item: -item[1])), most)
 
 
 class Aliases:

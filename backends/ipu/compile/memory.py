@@ -1,11 +1,18 @@
-"""Memory of the tiles over the schedule: what lives always, what lives now, and where it does not fit."""
+"""Memory accounts: those of several models together, and where one does not fit."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from backends.ipu.compile.constants import FITTED
 from backends.ipu.program import MemoryAccount
 from compiler.errors import CompileError
 
 _TOP = 5
+#: What only the model that runs takes; every other category is there for all models of a fused program.
+_SHARED = frozenset({"activations", "temporary"})
 
 
 class OutOfTileMemory(CompileError):
@@ -65,3 +72,56 @@ def check_fit(account: MemoryAccount, *, name: str, holders: Sequence[tuple[str,
         by_category=account.by_category if is_compute_tile else {"stream buffers": need},
         holders=holders if is_compute_tile else [("stream buffers on an IO tile", need)],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPart:
+    """One model of a fused program: its name, and its account of each IPU it runs on."""
+
+    name: str
+    memory: Sequence[MemoryAccount]
+
+
+def fused_accounts(parts: Sequence[FusedPart], *, io_tiles: int) -> Iterator[tuple[MemoryAccount, list[tuple[str, int]]]]:
+    """The account of each IPU with all models on it, and what holds its memory, most first.
+
+    Weights, code and stream buffers of all models are there all the time; activations and temporary data only of the one that runs.
+    The models' fullest tiles are taken to be the same one; the others are estimated by what they hold in all.
+    """
+    accounts: dict[int, list[tuple[str, MemoryAccount]]] = {}
+    for part in parts:
+        for each in part.memory:
+            accounts.setdefault(each.ipu, []).append((part.name, each))
+    for ipu in sorted(accounts):
+        yield _together(accounts[ipu], io_tiles)
+
+
+def _together(named: Sequence[tuple[str, MemoryAccount]], io_tiles: int) -> tuple[MemoryAccount, list[tuple[str, int]]]:
+    accounts = [account for _, account in named]
+    # The moment counts at which one model's activations and temporary data take most, not the largest of each.
+    busiest = max(accounts, key=_passing)
+    keys = list(dict.fromkeys(key for each in accounts for key in each.by_category))
+    merged = {
+        key: busiest.by_category.get(key, 0) if key in _SHARED else sum(each.by_category.get(key, 0) for each in accounts) for key in keys
+    }
+    # Runtime support and vertex code are on a tile once, however many models it runs.
+    again = (len(accounts) - 1) * math.ceil(FITTED.fixed_code_bytes)
+    merged["code"] = merged.get("code", 0) - again
+    most = sum(merged.values())
+    summed = np.sum([each.tile_bytes for each in accounts], axis=0)
+    computing = summed[: len(summed) - io_tiles]
+    never_at_once = again + sum(_passing(each) for each in accounts) - _passing(busiest)
+    computing = np.clip(computing - never_at_once, 0, most)
+    computing[int(np.argmax(computing))] = most
+    tile_bytes = tuple(int(each) for each in (*computing, *summed[len(summed) - io_tiles :]))
+    holders = [
+        (f"{key} of model '{name}'", account.by_category.get(key, 0)) for name, account in named for key in keys if key not in _SHARED
+    ]
+    holders += [(f"{key} of the model that runs", merged.get(key, 0)) for key in sorted(_SHARED)]
+    together = replace(busiest, by_category=merged, total_bytes=sum(tile_bytes), tile_bytes=tile_bytes)
+    return together, sorted((each for each in holders if each[1]), key=lambda item: -item[1])
+
+
+def _passing(account: MemoryAccount) -> int:
+    """Bytes on the fullest tile that are there only while the model runs."""
+    return sum(account.by_category.get(key, 0) for key in _SHARED)

@@ -35,6 +35,7 @@ class GraphPlan:
         memory: One account an IPU.
         code_bytes, weight_bytes: What loading it moves over the host link.
         pipeline_stages: 1 where it is not pipelined.
+        holders: For each IPU what takes memory on its fullest tile, with its bytes there, most first.
     """
 
     steps: tuple[Step, ...]
@@ -42,6 +43,7 @@ class GraphPlan:
     code_bytes: int
     weight_bytes: int
     pipeline_stages: int
+    holders: tuple[tuple[tuple[str, int], ...], ...] = ()
 
 
 def plan_graph(
@@ -54,10 +56,9 @@ def plan_graph(
         CompileError: a tensor has no static shape, or a sharding number makes no sense.
         OptionError: the options leave no tiles, or name no memory proportion in (0, 1].
     """
-    planner = _Planner(model, hardware, options, name, constants)
-    plan = planner.plan()
-    for account, residency in zip(plan.memory, planner.residencies, strict=True):
-        check_fit(account, name=name, holders=residency.holders())
+    plan = survey_graph(model, hardware=hardware, options=options, name=name, constants=constants)
+    for account, holders in zip(plan.memory, plan.holders, strict=True):
+        check_fit(account, name=name, holders=holders)
     return plan
 
 
@@ -110,13 +111,11 @@ class _Planner:
         residencies = self.residencies
         return GraphPlan(
             steps=tuple(self._steps),
-            memory=tuple(
-                each.account(tiles_per_ipu=self._tiles_per_ipu, capacity_bytes=self._hardware.tile_memory_bytes, constants=self._constants)
-                for each in residencies
-            ),
-            code_bytes=sum(each.code_bytes for each in residencies) * self._tiles,
-            weight_bytes=sum(each.weight_bytes for each in residencies) * self._tiles,
+            memory=tuple(each.account(capacity_bytes=self._hardware.tile_memory_bytes) for each in residencies),
+            code_bytes=sum(each.code_bytes for each in residencies),
+            weight_bytes=sum(each.weight_bytes for each in residencies),
             pipeline_stages=len(stages) if self._options.enable_pipelining else 1,
+            holders=tuple(tuple(each.holders()) for each in residencies),
         )
 
     @property
@@ -175,7 +174,9 @@ class _Planner:
         return self._facts[value]
 
     def _residency(self, ipu: int) -> Residency:
-        return self._residencies.setdefault(ipu, Residency(ipu, self._tiles))
+        if ipu not in self._residencies:
+            self._residencies[ipu] = Residency(ipu, tiles=self._tiles, io_tiles=self._options.num_io_tiles, constants=self._constants)
+        return self._residencies[ipu]
 
     def _bring(self, value: ir.Value, residency: Residency, stage: int, where: str) -> None:
         """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link."""

@@ -16,10 +16,8 @@ from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import Binding, SubGraph
 from compiler.errors import OptionError
 from compiler.options import CompilerOptions
+from compiler.precision.representation import float8_nodes
 from compiler.target import SourceModel
-
-_FLOAT8 = (ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledGraph:
@@ -30,7 +28,7 @@ class CompiledGraph:
         inputs, outputs: The anchors of its streams, with the tensors' names in the model beside them.
         weights: Anchors of streamed weights, and their values.
         plan: Its schedule and memory.
-        precision: `fp32`, `fp16` or `fp8`: the narrowest that it computes or stores in.
+        precision: `fp32`, `fp16`, `fp8` or `fp8_weight`.
         micro_batch_size: 0 where the model has no batch dimension.
         notes: What passes left for the runtime: the converted model's metadata.
     """
@@ -56,7 +54,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     check_supported(model, hardware)
     check_output_shapes(model)
     notes = {key: value for key, value in model.metadata_props.items() if value}
-    precision = _precision(model)
+    precision = graph_precision(model)
     plan = plan_graph(model, hardware=hardware, options=options, name=source.name)
     inputs = _in_order(model.graph.inputs, source)
     outputs = list(model.graph.outputs)
@@ -97,11 +95,13 @@ def _in_order(inputs: Sequence[ir.Value], source: SourceModel) -> list[ir.Value]
     return sorted(inputs, key=lambda value: place.get(value.name or "", len(place)))
 
 
-def _precision(model: ir.Model) -> str:
+def graph_precision(model: ir.Model) -> str:
+    """The narrowest that `model` computes in: `fp32`, `fp16` or `fp8`; `fp8_weight` where eight bits are only stored."""
+    uses = [use for _, use in float8_nodes(model)]
+    if uses:
+        return "fp8" if any(use.computes for use in uses) else "fp8_weight"
     dtypes = {value.dtype for graph in (model.graph, *model.graph.subgraphs()) for value in graph.initializers.values()}
     dtypes |= {output.dtype for node in ir.traversal.RecursiveGraphIterator(model.graph) for output in node.outputs}
-    if any(dtype in dtypes for dtype in _FLOAT8):
-        return "fp8"
     return "fp16" if ir.DataType.FLOAT16 in dtypes else "fp32"
 
 

@@ -38,12 +38,12 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
     _drop_overridable_inputs(graph_model.graph)
     _check_shapes("input", graph_model.graph.inputs)
     ir_passes.RemoveUnusedNodesPass()(graph_model)
-    _infer(graph_model)
+    infer_types(graph_model)
     if any(value.shape is None or not value.shape.is_static() for value in _outputs(graph_model)):
         # Sizes may be computed from shapes; folding that arithmetic makes them known. Decoded weights stay as they are stored.
         optimizer.fold_constants(graph_model, onnx_shape_inference=True, should_fold=_may_be_folded)
         ir_passes.RemoveUnusedNodesPass()(graph_model)
-        _infer(graph_model)
+        infer_types(graph_model)
     return graph_model
 
 
@@ -83,7 +83,7 @@ def _drop_overridable_inputs(graph: ir.Graph) -> None:
     graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
 
 
-def _infer(model: ir.Model) -> None:
+def infer_types(model: ir.Model) -> None:
     """Infers through ONNX Runtime's own operators too, of which each may need the ones before it."""
     infer_shapes(model)
     waiting = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == "com.microsoft"]
