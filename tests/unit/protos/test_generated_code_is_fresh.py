@@ -11,7 +11,8 @@ FOLDERS = ("server/pb", "clients/python/stoker_client/_pb", "backends/ipu/popef/
 
 
 def generated(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): path.read_text() for folder in FOLDERS for path in sorted((root / folder).glob("*.py*"))}
+    paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py*")) if path.suffix in (".py", ".pyi")]
+    return {str(path.relative_to(root)): path.read_text() for path in paths}
 
 
 @pytest.mark.skipif(not (ROOT / ".venv-protos").exists(), reason="no .venv-protos here (scripts/generate_protos makes it)")
