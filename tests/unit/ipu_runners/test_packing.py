@@ -1,5 +1,7 @@
 """Packs are formed by three algorithms and three limits; nothing is lost, nothing overlaps, the order stays."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +129,7 @@ def test_every_item_is_in_one_pack_in_order_and_without_overlap(algorithm, rows,
         spans = sorted((placed.starts[0], placed.starts[0] + placed.lengths[0]) for placed in pack.items)
         assert spans[0][0] >= 0
         assert spans[-1][1] <= rows * row_length
-        for (_, end), (start, _) in zip(spans, spans[1:], strict=False):
+        for (_, end), (start, _) in itertools.pairwise(spans):
             assert start >= end + (gap if start // row_length == end // row_length and end % row_length else 0)
         if algorithm is not PackAlgorithm.end_to_end:
             assert all(start // row_length == (end - 1) // row_length for start, end in spans)
