@@ -7,7 +7,7 @@ CLIENTS_STAMP = .venv-clients/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
 
-.PHONY: help setup serve test unit check format clients-env protos bench clean
+.PHONY: help setup serve test unit check format clients-env protos samples bench clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ $(PROTOS_STAMP):
 
 protos: $(PROTOS_STAMP)  ## Generate the message code from proto/
 	scripts/generate_protos
+
+samples: setup  ## Rebuild the compiled sample models; a test compares them with the committed ones
+	.venv/bin/python examples/digits/compile_ipu.py
 
 test: setup clients-env $(PROTOS_STAMP)  ## Run the unit and protocol tests
 	.venv/bin/pytest
