@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import onnx
-from rich.table import Table
 
-from compiler.check import compare_models, error_table
+from compiler.accuracy import check, report_drift, report_layers, show_models
 from compiler.convert.converter import Converter, warn_of_no_effect
-from compiler.convert.opset import convert_to_internal, opset_of
 from compiler.convert.options import ConversionOptions, conversion_specs
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.errors import CompileError, OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, written_whole
-from compiler.passes import get_pass
-from compiler.progress import Progress, console_on
+from compiler.progress import Progress
 from compiler.repository_writer import ServedModel, write_served_versions
 from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
@@ -33,9 +30,6 @@ from compiler.session_options import compiler_options
 from compiler.target import Artefact, SourceModel, Target
 
 logger = logging.getLogger(__name__)
-
-#: Every supported ONNX Runtime runs models up to this opset; newer ones are compared in the form that the passes start from.
-RUNNABLE_OPSET = 22
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,8 +115,8 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         for model, name in zip(plan.models, names, strict=True)
     ]
     converted = [_convert(*each, progress) for each in zip(plan.models, converters, names, strict=True)]
-    for model, each in zip(plan.models, converted, strict=True):
-        _show(model, each, progress, out)
+    for model, each, name in zip(plan.models, converted, names, strict=True):
+        _show(model, each, folder / name, progress, out)
     # Made before anything is compiled, since an operator may have no form at the opset asked for; written when all has gone well.
     output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
     if job.export_popef or job.run or job.model_repository is not None:
@@ -186,29 +180,16 @@ def _read(job: JobOptions) -> onnx.ModelProto:
     return read_onnx(str(job.input_model))
 
 
-def _show(model: ModelJob, converted: _Converted, progress: Progress, out: TextIO) -> None:
-    options = model.conversion
-    title = str(model.job.input_model)
-    console = console_on(out)
-    if options.show:
-        out.write(f"{title} as it is written:\n")
-        get_pass("model_io_info_stat", console=console)(converted.source)
-        out.write(f"{title}, converted:\n")
-        get_pass("model_overview", console=console)(converted.internal)
-    if options.show or options.show_io_stat:
-        get_pass("model_io_info_stat", console=console)(converted.internal)
+def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO) -> None:
+    options, title = model.conversion, str(model.job.input_model)
+    source, internal = converted.source, converted.internal
+    show_models(title, source, internal, options, out)
     if options.check:
-        with progress.phase(f"checking {title}"):
-            source = converted.source
-            if opset_of(source) > RUNNABLE_OPSET:
-                source = convert_to_internal(source)
-            errors = compare_models(source, converted.internal, custom_libraries=options.custom_library_so_paths)
-        out.write(f"check of {title}: converted ({options.precision}) against source, random data\n")
-        headings, rows = error_table(errors)
-        table = Table(*headings)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        check(title, source, internal, options, progress, out)
+    if options.precision_compare:
+        report_layers(title, converted.converter.layer_distances, out)
+    if options.data_preprocess is not None:
+        report_drift(title, source, internal, options, folder, progress, out)
 
 
 def _writes_model(plan: Plan) -> bool:

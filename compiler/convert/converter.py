@@ -11,7 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import onnx
 import onnx_ir as ir
@@ -26,6 +26,8 @@ from compiler.errors import OptionError
 from compiler.output_files import make_folder
 from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
 from compiler.passes.fixed_dimensions import require_static_inputs
+from compiler.passes.precision.layer_precision_compare import LayerPrecisionCompare
+from compiler.precision.compare import LayerDistance
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Converter:
         self._options = options
         self._log_folder = log_folder
         self._is_version_asked = is_version_asked
+        self._layer_distances: tuple[LayerDistance, ...] = ()
         load_extensions(options)
         _check_pass_names(options)
 
@@ -78,6 +81,11 @@ class Converter:
     def options(self) -> ConversionOptions:
         """What it converts by."""
         return self._options
+
+    @property
+    def layer_distances(self) -> tuple[LayerDistance, ...]:
+        """What `precision_compare` found of each layer in the last conversion; empty where it was not asked for."""
+        return self._layer_distances
 
     def convert(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
         """The converted model, at opset `convert_version` where that can be; `model` is left as it was.
@@ -140,12 +148,14 @@ class Converter:
         in_fp32._options = dataclasses.replace(
             self._options, precision="fp32", precision_compare=False, calibration_with_data=False, calibration_loss_type="kld"
         )
-        settings = {
+        settings: dict[str, Any] = {
             "source": in_fp32._convert(source, None),
             "data_preprocess": self._options.data_preprocess,
             "precision_compare_log": None if self._log_folder is None else self._log_folder / PRECISION_COMPARE_LOG,
         }
-        PassManager([get_pass("layer_precision_compare", **settings)]).run(graph)
+        comparison = LayerPrecisionCompare(**settings)
+        PassManager([comparison]).run(graph)
+        self._layer_distances = comparison.distances
 
     def _run(self, model: onnx.ModelProto, steps: Iterable[Step], progress: PassProgress | None) -> onnx.ModelProto:
         return PassManager(self._made(steps)).run(model, progress)

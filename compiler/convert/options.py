@@ -89,11 +89,14 @@ class ConversionOptions:
         TEXT, "What calibration minimises; gptq goes with fp8_weight only.", group=_FP8, default="kld", choices=LOSSES
     )
     data_preprocess: str | None = option(
-        PATH, "Pickle file with {input name: ndarray} for calibration. Unpickling runs code: use files you trust.", group=_FP8
+        PATH,
+        "Samples for calibration and for the report of accuracy drift: a pickle of {input name: ndarray}, or an .npz file. "
+        "Only arrays are read; a pickle with anything else in it is refused and runs nothing.",
+        group=_FP8,
     )
     precision_compare: bool = option(
         FLAG,
-        "Log the cosine distance of every Conv, MatMul and Gemm from the source model (fp8 and fp8_weight).",
+        "Print and log how far every Conv, MatMul and Gemm is from the same conversion in FP32, as a cosine distance (fp8 and fp8_weight).",
         group=_FP8,
         default=False,
     )

@@ -19,6 +19,7 @@ from compiler.options import CompilerOptions
 from compiler.precision.representation import float8_nodes
 from compiler.target import SourceModel
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledGraph:
     """One model of a program.

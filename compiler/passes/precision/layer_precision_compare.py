@@ -11,7 +11,7 @@ from compiler.errors import OptionError
 from compiler.passes.infer import infer_shapes
 from compiler.passes.pass_ import Pass
 from compiler.passes.registry import register
-from compiler.precision.compare import compare_layers, write_comparison
+from compiler.precision.compare import LayerDistance, compare_layers, write_comparison
 from compiler.precision.samples import Arrays, batches_of, inputs_of, load_samples
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,11 @@ log = logging.getLogger(__name__)
 
 @register("layer_precision_compare")
 class LayerPrecisionCompare(Pass):
-    """Logs the cosine distance of every Conv, MatMul and Gemm from the source model; changes nothing."""
+    """Logs the cosine distance of every Conv, MatMul and Gemm from the source model; changes nothing.
+
+    Attributes:
+        distances: Of each layer, in the source's order, once it has run.
+    """
 
     def __init__(
         self,
@@ -41,15 +45,16 @@ class LayerPrecisionCompare(Pass):
         self.source = source
         self.data = load_samples(data_preprocess) if isinstance(data_preprocess, str | Path) else data_preprocess
         self.log_path = precision_compare_log
+        self.distances: tuple[LayerDistance, ...] = ()
 
     def run(self, model: ir.Model) -> bool:
         if self.source is None:
             raise OptionError("pass 'layer_precision_compare' needs the source model to compare with; --precision_compare gives it")
         infer_shapes(model)
         batches: Sequence[Arrays] | None = None if self.data is None else batches_of(inputs_of(model.graph), self.data)
-        distances = compare_layers(self.source, model, batches)
-        for each in distances:
+        self.distances = tuple(compare_layers(self.source, model, batches))
+        for each in self.distances:
             log.info("%s", each)
         if self.log_path is not None:
-            write_comparison(self.log_path, distances)
+            write_comparison(self.log_path, self.distances)
         return False

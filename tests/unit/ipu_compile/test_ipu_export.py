@@ -18,6 +18,7 @@ from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import Anchor, DataType, TensorType
 from backends.ipu.program import StepKind
 from backends.simulated.numerics import GraphRunner
+from compiler.convert.converter import Converter
 from compiler.errors import CompileError, OptionError, ShapeError, UnsupportedOperators
 from compiler.options import CompilerOptions
 from compiler.passes.layout import marks
@@ -312,3 +313,10 @@ def test_each_fused_model_is_served_by_itself_under_its_tensors_names(tmp_path) 
     assert [part.config["parameters"] for part in artefact.parts] == [{"sub_graph": "0"}, {"sub_graph": "1"}]
     assert json.loads(artefact.parts[1].files["name_map.json"]) == {"graph1/stream0": "x", "graph1/stream1": "z", "graph1/y": "y"}
     assert artefact.summary["micro_batch_size"] == {"graph0": 2, "graph1": 4}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
+def test_the_summary_names_the_precision_as_it_was_asked_for(tmp_path, precision: str) -> None:
+    model = parse("g (float[4,3] x) => (float[4,2] y) { y = MatMul(x, w) }", {"w": np.ones((3, 2), np.float32)})
+    converted = Converter(precision=precision).convert_internal(model)
+    assert export(tmp_path, converted, ipu_version="ipu21").summary["precision"] == precision
