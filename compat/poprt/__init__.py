@@ -1,8 +1,44 @@
 """PopRT's Python API, run by Stoker: ONNX models are converted, compiled and run for simulated IPUs.
 
-Every name here is Stoker's own thing under PopRT's name; `docs/compat.md` lists what is there.
+Names are PopRT's, what they do is Stoker's; `docs/compat.md` lists them. They are imported when they are first used: what only runs an
+executable needs no compiler.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from stoker_compat import warn_beside_real
 
+if TYPE_CHECKING:
+    from poprt.backends import Backend, ORTBackend
+    from poprt.compiler import Compiler, CompilerOptions, Executable
+    from poprt.converter import Converter
+    from poprt.passes import Pass, PassManager
+
 warn_beside_real("poprt")
+
+_HOMES = {
+    "Backend": "backends",
+    "Compiler": "compiler",
+    "CompilerOptions": "compiler",
+    "Converter": "converter",
+    "Executable": "compiler",
+    "ORTBackend": "backends",
+    "Pass": "passes",
+    "PassManager": "passes",
+}
+_MODULES = ("backend", "backends", "compiler", "converter", "frontend", "optimizer", "passes", "profile", "quantizer", "runtime")
+
+__all__ = ["Backend", "Compiler", "CompilerOptions", "Converter", "Executable", "ORTBackend", "Pass", "PassManager", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"poprt.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"poprt.{name}")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("stoker")
+    raise AttributeError(f"module 'poprt' has no attribute '{name}'")

@@ -1,5 +1,32 @@
-"""`poprt.runtime`: runners, their configurations and devices."""
+"""`poprt.runtime`: runners, their configurations, devices and errors.
 
-from backends.ipu.runtime import DeviceManager, ModelRunner, RunnerType, RuntimeConfig
+Every public name of Stoker's `backends.ipu.runtime` is here, under its own name and, below, under PopRT's where that differs.
+"""
 
-__all__ = ["DeviceManager", "ModelRunner", "RunnerType", "RuntimeConfig"]
+
+from stoker_compat.device_wait import DeviceWaitConfig
+
+from backends.ipu import runtime as _stoker
+from backends.ipu.runtime import *  # noqa: F403 - its __all__ is the list
+from backends.ipu.runtime import ApplicationRuntimeError, RecoverableRuntimeError, UnknownRuntimeError
+
+
+#: Replica number to device.
+ReplicaIdToDevice = dict
+#: Input or output name to array.
+InputMemoryView = OutputMemoryView = dict
+#: Errors as the vendor spells them.
+application_runtime_error = ApplicationRuntimeError
+recoverable_runtime_error = RecoverableRuntimeError
+unknown_runtime_error = UnknownRuntimeError
+
+__all__ = [
+    *_stoker.__all__,
+    "DeviceWaitConfig",
+    "InputMemoryView",
+    "OutputMemoryView",
+    "ReplicaIdToDevice",
+    "application_runtime_error",
+    "recoverable_runtime_error",
+    "unknown_runtime_error",
+]
