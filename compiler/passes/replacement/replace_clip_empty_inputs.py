@@ -1,0 +1,35 @@
+"""`replace_clip_empty_inputs`: clipping on one side is a maximum or a minimum."""
+
+import onnx_ir as ir
+
+from compiler.passes.edit import input_at, rank_of
+from compiler.passes.matching.each_node import rewrite_each
+from compiler.passes.matching.editing import GraphEditor
+from compiler.passes.pass_ import Pass
+from compiler.passes.registry import register
+from compiler.passes.replacement.rewriting import Rewriting
+
+
+@register("replace_clip_empty_inputs")
+class ReplaceClipEmptyInputs(Pass):
+    """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither. Exact.
+
+    Upstream fills in the largest or smallest number of the type. That would make infinities finite, and in FP16 would need constants that
+    `float_to_half` clips.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        return rewrite_each(model, _replace, "Clip")
+
+
+def _replace(editor: GraphEditor, node: ir.Node) -> bool:
+    value, low, high = node.inputs[0], input_at(node, 1), input_at(node, 2)
+    if value is None or (low is not None and high is not None):
+        return False
+    writing = Rewriting(editor, node)
+    bound = low if low is not None else high
+    if bound is None:
+        return writing.finish(value)
+    if rank_of(bound) != 0:  # some exporters write one element in one dimension, which Max would make a dimension of the result
+        return False
+    return writing.finish(writing.op("Max" if low is not None else "Min", value, bound, shape=value.shape))
