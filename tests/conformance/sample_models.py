@@ -13,7 +13,7 @@ from backends.api.backend import Arrays, LoadRequest
 from backends.api.batch import Array
 from backends.api.model import ModelSignature
 from backends.api.tensor import DataType
-from tests.fakes import onnx_models
+from tests.fakes import ipu_served, onnx_models
 from tests.fakes.onnx_models import same_in_and_out, signature, version_files
 
 
@@ -130,7 +130,38 @@ def _identity(served: ModelSignature, **parameters: str) -> Sample:
     return Sample({"model.identity": b""}, "model.identity", served, parameters)
 
 
+def _popef(popef: bytes, served: ModelSignature) -> Sample:
+    return Sample({"executable.popef": popef}, "executable.popef", served)
+
+
+def _popef_echo(datatype: DataType, dims: tuple[int, ...], max_batch_size: int) -> Sample | None:
+    """All sizes are fixed on an IPU, and none is 0."""
+    if datatype not in ipu_served.DATATYPES or any(size < 1 for size in dims):
+        return None
+    shape = (max_batch_size, *dims) if max_batch_size else dims
+    return _popef(ipu_served.popef(ipu_served.echo(shape, datatype)), same_in_and_out(datatype, dims, max_batch_size))
+
+
+def _popef_unreadable() -> dict[str, Mapping[str, bytes]]:
+    whole = ipu_served.popef(ipu_served.echo((8, 2)))
+    return {
+        "no file": {"other.txt": b"text"},
+        "empty": {"executable.popef": b""},
+        "text": {"executable.popef": b"this is no model\n" * 20},
+        "cut off": {"executable.popef": whole[: len(whole) // 2]},
+        "changed": {"executable.popef": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:]},
+        "names of nothing": {"executable.popef": whole, "name_map.json": b'{"absent": "x"}'},
+    }
+
+
 SAMPLES: dict[str, BackendSamples] = {
+    "poplar": BackendSamples(
+        model=_popef_echo,
+        datatypes=ipu_served.DATATYPES,
+        whole=_popef(ipu_served.popef(ipu_served.pair((8, 2))), PAIR),
+        failing=_popef(ipu_served.popef(ipu_served.picking((8, 2))), same_in_and_out(DataType.INT64)),
+        unreadable=_popef_unreadable(),
+    ),
     "onnxruntime": BackendSamples(
         model=_onnx_echo,
         datatypes=frozenset(DataType),
