@@ -80,29 +80,27 @@ class Answer:
         """An answer of `parts` parts.
 
         Args:
-            future: Completed with the last part, or with the first error.
+            future: Completed with the last part: only then nothing uses the request's memory any more.
             outputs: What it is completed with.
-            parts: How often `end_part` is called without an error.
-            copies: Pairs of arrays; once all parts are there, each second one gets the values of the first.
+            parts: How often `end_part` is called.
+            copies: Pairs of arrays; once all parts are written, each second one gets the values of the first.
         """
         self.future = future
         self._outputs = outputs
         self._copies = copies
         self._lock = threading.Lock()
         self._missing = parts
-        self._is_ended = False
+        self._error: Exception | None = None
 
     def end_part(self, error: Exception | None) -> None:
-        """One part is written, or the whole request failed; what comes after the end is ignored."""
+        """One part is written, or will not be; the request fails with the first error of its parts."""
         with self._lock:
-            if self._is_ended:
-                return
+            self._error = self._error or error
             self._missing -= 1
-            if error is None and self._missing > 0:
+            if self._missing:
                 return
-            self._is_ended = True
-        if error is not None:
-            self.future.set_exception(error)
+        if self._error is not None:
+            self.future.set_exception(self._error)
             return
         for source, target in self._copies:
             np.copyto(target, source)

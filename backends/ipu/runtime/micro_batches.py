@@ -68,9 +68,10 @@ def cut(io: RunnerIo, selection: Selection) -> CutRequest:
     """
     anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
     given = {**selection.inputs, **(selection.outputs or {})}
-    arrays = {name: _checked(anchors[name], array) for name, array in given.items()}
-    count = _count({name: _multiple(anchors[name], array) for name, array in arrays.items()})
-    inputs = {name: _stacked(anchors[name], contiguous(arrays[name]), count) for name in selection.inputs}
+    for name, array in given.items():
+        refuse_misfit(anchors[name], array)
+    count = _count({name: _multiple(anchors[name], array) for name, array in given.items()})
+    inputs = {name: _stacked(anchors[name], contiguous(array), count) for name, array in selection.inputs.items()}
     inputs |= {
         anchor.name: np.broadcast_to(io.defaults[anchor.name], (count, *anchor.tensor_info.shape))
         for anchor in selection.graph.inputs
@@ -102,20 +103,27 @@ def is_direct(array: Array) -> bool:
     return array.flags.c_contiguous and array.flags.writeable
 
 
+def refuse_misfit(anchor: Anchor, array: object) -> None:
+    """Checks what does not depend on the size of the request.
+
+    Raises:
+        ApplicationRuntimeError: `array` is no array of the anchor's dtype, or is an output that cannot be written.
+    """
+    expected = anchor.tensor_info.data_type.numpy
+    if not isinstance(array, np.ndarray):
+        raise ApplicationRuntimeError(f"'{anchor.name}' is a {type(array).__name__}, expected a numpy array of {expected}")
+    if array.dtype != expected:
+        raise ApplicationRuntimeError(f"'{anchor.name}' is {array.dtype}, expected {expected}")
+    if anchor.type is TensorType.OUTPUT and not array.flags.writeable:
+        raise ApplicationRuntimeError(f"output '{anchor.name}' is read-only memory: the result is written there")
+
+
 def multiplied(anchor: Anchor, count: int) -> tuple[int, ...]:
     """Shape of `count` compiled batches of `anchor`, as users see it."""
     shape = user_shape(anchor)
     if not shape:
         return (count,) if count > 1 else ()
     return (count * shape[0], *shape[1:])
-
-
-def _checked(anchor: Anchor, array: Array) -> Array:
-    expected = anchor.tensor_info.data_type.numpy
-    array = np.asarray(array)
-    if array.dtype != expected:
-        raise ApplicationRuntimeError(f"'{anchor.name}' is {array.dtype}, expected {expected}")
-    return array
 
 
 def _multiple(anchor: Anchor, array: Array) -> int:

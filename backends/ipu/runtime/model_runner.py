@@ -10,7 +10,7 @@ Loading happens once, in the constructor; the main programs run until `close`. M
 device and comes from it without a copy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from backends.ipu.runtime.data_desc import DataDesc
 from backends.ipu.runtime.device import Device
 from backends.ipu.runtime.device_manager import DeviceManager
+from backends.ipu.runtime.dynamic_batcher import DynamicBatcher
 from backends.ipu.runtime.errors import IpuRuntimeError
 from backends.ipu.runtime.executable import Executable, Source
 from backends.ipu.runtime.inference_future import Answer, InferenceFuture, Outputs, Waiters
@@ -71,12 +72,15 @@ class ModelRunner:
         )
         self._io = RunnerIo(self.executable, self.config.frozen_inputs)
         self._waiters = Waiters()
+        self._batcher: DynamicBatcher | None = None
         manager = device_manager or (DeviceManager(device.system) if device else DeviceManager())
         devices = {**({0: device} if device else {}), **self.config.replica_id_to_device}
         self._replicas: list[Replica] = []
         try:
             for number in range(self.config.replicas):
-                self._replicas.append(Replica(self._io, self.config, manager, devices.get(number), lambda: self._waiters.is_anyone_waiting))
+                self._replicas.append(Replica(self._io, self.config, manager, devices.get(number), self._waiters))
+            if self.config.is_batching:
+                self._batcher = DynamicBatcher(self._io, self.config, manager.system.clock, self._submit)
         except BaseException:
             self.close()
             raise
@@ -125,11 +129,16 @@ class ModelRunner:
         """
         selection = select(self._io, inputs, outputs, wants_all=self.config.validate_io_params, is_strict=self._is_strict)
         future = InferenceFuture(self._waiters)
-        self._start(selection, future)
+        if self._batcher is not None:
+            self._batcher.add(selection, future)
+        else:
+            self._start(selection, future)
         return future
 
     def close(self) -> None:
         """Stops, fails what is queued, and gives back the devices it took. May be called again."""
+        if self._batcher is not None:
+            self._batcher.close()
         for replica in self._replicas:
             replica.close()
 
@@ -142,11 +151,11 @@ class ModelRunner:
             batches.append(
                 MicroBatch(graph=selection.graph, inputs=inputs, outputs=outputs, on_end=answer.end_part, missing=selection.missing)
             )
-        self._replica().submit(batches)
+        self._submit(batches)
 
-    def _replica(self) -> Replica:
-        """The copy with the least to do; one that failed only if all have."""
-        return min(self._replicas, key=lambda replica: (replica.error is not None, replica.outstanding))
+    def _submit(self, batches: Sequence[MicroBatch]) -> None:
+        """Gives `batches` to the copy with the least to do; to one that failed only if all have."""
+        min(self._replicas, key=lambda replica: (replica.error is not None, replica.outstanding)).submit(batches)
 
     @property
     def error(self) -> IpuRuntimeError | None:

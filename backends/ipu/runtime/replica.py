@@ -10,6 +10,7 @@ agree on which micro-batch is which:
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from backends.ipu.runtime.errors import (
     RecoveryAction,
     SessionStopped,
 )
+from backends.ipu.runtime.inference_future import Waiters
 from backends.ipu.runtime.micro_batches import MicroBatch
 from backends.ipu.runtime.predicates import AnchorCallbackPolicy
 from backends.ipu.runtime.queue_manager import Queue, QueueManager
@@ -48,9 +50,7 @@ class Replica:
         session: How; another one after some resets.
     """
 
-    def __init__(
-        self, io: RunnerIo, config: RuntimeConfig, manager: DeviceManager, device: Device | None, is_waited_for: Callable[[], bool]
-    ) -> None:
+    def __init__(self, io: RunnerIo, config: RuntimeConfig, manager: DeviceManager, device: Device | None, waiters: Waiters) -> None:
         """Loads the executable and starts its main programs.
 
         Args:
@@ -58,7 +58,7 @@ class Replica:
             config: How to run it.
             manager: Where to look for a device.
             device: Where to run; None: on one of its own.
-            is_waited_for: Whether somebody waits for outputs.
+            waiters: Who waits for outputs.
 
         Raises:
             DeviceUnavailable: no device is free.
@@ -66,7 +66,7 @@ class Replica:
         """
         self._io = io
         self._config = config
-        self._is_waited_for = is_waited_for
+        self._waiters = waiters
         self._is_own_device = device is None
         self.device = device or manager.get_device(io.executable.program, config.device_wait_config)
         self._lock = threading.RLock()
@@ -100,18 +100,19 @@ class Replica:
         Raises:
             IpuRuntimeError: the device failed before, or now.
         """
-        with self._lock:
-            done = 0
-            try:
-                for batch in batches:
+        counted = [self._counted(batch) for batch in batches]
+        queued = 0
+        try:
+            with self._lock:
+                for batch in counted:
                     self._await_fit()
                     self._ensure_running()
-                    done += 1
                     self._enqueue(batch)
-            except IpuRuntimeError as error:
-                for batch in batches[max(done - 1, 0) :]:
-                    batch.on_end(error)
-                raise
+                    queued += 1
+        except IpuRuntimeError as error:
+            for batch in counted[queued:]:  # the others are told by their queues
+                batch.on_end(error)
+            raise
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         """Loads other weights, once what is queued has ended.
@@ -194,8 +195,7 @@ class Replica:
         self.restart()
 
     def _enqueue(self, batch: MicroBatch) -> None:
-        """REQUIRES: the lock is held, or the device's thread waits for this."""
-        batch = self._counted(batch)
+        """REQUIRES: the lock is held."""
         graph = batch.graph
         self._latest = graph
         self._position = (self._position + 1) % self._io.executable.program.batches_per_step
@@ -221,7 +221,7 @@ class Replica:
             self._queues.input_queue(name).enqueue(batch.inputs[name], callback=on_end if name == names[-1] else None)
 
     def _counted(self, batch: MicroBatch) -> MicroBatch:
-        """`batch`, counted as outstanding until its end."""
+        """`batch`, counted as outstanding until its end, of which it is told once."""
         is_ended = False
 
         def end(error: Exception | None) -> None:
@@ -235,7 +235,7 @@ class Replica:
 
         with self._count_lock:
             self._outstanding += 1
-        return MicroBatch(graph=batch.graph, inputs=batch.inputs, outputs=batch.outputs, on_end=end, missing=batch.missing)
+        return replace(batch, on_end=end)
 
     def _await_fit(self) -> None:
         """Nothing may come behind a micro-batch that lacks streams: the device would take its data for the missing ones."""
@@ -254,7 +254,7 @@ class Replica:
         """On a thread of the device: it waited for `timeout_ns` in vain."""
         if self._unfit is not None:
             self._complete(self._unfit)
-        elif self._position and (not self._config.flush_on_waiting_outputs or self._is_waited_for()):
+        elif self._position and (not self._config.flush_on_waiting_outputs or self._waiters.is_anyone_waiting):
             self._fill_call()
 
     def _complete(self, unfit: MicroBatch) -> None:
@@ -282,14 +282,13 @@ class Replica:
         try:
             graph = self._dummy_graph()
             while self._position:
-                self._enqueue(
-                    MicroBatch(
-                        graph=graph,
-                        inputs={anchor.name: self._dummy(anchor) for anchor in graph.inputs},
-                        outputs={anchor.name: zeros_of(anchor) for anchor in graph.outputs},
-                        on_end=lambda _: None,
-                    )
+                dummy = MicroBatch(
+                    graph=graph,
+                    inputs={anchor.name: self._dummy(anchor) for anchor in graph.inputs},
+                    outputs={anchor.name: zeros_of(anchor) for anchor in graph.outputs},
+                    on_end=_forget,
                 )
+                self._enqueue(self._counted(dummy))
         finally:
             self._lock.release()
 
@@ -305,6 +304,10 @@ class Replica:
             if self._io.canonical(given) == anchor.name:
                 return data
         return self._io.defaults.get(anchor.name, zeros_of(anchor))
+
+
+def _forget(_: Exception | None) -> None:
+    """Nobody waits for dummy data."""
 
 
 def _filling(data: Array) -> Callable[[Array], None]:

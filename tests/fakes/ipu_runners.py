@@ -1,0 +1,49 @@
+"""What tests of runners share: a simulated system of their own, on a clock that they turn."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends.ipu.runtime import DeviceManager, ModelRunner, RuntimeConfig, SimulatedSystem
+from backends.simulated.clocks import VirtualClock
+from backends.simulated.faults import FaultPlan
+from tests.fakes.ipu_programs import Part, write_popef
+from tests.fakes.ipu_sessions import PATIENCE_S, ipu_threads
+
+
+class Bench:
+    """Runners on a simulated system whose time stands still until a test turns it."""
+
+    def __init__(self, folder: Path, *, num_ipus: int = 4, faults: str = "") -> None:
+        self.folder = folder
+        self.clock = VirtualClock()
+        self.system = SimulatedSystem(num_ipus, clock=self.clock, faults=[FaultPlan.parse(faults)])
+        self.manager = DeviceManager(self.system)
+
+    def runner(self, *parts: Part, config: RuntimeConfig | None = None, kind: type[ModelRunner] = ModelRunner, **popef: Any) -> ModelRunner:
+        """A runner of a file with `parts`."""
+        return kind(write_popef(self.folder / "model.popef", *parts, **popef), config, device_manager=self.manager)
+
+    def pass_timeout(self, seconds: float = 0.010) -> None:
+        """Turns the clock by `seconds`, as soon as some thread waits for a moment."""
+        assert self.clock.until_waited_for(PATIENCE_S), "nobody waits for a moment"
+        self.clock.advance(seconds)
+
+    def free_ipus(self) -> int:
+        """IPUs that no device has."""
+        return sum(not ipu.is_attached for ipu in self.system.ipus)
+
+
+def rows(count: int, *shape: int, begin: float = 1) -> np.ndarray:
+    """float32 of shape [count, *shape], no two values alike."""
+    size = count * int(np.prod(shape, dtype=int))
+    return np.arange(begin, begin + size, dtype=np.float32).reshape(count, *shape)
+
+
+def assert_nothing_is_left(bench: Bench) -> None:
+    """No thread lives, and every IPU is free."""
+    gc.collect()
+    assert ipu_threads() == []
+    assert bench.free_ipus() == len(bench.system.ipus)
