@@ -24,6 +24,10 @@ NOTES = "notes"
 FUSION_MAP_VERSION = 1
 
 
+#: Above what the names of any model take; JSON needs some thirty times its bytes in memory.
+MAX_JSON_BYTES = 1 << 22
+
+
 class OpaqueError(ValueError):
     """An opaque blob that does not hold what its name promises."""
 
@@ -181,6 +185,8 @@ def _dump(value: Mapping[str, object]) -> bytes:
 
 
 def _load(name: str, data: bytes) -> dict[str, object]:
+    if len(data) > MAX_JSON_BYTES:
+        raise OpaqueError(f"opaque blob '{name}' has {len(data)} bytes; at most {MAX_JSON_BYTES} are expected")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

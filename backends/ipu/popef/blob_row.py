@@ -45,7 +45,14 @@ class BlobRow:
         try:
             if at != self._at:
                 self._stream.seek(self._start + at)
-            self._at = at + self._stream.write(data)
+                self._at = at
+            rest = memoryview(data).cast("B")
+            while rest:  # an unbuffered stream may take less than it is given
+                taken = self._stream.write(rest)
+                if not taken:  # None: a stream that does not block
+                    raise OSError("the stream takes no more")
+                self._at += taken
+                rest = rest[taken:]
         except (OSError, ValueError) as error:  # ValueError: the stream was closed
             raise PopefError(f"cannot be written: {error}", path=self.path, offset=at) from error
 
@@ -122,28 +129,29 @@ class BlobWriter:
         """Completes the blob; a second call does nothing.
 
         Raises:
-            PopefError: The content has another size than its shape and type say (it is taken back then), or the file does not take it.
+            PopefError: The content has another size than its shape and type say, or one that no reader takes (the blob is taken back then),
+                or the file does not take it.
         """
         if not self.is_open:
             return
         if self._deflater:
             self._store(self._deflater.flush())
+        header = BlobHeader(
+            type=self._kind,
+            compression=Compression.ZLIB if self._deflater else Compression.NONE,
+            info_bytes=len(self._packed_info),
+            stored_bytes=self._stored_bytes,
+            content_bytes=self._content_bytes,
+            info_crc=zlib.crc32(self._packed_info),
+            content_crc=self._crc,
+        )
         try:
             self._info.check(self._kind, self._content_bytes)
+            header.check()
         except PopefError as error:
             self.discard()
             raise PopefError(error.reason, path=self._row.path, blob=self.label) from error
-        self._row.complete(
-            BlobHeader(
-                type=self._kind,
-                compression=Compression.ZLIB if self._deflater else Compression.NONE,
-                info_bytes=len(self._packed_info),
-                stored_bytes=self._stored_bytes,
-                content_bytes=self._content_bytes,
-                info_crc=zlib.crc32(self._packed_info),
-                content_crc=self._crc,
-            )
-        )
+        self._row.complete(header)
         self.is_open = False
         self.is_complete = True
 

@@ -4,19 +4,20 @@ import dataclasses
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.layout import CLOSING_BYTES, CONTAINER_VERSION, Compression
 from backends.ipu.popef.package_hash import package_hash
-from backends.ipu.popef.program_codec import MAGIC, read_description
+from backends.ipu.popef.program_codec import MAGIC, MAX_DESCRIPTION_BYTES, read_description
 from backends.ipu.popef.reader import BlobReader, ExecutableReader, OpaqueReader, Reader, TensorReader
 from backends.ipu.popef.schema import Anchor, Metadata, TensorInfo
 from backends.ipu.program import MemoryAccount, StaticProgram, SubGraph
 
 Report = dict[str, Any]
 
-#: Opaque contents larger than this are not looked into.
+#: What is looked into, all blobs of a kind together: a small file may hold many large ones, compressed.
 MAX_JSON_BYTES = 1 << 20
 HEX_BYTES = 32
 
@@ -35,11 +36,11 @@ def report_file(path: str | os.PathLike[str]) -> Report:
         "size_in_bytes": sum(blob.header.total_bytes for blob in reader.blobs()) + CLOSING_BYTES,
         "container_version": CONTAINER_VERSION,
         "blobs": len(reader.blobs()),
-        "executables": [_executable(each) for each in reader.executables()],
+        "executables": _executables(reader.executables()),
         "metadata": [_metadata(each) for each in reader.metadata()],
         "tensors": [_tensor(each) for each in reader.tensors()],
         "feeds": [_tensor(each) | {"samples": len(each)} for each in reader.feeds()],
-        "opaques": [_opaque(each) for each in reader.opaque_blobs()],
+        "opaques": _opaques(reader.opaque_blobs()),
     }
 
 
@@ -51,18 +52,24 @@ def _blob(reader: BlobReader) -> Report:
     return report
 
 
-def _executable(reader: ExecutableReader) -> Report:
-    report = _blob(reader)
-    with reader.get_standalone_executable_stream() as stream:
-        is_ours = stream.read(len(MAGIC)) == MAGIC
-    if not is_ours:
-        return report | {"static_program": None}
-    with reader.get_standalone_executable_stream() as stream:
-        try:
-            program, onnx_bytes = read_description(stream, reader.size_in_bytes)
-        except PopefError as error:
-            raise reader.blob.error(error.reason) from error
-    return report | {"static_program": _program(program, onnx_bytes)}
+def _executables(readers: Iterable[ExecutableReader]) -> list[Report]:
+    reports = []
+    budget = MAX_DESCRIPTION_BYTES
+    for reader in readers:
+        report = _blob(reader)
+        with reader.get_standalone_executable_stream() as stream:
+            is_ours = stream.read(len(MAGIC)) == MAGIC
+        if not is_ours:
+            reports.append(report | {"static_program": None})
+            continue
+        with reader.get_standalone_executable_stream() as stream:
+            try:
+                program, onnx_bytes = read_description(stream, reader.size_in_bytes, budget)
+            except PopefError as error:
+                raise reader.blob.error(error.reason) from error
+        budget -= reader.size_in_bytes - sum(onnx_bytes)
+        reports.append(report | {"static_program": _program(program, onnx_bytes)})
+    return reports
 
 
 def _program(program: StaticProgram, onnx_bytes: tuple[int, ...]) -> Report:
@@ -139,14 +146,21 @@ def _tensor(reader: TensorReader) -> Report:
     return _blob(reader) | {"executable": reader.executable, **_tensor_info(reader.info.tensor_info)}
 
 
-def _opaque(reader: OpaqueReader) -> Report:
-    report = _blob(reader) | {"executable": reader.executable}
-    if reader.size_in_bytes <= MAX_JSON_BYTES:
-        content = _json(reader.data())
-        if content is not None:
-            return report | {"json": content}
-    with reader.get_standalone_data_stream() as stream:
-        return report | {"hex_head": stream.read(HEX_BYTES).hex(" ")}
+def _opaques(readers: Iterable[OpaqueReader]) -> list[Report]:
+    reports = []
+    budget = MAX_JSON_BYTES
+    for reader in readers:
+        report = _blob(reader) | {"executable": reader.executable}
+        content = None
+        if reader.size_in_bytes <= budget:
+            content = _json(reader.data())
+        if content is None:
+            with reader.get_standalone_data_stream() as stream:
+                reports.append(report | {"hex_head": stream.read(HEX_BYTES).hex(" ")})
+        else:
+            budget -= reader.size_in_bytes
+            reports.append(report | {"json": content})
+    return reports
 
 
 def _json(data: bytes) -> dict[str, Any] | list[Any] | None:

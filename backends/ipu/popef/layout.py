@@ -28,7 +28,10 @@ CLOSING_BYTES = _CLOSING.size
 #: Bounds that keep a made-up file from taking memory beyond its own size; far above what compilers write.
 MAX_BLOBS = 1 << 16
 MAX_INFO_BYTES = 1 << 16
+#: Of all metadata of a file together: they are read, and kept, as soon as a file is opened.
 MAX_METADATA_BYTES = 1 << 22
+#: Of an opaque blob that is stored compressed: it is read whole.
+MAX_INFLATED_OPAQUE_BYTES = 1 << 26
 #: What deflate can reach at most is 1032 to 1; a header that claims more lies.
 MAX_DEFLATE_RATIO = 1032
 
@@ -70,6 +73,30 @@ class BlobHeader:
         """From this header to the next."""
         return HEADER_BYTES + self.info_bytes + self.stored_bytes
 
+    def check(self) -> None:
+        """Whether the sizes agree with each other and stay within bounds; writing holds itself to them too.
+
+        Raises:
+            PopefError: They do not. The caller adds the place.
+        """
+        if self.info_bytes > MAX_INFO_BYTES:
+            raise PopefError(f"the header says {self.info_bytes} bytes of info; at most {MAX_INFO_BYTES} are allowed")
+        if self.compression is Compression.NONE:
+            if self.stored_bytes != self.content_bytes:
+                raise PopefError(
+                    f"the header says {self.stored_bytes} bytes stored but {self.content_bytes} of content, without compression"
+                )
+        elif self.content_bytes > self.stored_bytes * MAX_DEFLATE_RATIO:
+            raise PopefError(
+                f"the header says that {self.stored_bytes} compressed bytes hold {self.content_bytes}, which zlib cannot reach"
+            )
+        elif self.type is BlobType.METADATA:
+            raise PopefError("metadata are never compressed")
+        elif self.type is BlobType.OPAQUE and self.content_bytes > MAX_INFLATED_OPAQUE_BYTES:
+            raise PopefError(
+                f"{self.content_bytes} bytes of opaque content are compressed; above {MAX_INFLATED_OPAQUE_BYTES} they must not be"
+            )
+
     def pack(self) -> bytes:
         """The header's bytes, its own checksum last."""
         fields = (self.info_bytes, self.stored_bytes, self.content_bytes, self.info_crc, self.content_crc)
@@ -91,15 +118,7 @@ class BlobHeader:
             raise PopefError(f"blob type {kind} is none of {', '.join(f'{each} {each.name}' for each in BlobType)}")
         if compression not in _COMPRESSIONS:
             raise PopefError(f"compression {compression} is none of {', '.join(f'{each} {each.name}' for each in Compression)}")
-        if info_bytes > MAX_INFO_BYTES:
-            raise PopefError(f"the header says {info_bytes} bytes of info; at most {MAX_INFO_BYTES} are allowed")
-        if compression == Compression.NONE and stored != content:
-            raise PopefError(f"the header says {stored} bytes stored but {content} of content, without compression")
-        if compression == Compression.ZLIB and content > stored * MAX_DEFLATE_RATIO:
-            raise PopefError(f"the header says that {stored} compressed bytes hold {content}, which zlib cannot reach")
-        if kind == BlobType.METADATA and content > MAX_METADATA_BYTES:
-            raise PopefError(f"the header says {content} bytes of metadata; at most {MAX_METADATA_BYTES} are allowed")
-        return cls(
+        header = cls(
             type=BlobType(kind),
             compression=Compression(compression),
             info_bytes=info_bytes,
@@ -108,6 +127,8 @@ class BlobHeader:
             info_crc=info_crc,
             content_crc=content_crc,
         )
+        header.check()
+        return header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from backends.ipu.popef.wire import check_wire
 #: What numpy holds, with room for the axis of a feed's samples.
 MAX_RANK = 32
 MAX_ANCHORS = 1 << 16
-MAX_OPTIONS = 1 << 16
+MAX_OPTIONS = 1 << 12
 #: Of tensors and blobs: what fits a signed 64-bit size.
 MAX_BYTES = (1 << 63) - 1
 
@@ -119,6 +119,9 @@ def check_metadata(metadata: Metadata) -> None:
     for name in counts:
         if getattr(metadata, name) < 1:
             raise PopefError(f"metadata of {metadata.executable!r}: {name} is {getattr(metadata, name)}; at least 1 is expected")
+    for kind in ("engine_options", "device_options"):
+        if not all(option.name for option in getattr(metadata, kind)):
+            raise PopefError(f"metadata of {metadata.executable!r}: one of {kind} has no name")
     if len(metadata.anchors) > MAX_ANCHORS:
         raise PopefError(f"metadata of {metadata.executable!r}: {len(metadata.anchors)} anchors; at most {MAX_ANCHORS} are allowed")
     seen: set[str] = set()

@@ -1,12 +1,12 @@
 """A model: metadata, executable and data that belong together, from however many files a reader was given."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.program_codec import read_program
-from backends.ipu.popef.reader import BlobReader, ExecutableReader, FeedReader, Reader, TensorReader
+from backends.ipu.popef.reader import BlobReader, ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
 from backends.ipu.popef.schema import Metadata
 from backends.ipu.popef.writer import Writer
 from backends.ipu.program import StaticProgram
@@ -23,7 +23,7 @@ class Model:
         executable: Its blob; `program()` reads it.
         tensors: Tensor data by anchor or weight, read when asked for.
         feeds: Feed data by anchor, read when asked for.
-        opaques: Opaque blobs by name.
+        opaques: Contents of opaque blobs by name, read, and found damaged, when asked for.
     """
 
     metadata: Metadata
@@ -59,7 +59,7 @@ class ModelBuilder:
             executable: Name of its executable; may be left out where there is only one.
 
         Raises:
-            PopefError: There is no such model, several to choose from, or a part of it is missing or damaged.
+            PopefError: There is no such model, several to choose from, or its executable is missing.
         """
         metadata = self._metadata(executable)
         found = [each for each in self._reader.executables() if each.name == metadata.executable]
@@ -70,7 +70,7 @@ class ModelBuilder:
             executable=found[0],
             tensors=_by_name(self._reader.tensors(), metadata),
             feeds=_by_name(self._reader.feeds(), metadata),
-            opaques={each.name: each.data() for each in self._reader.opaque_blobs() if each.executable == metadata.executable},
+            opaques=_Contents({each.name: each for each in self._reader.opaque_blobs() if each.executable == metadata.executable}),
         )
 
     def _metadata(self, executable: str | None) -> Metadata:
@@ -86,6 +86,22 @@ class ModelBuilder:
 
     def _paths(self) -> str:
         return ", ".join(dict.fromkeys(blob.source.path for blob in self._reader.blobs()))
+
+
+class _Contents(Mapping[str, bytes]):
+    """Contents of opaque blobs, which may be large and of no interest: each is read whenever it is asked for."""
+
+    def __init__(self, blobs: Mapping[str, OpaqueReader]) -> None:
+        self._blobs = blobs
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._blobs[name].data()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blobs)
+
+    def __len__(self) -> int:
+        return len(self._blobs)
 
 
 def write_model(model: Model, writer: Writer) -> None:

@@ -21,15 +21,25 @@ from backends.ipu.popef.pb import ipu_program_pb2 as pb
 from backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 
 MAGIC = b"IPUP"
-#: Far above what a plan of many IPUs takes: a tile is some three bytes, a step some twenty.
-MAX_DESCRIPTION_BYTES = 1 << 24
-MAX_STEPS = 1 << 19
+#: Far above what a plan of many IPUs takes: a tile is some three bytes, a step some twenty. Each takes ten times that in memory.
+MAX_DESCRIPTION_BYTES = 1 << 23
+MAX_STEPS = 1 << 18
 MAX_GRAPHS = 1 << 12
 MAX_IPUS = 1 << 12
-MAX_TILES = 1 << 16
+#: Of an IPU, and of all IPUs together.
+MAX_TILES, MAX_ALL_TILES = 1 << 16, 1 << 21
+#: Rings of that many entries are made for a program as soon as it is loaded.
+MAX_BATCHES_PER_STEP = 1 << 16
 
 _HEAD = struct.Struct("<4sI")
-_COUNTS = ("ipu_version", "tiles_per_ipu", "num_ipus", "replication_factor", "batches_per_step", "pipeline_stages")
+_COUNTS = {
+    "ipu_version": 1 << 16,
+    "tiles_per_ipu": MAX_TILES,
+    "num_ipus": MAX_IPUS,
+    "replication_factor": MAX_IPUS,
+    "batches_per_step": MAX_BATCHES_PER_STEP,
+    "pipeline_stages": MAX_IPUS,
+}
 _PLAIN = (
     *("package_hash", "system", *_COUNTS),
     *("num_io_tiles", "micro_batch_size", "batch_axis", "code_bytes", "weight_bytes"),
@@ -92,8 +102,15 @@ def read_program(stream: BinaryIO, size_in_bytes: int) -> StaticProgram:
     return dataclasses.replace(program, graphs=graphs)
 
 
-def read_description(stream: BinaryIO, size_in_bytes: int) -> tuple[StaticProgram, tuple[int, ...]]:
+def read_description(
+    stream: BinaryIO, size_in_bytes: int, most_bytes: int = MAX_DESCRIPTION_BYTES
+) -> tuple[StaticProgram, tuple[int, ...]]:
     """Reads all but the graphs' ONNX bytes, which stand next in the stream.
+
+    Args:
+        stream: Stands where the program begins.
+        size_in_bytes: Of the whole program.
+        most_bytes: Longest description to take memory for.
 
     Returns:
         The program, its graphs without ONNX, and the length of each graph's ONNX.
@@ -106,8 +123,10 @@ def read_description(stream: BinaryIO, size_in_bytes: int) -> tuple[StaticProgra
     magic, length = _HEAD.unpack(_exactly(stream, _HEAD.size, "the head"))
     if magic != MAGIC:
         raise PopefError(f"no program of a simulated IPU: it begins with {magic.hex(' ')}, not {MAGIC.hex(' ')}", offset=0)
-    if length > min(MAX_DESCRIPTION_BYTES, size_in_bytes - _HEAD.size):
+    if length > size_in_bytes - _HEAD.size:
         raise PopefError(f"the description should have {length} bytes; {size_in_bytes - _HEAD.size} follow", offset=4)
+    if length > most_bytes:
+        raise PopefError(f"the description has {length} bytes; at most {most_bytes} are allowed here", offset=4)
     limits = {_number("graphs"): MAX_GRAPHS, _number("memory"): MAX_IPUS}
     message = parse_message(pb.Program, _exactly(stream, length, "the description"), limits)
     _check(message)
@@ -137,9 +156,9 @@ def _exactly(stream: BinaryIO, length: int, what: str) -> bytes:
 
 def _check(message: pb.Program) -> None:
     """What both directions hold a program to: columns as long as each other, indices that point somewhere, counts that are counts."""
-    for name in _COUNTS:
-        if getattr(message, name) < 1:
-            raise PopefError(f"a program's {name} is {getattr(message, name)}; at least 1 is expected")
+    for name, most in _COUNTS.items():
+        if not 1 <= getattr(message, name) <= most:
+            raise PopefError(f"a program's {name} is {getattr(message, name)}; 1 to {most} are allowed")
     if not message.graphs:
         raise PopefError("a program needs at least one graph")
     _check_columns("attributes", message.attribute_names, message.attribute_values)
@@ -158,6 +177,8 @@ def _check(message: pb.Program) -> None:
             raise PopefError(f"{where}: a step names a string beyond the {len(steps.names)} there are")
         for kind in set(steps.kind) - set(StepKind):
             raise PopefError(f"{where}: a step is of the unknown kind {kind}")
+    if sum(len(account.tile_bytes) for account in message.memory) > MAX_ALL_TILES:
+        raise PopefError(f"a program's memory accounts name more than {MAX_ALL_TILES} tiles")
     for account in message.memory:
         _check_columns(f"memory of IPU {account.ipu}", account.categories, account.category_bytes)
         _check_unique(f"memory of IPU {account.ipu}: category", account.categories)

@@ -12,7 +12,7 @@ import numpy as np
 from backends.ipu.popef.blob import Blob
 from backends.ipu.popef.byte_source import ByteSource
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import CLOSING_BYTES, CLOSING_MAGIC, HEADER_BYTES, MAX_BLOBS, BlobHeader, ClosingRecord
+from backends.ipu.popef.layout import CLOSING_BYTES, CLOSING_MAGIC, HEADER_BYTES, MAX_BLOBS, MAX_METADATA_BYTES, BlobHeader, ClosingRecord
 from backends.ipu.popef.messages import BlobInfo, decode_metadata
 from backends.ipu.popef.schema import BlobType, Metadata, TensorDataInfo
 
@@ -173,6 +173,7 @@ class Reader:
         blobs: list[Blob] = []
         metadata: list[Metadata] = []
         seen = dict(self._seen)
+        metadata_bytes = 0
         for blob in walk(source):
             key = (blob.header.type, blob.info.executable, blob.info.name)
             if key in seen:
@@ -181,6 +182,9 @@ class Reader:
             seen[key] = blob
             blobs.append(blob)
             if blob.header.type is BlobType.METADATA:
+                metadata_bytes += blob.header.content_bytes
+                if metadata_bytes > MAX_METADATA_BYTES:
+                    raise blob.error(f"the file has more than {MAX_METADATA_BYTES} bytes of metadata", blob.offset)
                 metadata.append(_read_metadata(blob))
         self._blobs += blobs
         self._metadata += metadata

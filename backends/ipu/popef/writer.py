@@ -1,5 +1,6 @@
 """Writing PopEF: blob after blob, each streamed, and a closing record. The same blobs give the same bytes."""
 
+import contextlib
 import enum
 import os
 import secrets
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 from backends.ipu.popef.blob import Blob
 from backends.ipu.popef.blob_row import BlobRow, BlobWriter
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import HEADER_BYTES, MAX_BLOBS
+from backends.ipu.popef.layout import HEADER_BYTES, MAX_BLOBS, MAX_METADATA_BYTES
 from backends.ipu.popef.messages import BlobInfo, encode_metadata
 from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import BlobType, Metadata, TensorDataInfo
@@ -51,6 +52,7 @@ class Writer:
         self._row = BlobRow(stream, path)
         self._open: tuple[BlobWriter, tuple[BlobType, str, str]] | None = None
         self._seen: set[tuple[BlobType, str, str]] = set()
+        self._metadata_bytes = 0
         self._closed = False
 
     def create_executable(self, name: str, compress: bool = False) -> BlobWriter:
@@ -104,8 +106,11 @@ class Writer:
             PopefError: They are not complete, their executable has some already, or another blob is open.
         """
         content = encode_metadata(metadata)
+        if self._metadata_bytes + len(content) > MAX_METADATA_BYTES:
+            raise PopefError(f"all metadata of a file take at most {MAX_METADATA_BYTES} bytes; write another file", path=self.path)
         with self._begin(BlobType.METADATA, BlobInfo(name=metadata.executable, executable=metadata.executable), compress=False) as blob:
             blob.write(content)
+        self._metadata_bytes += len(content)
 
     def copy(self, blob: Blob) -> None:
         """Writes a blob of another file as it is stored there.
@@ -119,6 +124,8 @@ class Writer:
             self._row.put(at, piece)
             at += len(piece)
         self._row.complete(blob.header)
+        if blob.header.type is BlobType.METADATA:
+            self._metadata_bytes += blob.header.content_bytes
         self._seen.add(key)
 
     def close(self) -> None:
@@ -200,14 +207,15 @@ class FileWriter(Writer):
             PopefError: It cannot be written, or to be appended to, it is no whole PopEF file.
         """
         self._target = Path(path)
-        self._beside = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}")
         reader = Reader()
         if mode is Mode.APPEND:
             reader.parse_file(path)
         try:
+            self._beside = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}")
             self._file = cast("BinaryIO", self._beside.open("xb"))
-        except OSError as error:
-            raise PopefError(f"cannot be written: {error.strerror}", path=str(path)) from error
+        except (OSError, ValueError) as error:  # ValueError: no name at all, or a NUL in it
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PopefError(f"cannot be written: {reason}", path=str(path)) from error
         super().__init__(self._file, str(path))
         try:
             for blob in reader.blobs():
@@ -231,14 +239,14 @@ class FileWriter(Writer):
             self._file.close()
             self._beside.replace(self._target)
         except OSError as error:
-            self._beside.unlink(missing_ok=True)
+            self.abandon()
             raise PopefError(f"cannot be written: {error.strerror}", path=self.path) from error
 
     def abandon(self) -> None:
-        """Leaves everything as it was; does nothing once the file is closed."""
-        if not self._file.closed:
+        """Leaves everything as it was; does nothing once the file has its name."""
+        with contextlib.suppress(OSError):  # what a full disk did not take is not wanted any more
             self._file.close()
-            self._beside.unlink(missing_ok=True)
+        self._beside.unlink(missing_ok=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Closes, or after an exception abandons."""

@@ -159,7 +159,11 @@ def test_a_file_of_another_container_version_says_so() -> None:
             opaque(compression=Compression.ZLIB, content_bytes=1 << 62),
             "7 compressed bytes hold 4611686018427387904, which zlib cannot reach",
         ),
-        (opaque(type=BlobType.METADATA, stored_bytes=1 << 30, content_bytes=1 << 30), "bytes of metadata; at most"),
+        (opaque(type=BlobType.METADATA, compression=Compression.ZLIB), "metadata are never compressed"),
+        (
+            opaque(stored_bytes=1 << 20, content_bytes=(1 << 26) + 1, compression=Compression.ZLIB),
+            "67108865 bytes of opaque content are compressed; above 67108864 they must not be",
+        ),
         (opaque(compression=Compression.ZLIB), "the compressed content is damaged"),
         (opaque(zlib.compress(bytes(100)), compression=Compression.ZLIB, content_bytes=99), "decompresses to more than the 99 bytes"),
         (
@@ -266,6 +270,40 @@ def test_memory_is_not_taken_for_what_a_header_only_claims(blob: tuple[BlobHeade
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_all_metadata_of_a_file_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(writer: Writer) -> None:
+        for name in ("a", "b"):
+            writer.write(sample_metadata(name))
+
+    data = file_of(write)
+    most = len(encode_metadata(sample_metadata("a"))) * 2 - 1
+    monkeypatch.setattr("backends.ipu.popef.reader.MAX_METADATA_BYTES", most)
+    with pytest.raises(PopefError, match=rf"blob 1 \(METADATA 'b'\), offset \d+: the file has more than {most} bytes of metadata"):
+        Reader().parse_stream(io.BytesIO(data))
+    monkeypatch.setattr("backends.ipu.popef.writer.MAX_METADATA_BYTES", most)
+    with pytest.raises(PopefError, match=f"all metadata of a file take at most {most} bytes"):
+        file_of(write)
+
+
+def test_opaque_contents_are_read_when_asked_for() -> None:
+    def write(writer: Writer) -> None:
+        write_sample(writer)
+        with writer.create_opaque_blob("large", "pair", compress=True) as blob:
+            blob.stream.write(bytes(16 << 20))
+
+    stream = io.BytesIO(file_of(write))
+    tracemalloc.start()
+    try:
+        reader = Reader()
+        reader.parse_stream(stream)
+        opaques = ModelBuilder(reader).create_model().opaques
+        assert set(opaques) == {"fusion", "large"}
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert opaques["large"] == bytes(16 << 20)
 
 
 def test_a_file_may_hold_many_blobs_but_not_any_number(monkeypatch: pytest.MonkeyPatch) -> None:

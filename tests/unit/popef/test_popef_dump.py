@@ -12,8 +12,9 @@ import pytest
 from backends.ipu.popef.anchor_names import distinct_names
 from backends.ipu.popef.append import append_opaque_blobs
 from backends.ipu.popef.dump import main
+from backends.ipu.popef.dump_report import report_file
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.program_codec import encode_program
+from backends.ipu.popef.program_codec import encode_description, encode_program
 from backends.ipu.popef.writer import FileWriter, Writer
 from tests.fakes.popef_samples import file_of, read_all, sample_file, sample_metadata, sample_program, write_sample
 
@@ -192,3 +193,29 @@ def test_repeated_names_get_a_number_that_is_free() -> None:
     assert distinct_names(["x", "x", "y", "x"]) == ("x", "x_1", "y", "x_2")
     assert distinct_names(["x", "x", "x_1"]) == ("x", "x_2", "x_1")
     assert distinct_names(["x_1", "x", "x", "x_1"]) == ("x_1", "x", "x_2", "x_1_1")
+
+
+def test_many_contents_that_are_small_in_the_file_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.dumps({"numbers": [0] * 100}).encode()
+
+    def write(writer: Writer) -> None:
+        for name in ("first", "second"):
+            with writer.create_opaque_blob(name, "pair", compress=True) as blob:
+                blob.write(content)
+
+    path = tmp_path / "m.popef"
+    path.write_bytes(file_of(write))
+    monkeypatch.setattr("backends.ipu.popef.dump_report.MAX_JSON_BYTES", 2 * len(content) - 1)
+    first, second = report_file(path)["opaques"]
+    assert first["json"] == json.loads(content)
+    assert "json" not in second
+    assert bytes.fromhex(second["hex_head"]) == content[:32]
+
+
+def test_descriptions_of_many_programs_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.popef"
+    path.write_bytes(file_of(lambda writer: [write_sample(writer, name) for name in ("first", "second")]))
+    description = len(encode_description(sample_program()))
+    monkeypatch.setattr("backends.ipu.popef.dump_report.MAX_DESCRIPTION_BYTES", 3 * description // 2)
+    with pytest.raises(PopefError, match=r"\(POPLAR_EXECUTABLE 'second'\).*: the description has \d+ bytes; at most \d+ are allowed here"):
+        report_file(path)

@@ -10,7 +10,7 @@ U32 = st.integers(0, 2**32 - 1)
 COUNT = st.integers(1, 2**32 - 1)
 NAME = st.text(min_size=1, max_size=6)
 INDICES = st.lists(U32, max_size=3).map(tuple)
-OPTIONS = st.lists(st.builds(Option, st.text(max_size=5), st.text(max_size=5)), max_size=2).map(tuple)
+OPTIONS = st.lists(st.builds(Option, NAME, st.text(max_size=5)), max_size=2).map(tuple)
 INFOS = st.builds(TensorInfo, st.lists(st.integers(0, 2**14), max_size=4).map(tuple), st.sampled_from(DataType))
 ANCHORS = st.builds(
     Anchor,

@@ -3,15 +3,17 @@
 import dataclasses
 import io
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.reader import Reader
-from backends.ipu.popef.schema import Anchor, DataType, Metadata, TensorDataInfo, TensorInfo, TensorType
-from backends.ipu.popef.writer import Writer
-from tests.fakes.popef_samples import PAIR, sample_metadata
+from backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, TensorDataInfo, TensorInfo, TensorType
+from backends.ipu.popef.writer import FileWriter, Writer
+from tests.fakes.popef_samples import PAIR, sample_file, sample_metadata, write_sample
 
 ANCHOR = Anchor(name="x", handle="h", tensor_info=PAIR, type=TensorType.INPUT)
 
@@ -132,6 +134,7 @@ def test_a_stream_that_takes_no_more_is_an_error_that_says_where() -> None:
         ({"replication_factor": 0}, "replication_factor is 0; at least 1"),
         ({"num_ipus": -1}, "num_ipus is -1; at least 1"),
         ({"device_iterations": 0}, "device_iterations is 0; at least 1"),
+        ({"engine_options": (Option("", "1"),)}, "one of engine_options has no name"),
         ({"num_ipus": 1 << 40}, "a value cannot be stored"),
         ({"ipu_version": -2}, "a value cannot be stored"),
         ({"seed_handle": "\udc00"}, "a value cannot be stored"),
@@ -157,3 +160,66 @@ def test_two_metadata_of_one_executable_are_refused() -> None:
     writer.write(sample_metadata())
     with pytest.raises(PopefError, match="there is a blob METADATA 'pair' of executable 'pair' already"):
         writer.write(sample_metadata())
+
+
+class Sluggish(io.RawIOBase):
+    """A stream that takes ten bytes at a time, as an unbuffered one may."""
+
+    def __init__(self, taken_at_once: int | None = 10) -> None:
+        self.inner = io.BytesIO()
+        self._taken_at_once = taken_at_once
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self.inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.inner.tell()
+
+    def write(self, data: Any) -> int | None:
+        if not len(data):
+            return 0
+        return self._taken_at_once and self.inner.write(bytes(data)[: self._taken_at_once])
+
+
+def test_a_stream_that_takes_part_of_what_it_is_given_gets_all_of_it() -> None:
+    stream = Sluggish()
+    with Writer(stream) as writer:  # type: ignore[arg-type]
+        write_sample(writer)
+    assert stream.inner.getvalue() == sample_file()
+
+
+def test_a_stream_that_takes_nothing_is_an_error() -> None:
+    with pytest.raises(PopefError, match="offset 0: cannot be written: the stream takes no more"):
+        Writer(Sluggish(None)).create_executable("a")  # type: ignore[arg-type]
+
+
+def test_opaque_content_that_no_reader_would_take_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.ipu.popef.layout.MAX_INFLATED_OPAQUE_BYTES", 99)
+    blob = Writer(io.BytesIO()).create_opaque_blob("o", "e", compress=True)
+    blob.write(bytes(100))
+    with pytest.raises(PopefError, match=r"blob 0 \(OPAQUE 'o'\): 100 bytes of opaque content are compressed; above 99"):
+        blob.close()
+    assert not blob.is_complete
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "/nonexistent/folder/m.popef"])
+def test_a_file_that_cannot_be_written_is_an_error_of_the_file(path: str) -> None:
+    with pytest.raises(PopefError, match="cannot be written"):
+        FileWriter(path)
+
+
+def test_a_disk_that_is_full_when_the_file_is_completed_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BufferedWriter):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", lambda path, mode: Full(io.FileIO(path, mode)))
+    with pytest.raises(PopefError, match="cannot be written: No space left"), FileWriter(tmp_path / "m.popef") as writer:
+        writer.create_executable("a").close()
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, St
 from tests.fakes.popef_samples import sample_program
 
 U32, U64, TEXT = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.text(max_size=5)
-COUNT = st.integers(1, 2**32 - 1)
+COUNT = st.integers(1, 1 << 12)
 BINDINGS = st.lists(st.builds(Binding, TEXT, TEXT), max_size=2).map(tuple)
 STEPS = st.builds(
     Step,
@@ -131,7 +131,8 @@ def test_other_bytes_and_lengths_that_lie_are_refused() -> None:
     ("change", "reason"),
     [
         (lambda message: message.ClearField("graphs"), "at least one graph"),
-        (lambda message: setattr(message, "num_ipus", 0), "num_ipus is 0; at least 1"),
+        (lambda message: setattr(message, "num_ipus", 0), "num_ipus is 0; 1 to 4096 are allowed"),
+        (lambda message: setattr(message, "batches_per_step", 1 << 31), "batches_per_step is 2147483648; 1 to 65536 are allowed"),
         (lambda message: message.attribute_names.append("x"), "attributes: columns of 2, 1 elements"),
         (lambda message: message.graphs[0].inputs.anchors.append("x"), "graph 'pair': bindings: columns of 2, 1"),
         (lambda message: message.graphs[0].steps.cycles.append(1), "graph 'pair': steps: columns of"),
@@ -173,6 +174,10 @@ def test_too_many_graphs_steps_or_bytes_are_refused(monkeypatch: pytest.MonkeyPa
         decode_program(data)
     monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_STEPS", 1)
     with pytest.raises(PopefError, match="more than 1 steps"):
+        encode_program(sample_program())
+    monkeypatch.undo()
+    monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_ALL_TILES", 1)
+    with pytest.raises(PopefError, match="name more than 1 tiles"):
         encode_program(sample_program())
     monkeypatch.undo()
     monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_DESCRIPTION_BYTES", 10)
