@@ -1,0 +1,71 @@
+"""The vendor's Python module `model_runtime`, on simulated IPUs: devices, sessions, queues and `ModelRunner`.
+
+Names may be spelled in camelCase or in snake_case.
+"""
+
+from popef import Anchor as _anchor  # noqa: F401 - anchors that sessions give away have their shims from there
+from stoker_compat import warn_beside_real
+from stoker_compat.device_wait import DeviceWaitConfig
+from stoker_compat.renaming import renamed
+
+from backends.ipu import runtime
+from backends.ipu.runtime import (
+    AnchorCallbackPolicy,
+    ApplicationRuntimeError,
+    DeviceWaitStrategy,
+    LaunchPolicy,
+    RecoverableRuntimeError,
+    RecoveryAction,
+    UnknownRuntimeError,
+)
+from model_runtime import predicate_factory
+
+warn_beside_real("model_runtime")
+
+DataDesc = renamed(runtime.DataDesc)
+Device = renamed(runtime.Device)
+DeviceConstraints = renamed(runtime.DeviceConstraints)
+DeviceManager = renamed(runtime.DeviceManager)
+Executable = renamed(runtime.Executable)
+InputQueue = renamed(runtime.InputQueue)
+InputRingBuffer = renamed(runtime.InputRingBuffer)
+ModelRunner = renamed(runtime.ModelRunner)
+ModelRunnerConfig = renamed(runtime.RuntimeConfig, "ModelRunnerConfig")
+OutputQueue = renamed(runtime.OutputQueue)
+OutputRingBuffer = renamed(runtime.OutputRingBuffer)
+QueueManager = renamed(runtime.QueueManager)
+Session = renamed(runtime.Session)
+SessionConfig = renamed(runtime.SessionConfig)
+
+#: Input or output name to array: numpy arrays are memory and view at once, and stay the caller's.
+InputMemory = InputMemoryView = OutputMemory = OutputMemoryView = dict
+
+__all__ = [
+    "AnchorCallbackPolicy",
+    "ApplicationRuntimeError",
+    "DataDesc",
+    "Device",
+    "DeviceConstraints",
+    "DeviceManager",
+    "DeviceWaitConfig",
+    "DeviceWaitStrategy",
+    "Executable",
+    "InputMemory",
+    "InputMemoryView",
+    "InputQueue",
+    "InputRingBuffer",
+    "LaunchPolicy",
+    "ModelRunner",
+    "ModelRunnerConfig",
+    "OutputMemory",
+    "OutputMemoryView",
+    "OutputQueue",
+    "OutputRingBuffer",
+    "QueueManager",
+    "RecoverableRuntimeError",
+    "RecoveryAction",
+    "Session",
+    "SessionConfig",
+    "UnknownRuntimeError",
+    "predicate_factory",
+]
