@@ -1,0 +1,300 @@
+"""Operators become others: what they become, that it computes the same, and when they stay."""
+
+import numpy as np
+import onnx
+import pytest
+
+from compiler.passes import PassManager, get_pass
+from tests.fakes.graphs import as_ir, assert_same_results, assert_valid, op_types, parse, random_feeds, run_onnx
+
+RANDOM = np.random.default_rng(7)
+INF, NAN = np.inf, np.nan
+EDGES = np.float32([-INF, -3.4e38, -2.5, -1.5, -0.5, -0.0, 0.0, 0.49999997, 0.5, 1.5, 2.5, 1e30, INF, NAN])
+
+
+def after(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
+    """What pass `name` makes of a model whose shapes are known: valid, and not changed by a second run."""
+    manager = PassManager(["shape_inference", name], verify_each=True)
+    made = manager.run(model)
+    assert_valid(made)
+    assert op_types(manager.run(made)) == op_types(made)
+    return made
+
+
+def stays(name: str, model: onnx.ModelProto) -> bool:
+    """Whether the pass leaves the model alone, and says so."""
+    graph = get_pass("shape_inference")(as_ir(model))
+    return not get_pass(name).apply(graph) and op_types(graph) == op_types(model)
+
+
+NORM = {name: RANDOM.uniform(0.5, 2.0, 3).astype(np.float32) for name in ("s", "b", "m", "v")}
+
+
+@pytest.mark.parametrize("shape", ["2,3", "2,3,4", "2,3,4,4"])
+def test_a_batch_norm_is_a_factor_and_a_shift(shape: str) -> None:
+    model = parse(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = BatchNormalization<epsilon = 0.01>(x, s, b, m, v) }}", NORM)
+    made = after("replace_bn_with_mul_add", model)
+    assert op_types(made) == ["Mul", "Add"]
+    assert len(made.graph.initializer) == 2
+    assert_same_results(model, made, rtol=1e-5, atol=1e-5)
+
+
+def test_a_batch_norm_with_computed_statistics_stays() -> None:
+    model = parse("g (float[2,3] x, float[3] s) => (float[2,3] y) { y = BatchNormalization(x, s, b, m, v) }", {k: NORM[k] for k in "bmv"})
+    assert stays("replace_bn_with_mul_add", model)
+
+
+def test_a_cast_like_another_tensor_is_a_cast() -> None:
+    model = parse("g (float[2] x, int32[1] t) => (int32[2] y) { y = CastLike(x, t) }")
+    made = after("replace_castlike", model)
+    assert op_types(made) == ["Cast"]
+    assert_same_results(model, made, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("bounds", "ops"), [("x, low", ["Max"]), ("x, , high", ["Min"]), ("x", ["Identity"])])
+def test_clipping_on_one_side_is_a_maximum_or_minimum(bounds: str, ops: list[str]) -> None:
+    used = {name: np.float32(value) for name, value in (("low", -1), ("high", 1)) if name in bounds}
+    model = parse(f"g (float[12] x) => (float[12] y) {{ y = Clip({bounds}) }}", used)
+    made = after("replace_clip_empty_inputs", model)
+    assert op_types(made) == ops
+    assert_same_results(model, made, {"x": EDGES[~np.isinf(EDGES)]}, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("low", [np.float32(0), np.float32([0])])
+def test_clipping_stays_with_two_bounds_or_one_that_has_dimensions(low: np.ndarray) -> None:
+    bounds, used = ("low, low", {"low": low}) if low.ndim == 0 else ("low", {"low": low})
+    model = parse(f"g (float[2] x) => (float[2] y) {{ y = Clip(x, {bounds}) }}", used)
+    assert not get_pass("replace_clip_empty_inputs").apply(as_ir(model))
+
+
+@pytest.mark.parametrize(("source", "target"), [("float", 1), ("float", 6), ("int32", 1), ("int64", 7), ("uint8", 10)])
+def test_a_cast_to_truth_and_back_asks_whether_it_is_zero(source: str, target: int) -> None:
+    result = onnx.helper.tensor_dtype_to_string(target).split(".")[1].lower()
+    model = parse(f"g ({source}[4] x) => ({result}[4] y) {{ b = Cast<to = 9>(x) y = Cast<to = {target}>(b) }}")
+    made = after("replace_consecutive_cast_with_notzero", model)
+    assert op_types(made) == ["Equal", "Where"]
+    values = np.float32([0, -0.0, NAN, INF]) if source == "float" else [0, 1, 2, 200]
+    assert_same_results(model, made, {"x": np.array(values).astype({"float": "f4"}.get(source, source))}, rtol=0, atol=0)
+
+
+def test_truth_that_others_read_is_kept_and_other_casts_stay() -> None:
+    model = parse("g (float[4] x) => (float[4] y, bool[4] b) { b = Cast<to = 9>(x) y = Cast<to = 1>(b) }")
+    assert op_types(after("replace_consecutive_cast_with_notzero", model)) == ["Cast", "Equal", "Where"]
+    assert stays(
+        "replace_consecutive_cast_with_notzero", parse("g (float[4] x) => (float[4] y) { b = Cast<to = 6>(x) y = Cast<to = 1>(b) }")
+    )
+
+
+@pytest.mark.parametrize("divisor", [np.float32(8), np.float32([3, -7]), np.float32([[0.1], [1e20]])])
+def test_division_by_a_constant_is_a_product(divisor: np.ndarray) -> None:
+    model = parse("g (float[2,2] x) => (float[2,2] y) { y = Div(x, c) }", {"c": divisor})
+    made = after("replace_div_with_mul", model)
+    assert op_types(made) == ["Mul"]
+    assert_same_results(model, made, rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "divisor"), [("float", np.float32([1, 0])), ("float", np.float32(1e-39)), ("float", np.float32(INF)), ("int32", np.int32(2))]
+)
+def test_division_stays_where_the_reciprocal_is_no_number(kind: str, divisor: np.ndarray) -> None:
+    assert stays("replace_div_with_mul", parse(f"g ({kind}[2] x) => ({kind}[2] y) {{ y = Div(x, c) }}", {"c": divisor}))
+
+
+def test_division_of_a_constant_stays() -> None:
+    assert stays("replace_div_with_mul", parse("g (float[2] x) => (float[2] y) { y = Div(c, x) }", {"c": np.float32(2)}))
+
+
+def test_the_fast_error_function_keeps_its_bound_and_its_sign() -> None:
+    from compiler.passes.replacement.replace_erf_with_erfv2 import ERROR_BOUND
+
+    x = np.float32([*np.linspace(-7, 7, 20001), -1e30, 1e30, -INF, INF])
+    model = parse(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ y = Erf(x) }}")
+    made = after("replace_erf_with_erfv2", model)
+    assert op_types(made) == ["Mul", "Mul", "Add", "Mul", "Tanh"]
+    exact, fast = (run_onnx(each, {"x": x})["y"] for each in (model, made))
+    assert 2e-4 < np.abs(fast - exact).max() < ERROR_BOUND
+    np.testing.assert_allclose(fast[:20001], exact[:20001], rtol=2e-3)
+    assert stays("replace_erf_with_erfv2", parse("g (double[2] x) => (double[2] y) { y = Erf(x) }"))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "weights", "bias", "ops"),
+    [
+        ("", "3,4", (4, 5), (5,), ["MatMul", "Add"]),
+        ("<transB = 1, alpha = 0.5, beta = 2.0>", "3,4", (5, 4), (1, 5), ["MatMul", "Add"]),
+        ("<transA = 1>", "4,3", (4, 5), None, ["Transpose", "MatMul"]),
+        ("<beta = 0.0>", "3,4", (4, 5), (5,), ["MatMul"]),
+    ],
+)
+def test_a_gemm_is_a_product_and_a_sum(attributes: str, shape: str, weights: tuple, bias: tuple | None, ops: list[str]) -> None:
+    constants = {"w": RANDOM.standard_normal(weights).astype(np.float32)}
+    if bias is not None:
+        constants["b"] = RANDOM.standard_normal(bias).astype(np.float32)
+    model = parse(f"g (float[{shape}] x) => (float[3,5] y) {{ y = Gemm{attributes}(x, {', '.join(constants)}) }}", constants)
+    made = after("replace_gemm_with_matmul", model)
+    assert op_types(made) == ops
+    assert_same_results(model, made, rtol=1e-5, atol=1e-5)
+
+
+def test_a_gemm_of_computed_operands_is_scaled_by_nodes() -> None:
+    text = "g (float[3,4] x, float[5,4] w, float[5] b) => (float[3,5] y) { y = Gemm<alpha = 0.5, beta = 3.0, transB = 1>(x, w, b) }"
+    model = parse(text)
+    made = after("replace_gemm_with_matmul", model)
+    assert op_types(made) == ["Transpose", "MatMul", "Mul", "Mul", "Add"]
+    assert_same_results(model, made)
+
+
+def test_a_gemm_in_eight_bits_stays() -> None:
+    model = parse("g (float[3,4] x) => (float[3,5] y) { y = Gemm(x, w) }", {"w": RANDOM.standard_normal((4, 5)).astype(np.float32)})
+    eight = PassManager(["float_to_half", "float_to_fp8"]).run(model)
+    assert "Gemm" in op_types(get_pass("replace_gemm_with_matmul")(eight))
+
+
+@pytest.mark.parametrize("word", ["Greater", "Less"])
+@pytest.mark.parametrize(("kind", "ops"), [("float", ["{}", "Equal", "Or"]), ("int32", ["{other}", "Not"])])
+def test_or_equal_is_taken_apart(word: str, kind: str, ops: list[str]) -> None:
+    model = parse(f"g ({kind}[3,1] a, {kind}[4] b) => (bool[3,4] y) {{ y = {word}OrEqual(a, b) }}")
+    made = after(f"replace_{word.lower()}_or_equal", model)
+    assert op_types(made) == [each.format(word, other={"Greater": "Less", "Less": "Greater"}[word]) for each in ops]
+    dtype = np.dtype({"float": "f4"}.get(kind, kind))
+    values = np.float32([1, NAN, INF]) if kind == "float" else np.array([1, 2, 3])
+    feeds = {"a": values.astype(dtype).reshape(3, 1), "b": np.array([1, 2, 3, 0]).astype(dtype)}
+    assert_same_results(model, made, feeds, rtol=0, atol=0)
+
+
+def test_a_group_norm_of_one_group_in_half_precision_normalises_the_sample() -> None:
+    text = "g (float16[2,4,3,3] x) => (float16[2,4,3,3] y) { y = GroupNormalization<num_groups = 1, epsilon = 0.001>(x, s, b) }"
+    constants = {"s": np.float16([1.5]), "b": np.float16([-0.25])}
+    model = parse(text, constants)
+    made = after("replace_groupnorm_with_fast_norm", model)
+    assert op_types(made) == ["Reshape", "InstanceNormalization", "Reshape"]
+    assert_same_results(model, made, rtol=5e-3, atol=5e-3)
+    assert stays(
+        "replace_groupnorm_with_fast_norm",
+        parse(text.replace("num_groups = 1", "num_groups = 2"), {k: v.repeat(2) for k, v in constants.items()}),
+    )
+    wide = parse(text.replace("float16", "float"), {k: v.astype(np.float32) for k, v in constants.items()})
+    assert stays("replace_groupnorm_with_fast_norm", wide)
+
+
+@pytest.mark.parametrize(
+    ("call", "result"), [("ReduceMean<keepdims = 0>(x, a)", "2,4"), ("ReduceMean(x, a)", "2,1,4"), ("ReduceMean<keepdims = 0>(x)", "")]
+)
+def test_a_mean_in_half_precision_is_a_sum_and_a_factor(call: str, result: str) -> None:
+    constants = {"a": np.array([-2])} if "a)" in call else {}
+    model = parse(f"g (float16[2,3,4] x) => (float16[{result}] y) {{ y = {call} }}", constants)
+    made = after("replace_half_reducemean", model)
+    assert op_types(made) == ["ReduceSum", "Mul"]
+    assert_same_results(model, made, rtol=3e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,3] x) => (float[] y) { y = ReduceMean<keepdims = 0>(x) }",
+        "g (float16[N,3] x) => (float16[] y) { y = ReduceMean<keepdims = 0>(x) }",
+        "g (float16[2,20000] x) => (float16[] y) { y = ReduceMean<keepdims = 0>(x) }",
+        "g (float16[2,3] x) => (float16[2,3] y) { y = ReduceMean<noop_with_empty_axes = 1>(x) }",
+    ],
+    ids=["float", "unknown size", "too many", "nothing reduced"],
+)
+def test_other_means_stay(text: str) -> None:
+    assert stays("replace_half_reducemean", parse(text))
+
+
+def test_hard_swish_is_x_times_a_gate() -> None:
+    model = parse("g (float[4] x) => (float[4] y) { y = HardSwish(x) }")
+    made = after("replace_hardswish", model)
+    assert op_types(made) == ["HardSigmoid", "Mul"]
+    assert_same_results(model, made, {"x": np.float32([-4, -1, 0.5, 7])})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "ops"),
+    [
+        ("detect_positive = 1", ["Abs", "Greater"]),
+        ("detect_negative = 0", ["Greater"]),
+        ("detect_positive = 0", ["Less"]),
+    ],
+)
+def test_infinite_is_beyond_the_largest_number(attributes: str, ops: list[str]) -> None:
+    model = parse(f"g (float[14] x) => (bool[14] y) {{ y = IsInf<{attributes}>(x) }}")
+    made = after("replace_isinf", model)
+    assert op_types(made) == ops
+    assert_same_results(model, made, {"x": EDGES}, rtol=0, atol=0)
+
+
+def test_infinity_is_found_in_half_precision_as_well() -> None:
+    model = parse("g (float[3] x) => (bool[3] y) { y = IsInf(x) }")
+    half = PassManager(["replace_isinf", "float_to_half"]).run(model)
+    assert run_onnx(half, {"x": np.float16([-INF, 60000, NAN])})["y"].tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("place", [0, 5, 23])
+@pytest.mark.parametrize(("kind", "sizes"), [("bool", (24,)), ("float", (4, 6)), ("int32", (2, 3, 4))])
+def test_the_place_of_the_one_element_is_a_maximum(kind: str, sizes: tuple[int, ...], place: int) -> None:
+    shape = ",".join(map(str, sizes))
+    model = parse(f"g ({kind}[{shape}] x) => (int64[{len(sizes)},1] y) {{ y = NonZero(x) }}")
+    made = after("replace_nonzero", model)
+    assert "ArgMax" in op_types(made)
+    assert "NonZero" not in op_types(made)
+    x = np.zeros(24, {"float": "f4"}.get(kind, kind))
+    x[place] = True if kind == "bool" else -3
+    assert_same_results(model, made, {"x": x.reshape(sizes)}, rtol=0, atol=0)
+
+
+def test_a_nonzero_of_unknown_count_stays() -> None:
+    assert stays("replace_nonzero", parse("g (float[4] x) => (int64[1,N] y) { y = NonZero(x) }"))
+
+
+@pytest.mark.parametrize(
+    ("exponent", "ops"),
+    [
+        (1, ["Identity"]),
+        (2, ["Mul"]),
+        (3, ["Mul", "Mul"]),
+        (4, ["Mul", "Mul"]),
+        (0.5, ["Sqrt"]),
+        (-0.5, ["Sqrt", "Reciprocal"]),
+        (-1, ["Reciprocal"]),
+    ],
+)
+def test_common_powers_are_products_roots_and_reciprocals(exponent: float, ops: list[str]) -> None:
+    model = parse("g (float[5] x) => (float[5] y) { y = Pow(x, e) }", {"e": np.float32(exponent)})
+    made = after("replace_pow", model)
+    assert op_types(made) == ops
+    assert_same_results(model, made, {"x": np.float32([0.25, 1, 3, 1e3, 7e4])}, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "exponent"), [("float", np.float32(2.5)), ("float", np.float32([2, 3])), ("int32", np.int32(-1))])
+def test_other_powers_stay(kind: str, exponent: np.ndarray) -> None:
+    assert stays("replace_pow", parse(f"g ({kind}[2] x) => ({kind}[2] y) {{ y = Pow(x, e) }}", {"e": exponent}))
+
+
+def test_whole_powers_of_integers_are_products() -> None:
+    model = parse("g (int32[3] x) => (int32[3] y) { y = Pow(x, e) }", {"e": np.float32(3)})
+    made = after("replace_pow", model)
+    assert_same_results(model, made, {"x": np.int32([-5, 0, 1000])}, rtol=0, atol=0)
+
+
+def test_rounding_takes_halves_to_the_even_neighbour() -> None:
+    x = np.concatenate([EDGES, np.arange(-8, 8, 0.25, np.float32), np.float32([2**23 - 0.5, 2**24 + 2, -(2**22) - 0.5])])
+    model = parse(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ y = Round(x) }}")
+    made = after("replace_round", model)
+    assert "Round" not in op_types(made)
+    np.testing.assert_array_equal(run_onnx(made, {"x": x})["y"], run_onnx(model, {"x": x})["y"])
+
+
+@pytest.mark.parametrize(("kind", "axis"), [("float", "<axis = -1>"), ("float16", "<axis = 2>")])
+def test_a_softmax_over_an_odd_size_gets_one_more_element(kind: str, axis: str) -> None:
+    model = parse(f"g ({kind}[2,3,5] x) => ({kind}[2,3,5] y) {{ y = Softmax{axis}(x) }}")
+    made = after("replace_softmax", model)
+    assert op_types(made) == ["Pad", "Softmax", "Slice"]
+    feeds = random_feeds(model)
+    feeds["x"][0, 0] = np.finfo(feeds["x"].dtype).min
+    assert_same_results(model, made, feeds, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [("3,4", -1), ("3,1", -1), ("3,5", 0), ("3,N", -1)])
+def test_other_softmaxes_stay(shape: str, axis: int) -> None:
+    assert stays("replace_softmax", parse(f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Softmax<axis = {axis}>(x) }}"))
