@@ -1,7 +1,8 @@
-"""ResNet-50 v1 and BERT-base as the converter leaves them, in each precision, without weights: structure is all that a cost model reads.
+"""ResNet-50 v1 and BERT-base as the converter leaves them, in each precision; structure is all that a cost model reads.
 
-Weights are lazy tensors that fail when read. Normalisations of ResNet-50 are folded into its convolutions; BERT's layer normalisations are
-one node each, and its GELU is either one node or the five (Div, Erf, Add, Mul, Mul) that exporters write.
+Without a seed weights are lazy tensors that fail when read; with one they are random, of a size that keeps values in range. Normalisations
+of ResNet-50 are folded into its convolutions; BERT's layer normalisations are one node each, and its GELU is either one node or the five
+(Div, Erf, Add, Mul, Mul) that exporters write.
 """
 
 import enum
@@ -34,9 +35,9 @@ class Precision(enum.Enum):
         return ir.DataType.FLOAT if self is Precision.FP32 else ir.DataType.FLOAT16
 
 
-def resnet50(batch: int, precision: Precision) -> ir.Model:
+def resnet50(batch: int, precision: Precision, *, seed: int | None = None) -> ir.Model:
     """ResNet-50 v1, stride in the first 1x1 of a block; input [batch, 3, 224, 224], output [batch, 1000]."""
-    net = _Network("resnet50", precision)
+    net = _Network("resnet50", precision, seed)
     value = net.relu(net.conv(net.input("data", (batch, 3, 224, 224)), 64, kernel=7, stride=2))
     value = net.pool(value, kernel=3, stride=2)
     for blocks, width, first_stride in _STAGES:
@@ -54,16 +55,18 @@ def resnet50(batch: int, precision: Precision) -> ir.Model:
     return net.model()
 
 
-def bert_base(batch: int, precision: Precision, *, sequence: int = 256, is_gelu_fused: bool = False) -> ir.Model:
+def bert_base(batch: int, precision: Precision, *, sequence: int = 256, is_gelu_fused: bool = False, seed: int | None = None) -> ir.Model:
     """BERT-base for question answering: inputs [batch, sequence] of int32, outputs start and end logits [batch, sequence]."""
-    net = _Network("bert_base", precision)
+    net = _Network("bert_base", precision, seed)
     ids = [net.input(name, (batch, sequence), ir.DataType.INT32) for name in ("input_ids", "token_type_ids", "attention_mask")]
     hidden = (batch, sequence, _HIDDEN)
     value = net.op("Gather", [net.weight((_VOCABULARY, _HIDDEN)), ids[0]], hidden)
     value = net.binary("Add", value, net.op("Gather", [net.weight((2, _HIDDEN)), ids[1]], hidden))
     value = net.norm(net.binary("Add", value, net.weight((1, sequence, _HIDDEN))))
     mask = net.op("Unsqueeze", [ids[2], net.indices(1, 2)], (batch, 1, 1, sequence))
-    mask = net.binary("Mul", net.binary("Sub", net.constant(1.0), net.op("Cast", [mask], mask.shape)), net.constant(-10000.0))
+    mask.type = ir.TensorType(ir.DataType.INT32)
+    mask = net.op("Cast", [mask], mask.shape, to=int(precision.dtype))
+    mask = net.binary("Mul", net.binary("Sub", net.constant(1.0), mask), net.constant(-10000.0))
     for _ in range(_LAYERS):
         value = net.norm(net.binary("Add", net.biased(_attention(net, value, mask), _HIDDEN), value))
         inner = _gelu(net, net.biased(value, _INNER), is_fused=is_gelu_fused)
@@ -110,8 +113,9 @@ def dims(value: ir.Value) -> tuple[int, ...]:
 class _Network:
     """Collects nodes with the shapes of their outputs."""
 
-    def __init__(self, name: str, precision: Precision) -> None:
+    def __init__(self, name: str, precision: Precision, seed: int | None) -> None:
         self._precision = precision
+        self._generator = None if seed is None else np.random.default_rng(seed)
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET, "com.microsoft": 1}, name=name)
         self._made = 0
 
@@ -138,6 +142,11 @@ class _Network:
 
     def weight(self, shape: tuple[int, ...], dtype: ir.DataType | None = None) -> ir.Value:
         dtype, name = dtype or self._precision.dtype, self._name("weight")
+        if self._generator is not None:
+            # Weights of a matrix are scaled by what is added up; a bias, which adds nothing up, by a hundredth.
+            scale = 1 / math.sqrt(math.prod(shape[1:])) if len(shape) > 2 else 1 / math.sqrt(shape[0]) if len(shape) == 2 else 0.01
+            values = self._generator.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+            return self._initializer(ir.Tensor(values.astype(dtype.numpy()), name=name))
 
         def read() -> ir.TensorProtocol:
             raise RuntimeError(f"'{name}' has a shape only; nothing may read its values")

@@ -33,6 +33,9 @@ class JobOptions:
     batches_per_step: int = option(COUNT, "Micro-batches of one host round trip.", group=_COMPILE, default=1)
     compiler_options: Mapping[str, Any] = option(PAIRS, "Options of the target's compiler.", group=_COMPILE, default={})
     popart_options: Mapping[str, Any] = option(PAIRS, "PopART session options.", group=_COMPILE, default={})
+    report: str | None = option(
+        PATH, "Also write into this folder where memory and time go, as JSON and as a page; also of what does not fit.", group=_COMPILE
+    )
     perf_tuner: bool = option(FLAG, "Accepted, not implemented.", group=_COMPILE, default=False)
     disable_compilation_progress_bar: bool = option(FLAG, "Show no progress.", group=_COMPILE, default=False)
 

@@ -11,6 +11,7 @@ import onnx
 from backends.ipu.compile.assemble import CompiledModel, compile_sources
 from backends.ipu.compile.device_choice import warn_of_no_effect
 from backends.ipu.compile.engine_cache import compile_into
+from backends.ipu.compile.summary_report import SummaryReport, summary_report
 from backends.ipu.popef.schema import Metadata
 from backends.ipu.program import StaticProgram
 from compiler.options import CompilerOptions
@@ -47,6 +48,26 @@ def compile_model(model: onnx.ModelProto, outputs: Sequence[str] = (), options: 
     options = options or CompilerOptions()
     warn_of_no_effect(options)
     return compile_sources([as_source(model, outputs)], options)
+
+
+def compile_and_get_summary_report(
+    model: onnx.ModelProto, outputs: Sequence[str] = (), options: CompilerOptions | None = None, *, reset_profile: bool = True
+) -> SummaryReport:
+    """Where memory and time of a converted model go, without a file; also of a model that does not fit.
+
+    Args:
+        model: After conversion.
+        outputs: Those wanted; empty for all.
+        options: Of the compiler.
+        reset_profile: As PopRT has it. Every report is computed anew, so it changes nothing.
+
+    Raises:
+        CompileError: see `summary_report`.
+    """
+    del reset_profile
+    options = options or CompilerOptions()
+    warn_of_no_effect(options)
+    return summary_report([as_source(model, outputs)], options)
 
 
 def compile_and_export(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from backends.ipu.compile.assemble import CompiledModel
 from backends.ipu.compile.engine_cache import compile_into
+from backends.ipu.compile.report_page import write_report
 from backends.ipu.compile.streams import batch_size, is_batched
+from backends.ipu.compile.summary_report import summary_report
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import SubGraph
 from backends.ipu.timing import step_timing
@@ -37,6 +39,14 @@ class IpuTarget(Target):
         if len(sources) == 1:
             return Artefact(path=path, summary=summarise(compiled), config=served[0].config)
         return Artefact(path=path, summary=summarise(compiled), parts=served)
+
+    def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
+        """Writes the summary report: `summary_report.json` and `summary_report.html`.
+
+        Raises:
+            CompileError: see `summary_report`; or a file cannot be written.
+        """
+        return write_report(summary_report(sources, options), folder)
 
 
 def summarise(compiled: CompiledModel) -> Mapping[str, object]:
