@@ -7,7 +7,6 @@ from typing import Any
 
 from compiler.convert.option_fields import literal
 from compiler.convert.options import ConversionOptions
-from compiler.passes import get_all_pass_names
 
 #: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
 _CLEANUP = (
@@ -109,14 +108,14 @@ def conversion_steps(options: ConversionOptions, log_folder: Path | None = None)
         steps.append(Step("remove_outputs", {"remove_outputs": options.remove_outputs}))
     if options.checkpoints:
         steps.append(Step("add_checkpoints", {"checkpoints": options.checkpoints}))
-    steps += _installed(_CLEANUP)
+    steps += _steps(_CLEANUP)
     steps.append(Step("constant_folding", {"max_tensor_size": options.max_tensor_size}))
     steps += [Step("double_to_float"), Step("int64_to_int32")]
-    steps += _installed(_REPLACEMENTS)
+    steps += _steps(_REPLACEMENTS)
     steps += _fusion_steps(options)
     steps += _precision_steps(options, log_folder)
     steps += _layout_steps(options)
-    steps += _installed(name for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive")))
+    steps += _steps(name for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive")))
     return steps
 
 
@@ -125,14 +124,13 @@ def finish_steps() -> list[Step]:
     return [Step(name) for name in _FINISH]
 
 
-def _installed(names: Iterable[str]) -> list[Step]:
-    """Steps of passes that nobody asked for by name, as far as they are registered."""
-    known = frozenset(get_all_pass_names())
-    return [Step(name) for name in names if name in known]
+def _steps(names: Iterable[str]) -> list[Step]:
+    """Steps of passes that take no settings."""
+    return [Step(name) for name in names]
 
 
 def _fusion_steps(options: ConversionOptions) -> list[Step]:
-    steps = _installed(_FUSIONS)
+    steps = _steps(_FUSIONS)
     if options.enable_erf_gelu:
         steps.append(Step("erf_gelu_pattern"))
     if options.enable_compress_pattern:
@@ -159,7 +157,7 @@ def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> lis
     }
     steps = [Step("float_to_half", half)]
     if not options.disable_fast_norm:
-        steps += _installed(["replace_groupnorm_with_fast_norm"])
+        steps.append(Step("replace_groupnorm_with_fast_norm"))
     if options.precision in ("fp8", "fp8_weight"):
         eight_bits: dict[str, Any] = {name: getattr(options, name) for name in _FLOAT8_SETTINGS}
         eight_bits["weight_only"] = options.precision == "fp8_weight"

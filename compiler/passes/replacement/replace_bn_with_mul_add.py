@@ -12,7 +12,7 @@ from compiler.passes.registry import register
 from compiler.passes.replacement.rewriting import Rewriting
 
 
-@register("replace_bn_with_mul_add", before=("batchnorm_workaround",))
+@register("replace_bn_with_mul_add")
 class ReplaceBnWithMulAdd(Pass):
     """Replaces BatchNormalization in inference mode, with constant parameters, by Mul and Add of one number a channel.
 
