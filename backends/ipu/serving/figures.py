@@ -62,9 +62,9 @@ def fleet_figures(fleet: Fleet) -> Iterator[Figure]:
     for number, counts in sorted(served.items()):
         waited = "Time batches waited behind others of their executable, on the way to the device."
         yield _figure("stoker_ipu_queue_wait_seconds_total", waited, "counter", counts.queue_wait_s, number)
-    for (number, kind), count in sorted(tally.faults().items()):
+    for (number, action), count in sorted(tally.faults().items()):
         yield _figure(
-            "stoker_ipu_faults_total", "Failures of device or program, by what they ask for.", "counter", count, number, kind=kind
+            "stoker_ipu_faults_total", "Failures of device or program, by what they ask for.", "counter", count, number, action=action
         )
 
 

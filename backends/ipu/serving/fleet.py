@@ -90,7 +90,8 @@ class Fleet:
         """
         with self._lock:
             for resident in self._residents:
-                if resident.digest == digest and resident.options == options and tenant not in resident.tenants:
+                is_same = resident.digest == digest and resident.options == options
+                if is_same and resident.is_usable and tenant not in resident.tenants:
                     resident.tenants.append(tenant)
                     return resident
             device = self._device(executable, options)
@@ -144,8 +145,11 @@ class Fleet:
         def load(device: Device) -> int:
             return sum(resident.device is device for resident in self._residents)
 
+        lost = {resident.device for resident in self._residents if not resident.is_usable}
         fitting = []
         for device in self.devices():
+            if device in lost:
+                continue
             ids = {ipu.id for ipu in device.ipus}
             if device.num_ipus != executable.num_ipus or (options.device_ids is not None and not ids <= options.device_ids):
                 continue

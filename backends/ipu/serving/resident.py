@@ -15,6 +15,7 @@ from backends.ipu.runtime import (
     ModelRunner,
     RecoverableRuntimeError,
     SessionStopped,
+    UnknownRuntimeError,
 )
 from backends.ipu.serving.parameters import RunOptions
 from backends.ipu.serving.tally import Tally
@@ -57,6 +58,11 @@ class Resident:
     def load_s(self) -> float:
         """Modelled time of loading it to the device, in seconds."""
         return load_time_s(self._runner.executable.program)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the device is not beyond what a reset cures."""
+        return not isinstance(self._runner.error, UnknownRuntimeError)
 
     @property
     def in_flight(self) -> int:
