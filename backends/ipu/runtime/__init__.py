@@ -16,7 +16,10 @@ from backends.ipu.runtime.errors import (
     UnknownRuntimeError,
 )
 from backends.ipu.runtime.executable import Executable
+from backends.ipu.runtime.fusion_runner import ModelFusionRunner, ModelFusionRunnerConfig
+from backends.ipu.runtime.host_concat_runner import HostConcatConfig, HostConcatRunner, HostConcatRunnerConfig
 from backends.ipu.runtime.inference_future import InferenceFuture
+from backends.ipu.runtime.light_runner import LightRunner, LightRunnerConfig
 from backends.ipu.runtime.model_runner import ModelRunner
 from backends.ipu.runtime.predicates import (
     AnchorCallbackPolicy,
@@ -27,7 +30,9 @@ from backends.ipu.runtime.predicates import (
 )
 from backends.ipu.runtime.queue_manager import InputQueue, OutputQueue, QueueManager
 from backends.ipu.runtime.replica import RequestTimeout
+from backends.ipu.runtime.request_tracepoints import RequestTracepoint
 from backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer, RingBuffer
+from backends.ipu.runtime.runner import Runner
 from backends.ipu.runtime.runtime_config import NO_BATCHING_DIM, RunnerType, RuntimeConfig
 from backends.ipu.runtime.session import Session, SessionState
 from backends.ipu.runtime.session_config import LaunchPolicy, SessionConfig
@@ -47,11 +52,18 @@ __all__ = [
     "DeviceWaitConfig",
     "DeviceWaitStrategy",
     "Executable",
+    "HostConcatConfig",
+    "HostConcatRunner",
+    "HostConcatRunnerConfig",
     "InferenceFuture",
     "InputQueue",
     "InputRingBuffer",
     "IpuRuntimeError",
     "LaunchPolicy",
+    "LightRunner",
+    "LightRunnerConfig",
+    "ModelFusionRunner",
+    "ModelFusionRunnerConfig",
     "ModelRunner",
     "OutputQueue",
     "OutputRingBuffer",
@@ -62,7 +74,9 @@ __all__ = [
     "RecoverableRuntimeError",
     "RecoveryAction",
     "RequestTimeout",
+    "RequestTracepoint",
     "RingBuffer",
+    "Runner",
     "RunnerType",
     "RuntimeConfig",
     "Session",

@@ -10,6 +10,7 @@ Loading happens once, in the constructor; the main programs run until `close`. M
 device and comes from it without a copy.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ from backends.ipu.runtime.executable import Executable, Source
 from backends.ipu.runtime.inference_future import Answer, InferenceFuture, Outputs, Waiters
 from backends.ipu.runtime.micro_batches import MicroBatch, cut
 from backends.ipu.runtime.replica import Replica
+from backends.ipu.runtime.request_tracepoints import RequestTracepoint, RequestTracepoints
 from backends.ipu.runtime.runner_io import RunnerIo
 from backends.ipu.runtime.runtime_config import RuntimeConfig
 from backends.ipu.runtime.selection import Selection, select
@@ -73,14 +75,17 @@ class ModelRunner:
         self._io = RunnerIo(self.executable, self.config.frozen_inputs)
         self._waiters = Waiters()
         self._batcher: DynamicBatcher | None = None
-        manager = device_manager or (DeviceManager(device.system) if device else DeviceManager())
         devices = {**({0: device} if device else {}), **self.config.replica_id_to_device}
+        some = next(iter(devices.values()), None)
+        manager = device_manager or (DeviceManager(some.system) if some else DeviceManager())
+        is_traced = self.config.flush_on_waiting_outputs
+        self._tracepoints = RequestTracepoints(manager.system.clock, self.config.request_tracepoints_buffer_size, is_on=is_traced)
         self._replicas: list[Replica] = []
         try:
             for number in range(self.config.replicas):
                 self._replicas.append(Replica(self._io, self.config, manager, devices.get(number), self._waiters))
             if self.config.is_batching:
-                self._batcher = DynamicBatcher(self._io, self.config, manager.system.clock, self._submit)
+                self._batcher = DynamicBatcher(self._io, self.config, manager.system.clock, functools.partial(_submit, self._replicas))
         except BaseException:
             self.close()
             raise
@@ -99,6 +104,10 @@ class ModelRunner:
     def get_execute_inputs(self) -> list[DataDesc]:
         """The inputs that requests may name."""
         return self._io.describe_inputs()
+
+    def get_model_inputs(self) -> list[DataDesc]:
+        """The inputs that requests may name, and those that load programs read: weights that are not compiled in."""
+        return self._io.describe_all_inputs()
 
     def get_execute_outputs(self) -> list[DataDesc]:
         """The outputs that requests may name."""
@@ -127,13 +136,19 @@ class ModelRunner:
             ApplicationRuntimeError: the request does not fit the executable.
             IpuRuntimeError: the device failed before.
         """
-        selection = select(self._io, inputs, outputs, wants_all=self.config.validate_io_params, is_strict=self._is_strict)
+        wants_all = self.config.validate_io_params and not self._is_strict
+        selection = select(self._io, inputs, outputs, wants_all=wants_all, is_strict=self._is_strict)
         future = InferenceFuture(self._waiters)
+        self._tracepoints.watch(future)
         if self._batcher is not None:
             self._batcher.add(selection, future)
         else:
             self._start(selection, future)
         return future
+
+    def request_tracepoints(self) -> tuple[RequestTracepoint, ...]:
+        """When the latest requests came and went; only with `flush_on_waiting_outputs`."""
+        return self._tracepoints.all()
 
     def close(self) -> None:
         """Stops, fails what is queued, and gives back the devices it took. May be called again."""
@@ -151,11 +166,7 @@ class ModelRunner:
             batches.append(
                 MicroBatch(graph=selection.graph, inputs=inputs, outputs=outputs, on_end=answer.end_part, missing=selection.missing)
             )
-        self._submit(batches)
-
-    def _submit(self, batches: Sequence[MicroBatch]) -> None:
-        """Gives `batches` to the copy with the least to do; to one that failed only if all have."""
-        min(self._replicas, key=lambda replica: (replica.error is not None, replica.outstanding)).submit(batches)
+        _submit(self._replicas, batches)
 
     @property
     def error(self) -> IpuRuntimeError | None:
@@ -164,6 +175,15 @@ class ModelRunner:
         return errors[0] if all(errors) else None
 
     # Names of PopRT 1.0.2.
-    get_model_inputs = get_execute_inputs
-    get_model_outputs = get_execute_outputs
-    executeAsync = execute_async  # noqa: N815
+    def get_model_outputs(self) -> list[DataDesc]:
+        """See `get_execute_outputs`."""
+        return self.get_execute_outputs()
+
+    def executeAsync(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> InferenceFuture:  # noqa: N802
+        """See `execute_async`."""
+        return self.execute_async(inputs, outputs)
+
+
+def _submit(replicas: Sequence[Replica], batches: Sequence[MicroBatch]) -> None:
+    """Gives `batches` to the copy with the least to do; to one that failed only if all have."""
+    min(replicas, key=lambda replica: (replica.error is not None, replica.outstanding)).submit(batches)

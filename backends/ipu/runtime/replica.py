@@ -9,6 +9,7 @@ agree on which micro-batch is which:
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,10 +68,11 @@ class Replica:
         self._io = io
         self._config = config
         self._waiters = waiters
-        self._is_own_device = device is None
         self.device = device or manager.get_device(io.executable.program, config.device_wait_config)
+        # A runner that nobody holds any more gives its device back, at the interpreter's exit at the latest.
+        self._give_back = weakref.finalize(self, _detach, None if device else self.device)
         self._lock = threading.RLock()
-        self._count_lock = threading.Lock()
+        self._count = threading.Condition()  # taken after the lock, never before it
         self._outstanding = 0
         self._position = 0  # micro-batches queued in the call of the main program that they belong to
         self._latest = next(iter(io.graphs.values()))
@@ -115,7 +117,7 @@ class Replica:
             raise
 
     def set_weights(self, weights: Mapping[str, Array]) -> None:
-        """Loads other weights, once what is queued has ended.
+        """Loads other weights, once what is queued has ended; a replica that is stopped loads them with `restart`.
 
         Args:
             weights: By stream; the others stay as they are.
@@ -123,9 +125,16 @@ class Replica:
         Raises:
             IpuRuntimeError: the executable cannot be loaded again.
         """
-        with self._lock:
-            self._weights = {**self._weights, **weights}
-            self.restart()
+        while True:
+            with self._waiters, self._count:
+                self._count.wait_for(lambda: not self._outstanding)
+            with self._lock:
+                if self._outstanding:
+                    continue  # somebody was faster
+                self._weights = {**self._weights, **weights}
+                if self.session.state is SessionState.RUNNING:
+                    self.restart()
+                return
 
     def restart(self) -> None:
         """Stops, and loads the executable again. What is queued fails.
@@ -157,7 +166,7 @@ class Replica:
                 session.set_user_input_handler(name, _filling(data))
             queues = session.create_queue_manager(
                 self._config.ring_buffer_size_multiplier * self._io.executable.program.batches_per_step,
-                self._on_starved,
+                _weakly(self._on_starved),
                 nanoseconds(self._config.timeout_ns, "timeout_ns"),
                 in_pred=self._is_queued,
                 out_pred=self._is_queued,
@@ -173,10 +182,6 @@ class Replica:
         index = self._io.index_anchor
         is_main = anchor.name in self._io.inputs or anchor.name in self._io.outputs or (index is not None and anchor.name == index.name)
         return AnchorCallbackPolicy.BIND_USER_CB if is_main else AnchorCallbackPolicy.BIND_EMPTY_CB
-
-    def _give_back(self) -> None:
-        if self._is_own_device:
-            self.device.detach()
 
     def _ensure_running(self) -> None:
         if self._is_closed:
@@ -226,14 +231,15 @@ class Replica:
 
         def end(error: Exception | None) -> None:
             nonlocal is_ended
-            with self._count_lock:
+            with self._count:
                 if is_ended:
                     return
                 is_ended = True
                 self._outstanding -= 1
+                self._count.notify_all()
             batch.on_end(error)
 
-        with self._count_lock:
+        with self._count:
             self._outstanding += 1
         return replace(batch, on_end=end)
 
@@ -304,6 +310,23 @@ class Replica:
             if self._io.canonical(given) == anchor.name:
                 return data
         return self._io.defaults.get(anchor.name, zeros_of(anchor))
+
+
+def _detach(device: Device | None) -> None:
+    if device is not None:
+        device.detach()
+
+
+def _weakly(method: Callable[[Queue], None]) -> Callable[[Queue], None]:
+    """`method`, without keeping its object alive: the session's thread must not hold a runner that nobody else holds."""
+    reference = weakref.WeakMethod(method)
+
+    def call(queue: Queue) -> None:
+        target = reference()
+        if target is not None:
+            target(queue)
+
+    return call
 
 
 def _forget(_: Exception | None) -> None:

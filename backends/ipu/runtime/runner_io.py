@@ -84,6 +84,11 @@ class RunnerIo:
             if anchor.name in self.inputs or (index is not None and anchor.name == index.name)
         ]
 
+    def describe_all_inputs(self) -> list[DataDesc]:
+        """Inputs in the order of the metadata, those of load programs included."""
+        tensors = self.executable.model.tensors
+        return [describe(anchor, has_data=anchor.name in tensors) for anchor in self.executable.metadata.inputs]
+
     def describe_outputs(self) -> list[DataDesc]:
         """Outputs in the order of the metadata."""
         return [describe(anchor, has_data=False) for anchor in self.executable.metadata.outputs if anchor.name in self.outputs]

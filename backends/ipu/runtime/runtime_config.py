@@ -3,7 +3,7 @@
 import datetime
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,7 +84,7 @@ class RuntimeConfig:
     data_parallel_timeout_ns: Nanoseconds = MAX_TIMEOUT_NS
     request_tracepoints_buffer_size: int = 1000
     replication_factor: int = 1
-    replica_id_to_device: Mapping[int, Device] = field(default_factory=dict)
+    replica_id_to_device: MutableMapping[int, Device] = field(default_factory=dict)
     flush_by_name: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     frozen_inputs: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     numerics: Numerics = Numerics.REAL
