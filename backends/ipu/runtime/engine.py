@@ -5,6 +5,7 @@ writes its outputs. In a fused program it reads the index first and then touches
 another sub-graph stay where they are, and the device starves until a timeout tells the host.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,7 @@ class EngineParts:
         gate: Where host and device wait for each other.
         pacer: How time passes.
         iterations: Micro-batches of a call.
+        undelivered: Results that the run before this one has left, and this one leaves.
         timeout_ns: How long the device starves before `on_starved`; 0: for ever.
         on_starved: Told the anchors waited for.
     """
@@ -62,6 +64,7 @@ class EngineParts:
     gate: Gate
     pacer: Pacer
     iterations: int
+    undelivered: deque[Results]
     timeout_ns: int
     on_starved: OnStarved
 
@@ -79,6 +82,7 @@ class Engine:
             parts.streams,
             parts.gate,
             parts.pacer,
+            parts.undelivered,
             timeout_ns=parts.timeout_ns,
             on_starved=parts.on_starved,
             is_overlapped=overlaps and parts.pacer.pacing is Pacing.REALTIME,
@@ -91,6 +95,7 @@ class Engine:
             IpuRuntimeError: the device failed, or the program cannot go on.
         """
         try:
+            self._delivery.catch_up()
             done = 0
             while (calls is None or done < calls) and self._call():
                 done += 1
@@ -132,7 +137,7 @@ class Engine:
             slow_micro_batches=int(computation.is_timed and clock.now_ns() - begun_ns > computation.period_ns),
         )
         is_dummy = len(batch.dummies) == len(batch.inputs) and bool(batch.inputs)
-        self._delivery.deliver(Results(values, begins_ns + computation.latency_ns, bool(batch.dummies), is_dummy))
+        self._delivery.deliver(Results(dict(values), begins_ns + computation.latency_ns, bool(batch.dummies), is_dummy))
         return not self._gate.is_stopping
 
     def _next_batch(self) -> _MicroBatch | None:

@@ -23,7 +23,7 @@ class _Fate(enum.Enum):
 class Enqueued:
     """A view of the user's memory in a ring, and who is told when the device is done with it.
 
-    Its methods are called with the session's gate held, except `end`.
+    Its methods are called with the session's gate held.
     """
 
     __slots__ = ("_callback", "_fate", "view")
@@ -49,14 +49,11 @@ class Enqueued:
         self._fate = _Fate.ENDED
         return True
 
-    def end(self, error: Exception | None) -> None:
-        """Tells the owner once: None when the data was moved, else why it was not."""
-        if self._fate is _Fate.ENDED:
-            return
-        self._fate = _Fate.ENDED
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback(error)
+    def end(self) -> Callback | None:
+        """Ends it. Whom to tell, without the gate: None when the data was moved, else why it was not; nobody is told twice."""
+        callback = None if self.is_ended else self._callback
+        self._fate, self._callback = _Fate.ENDED, None
+        return callback
 
 
 def view_of(anchor: Anchor, memory: Array, size: int | None, *, is_written: bool) -> Array:

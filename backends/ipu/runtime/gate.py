@@ -5,6 +5,7 @@ it, and whoever waits looks again. It also holds how the session's run ended, so
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 
 from backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError
@@ -19,6 +20,7 @@ class Gate:
         clock: What timeouts are measured with.
         changes: Counts up with every notification: who saw the same number twice missed nothing in between.
         flushes: How often a flush was asked for; the device compares it with what it saw before.
+        device_threads: Threads of the device. None of them waits for the end of another: that one may be waiting for it.
     """
 
     def __init__(self, name: str, clock: WaitableClock) -> None:
@@ -28,6 +30,7 @@ class Gate:
         self.clock = clock
         self.changes = 0
         self.flushes = 0
+        self.device_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._is_stopping = False
         self._error: IpuRuntimeError | None = None
         self._starving: dict[int, tuple[str, ...]] = {}

@@ -1,7 +1,9 @@
 """`MainLoop`: the thread that a session's main programs run on, and what becomes of those who wait when it ends."""
 
 import threading
+from collections import deque
 
+from backends.ipu.runtime.delivery import Results
 from backends.ipu.runtime.engine import Engine, EngineParts
 from backends.ipu.runtime.errors import SessionStopped
 from backends.ipu.runtime.gate import Gate
@@ -15,6 +17,7 @@ class MainLoop:
         queues: Whose entries fail when the loop fails; None: there are none.
         timeout_callback: Told the queue at which the device starved.
         timeout_ns: After how long; 0: never.
+        undelivered: Results that a stop kept from reaching the queues.
     """
 
     def __init__(self, name: str, gate: Gate) -> None:
@@ -22,6 +25,7 @@ class MainLoop:
         self.queues: QueueManager | None = None
         self.timeout_callback: TimeoutCallback | None = None
         self.timeout_ns = 0
+        self.undelivered: deque[Results] = deque()
         self._name = name
         self._gate = gate
         self._thread: threading.Thread | None = None
@@ -36,7 +40,15 @@ class MainLoop:
         """Runs `calls` calls of the main program on a thread of its own; None: until the gate stops."""
         self._gate.reopen()
         self._thread = threading.Thread(target=self._run, args=(parts, calls), name=self._name, daemon=True)
+        self._gate.device_threads.add(self._thread)
         self._thread.start()
+
+    def connect(self, queues: QueueManager, timeout_callback: TimeoutCallback | None, timeout_ns: int) -> None:
+        """Serves `queues` from here on; those before fail, and what was computed for them is dropped. REQUIRES: it does not run."""
+        if self.queues is not None:
+            self.queues.disconnect_all()
+        self.undelivered.clear()
+        self.queues, self.timeout_callback, self.timeout_ns = queues, timeout_callback, timeout_ns
 
     def on_starved(self, anchors: tuple[str, ...]) -> None:
         """Tells the user the first of the queues that the device waits for. Called on a thread of the device."""
@@ -49,9 +61,9 @@ class MainLoop:
                 return
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the thread's end; whether it has ended. The thread itself does not wait."""
+        """Waits for the thread's end; whether it has ended. A thread of the device does not wait."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and threading.current_thread() not in self._gate.device_threads:
             thread.join(timeout_s)
         return not self.is_running
 
@@ -62,5 +74,7 @@ class MainLoop:
             pass  # somebody stopped it while it waited
         except Exception as error:  # noqa: BLE001 - whatever a user's handler raised must reach those who wait
             self._gate.fail(error)
-        if self._gate.error is not None and self.queues is not None:
-            self.queues.fail_all(self._gate.error)
+        if self._gate.error is not None:
+            self.undelivered.clear()
+            if self.queues is not None:
+                self.queues.fail_all(self._gate.error)

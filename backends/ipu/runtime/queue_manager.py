@@ -79,9 +79,8 @@ class _Queue:
 
     def fail_all(self, error: Exception) -> None:
         """Ends all entries with `error`. REQUIRES: no device thread uses the ring."""
-        while (entry := self.ring.pop()) is not None:
-            entry.end(error)
-        self._gate.notify()
+        while self.ring.read_available:
+            self.release(error)
 
     def disconnect(self) -> None:
         """No more data from here on."""
@@ -90,9 +89,11 @@ class _Queue:
 
     def release(self, error: Exception | None) -> None:
         """See `InputStream.release` and `OutputStream.release`."""
-        entry = self.ring.pop()
-        if entry is not None:
-            entry.end(error)
+        with self._gate.condition:
+            entry = self.ring.pop()
+            callback = entry.end() if entry is not None else None
+        if callback is not None:
+            callback(error)
         self._gate.notify()
 
     def _front(self) -> Array | None:

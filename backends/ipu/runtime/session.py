@@ -199,8 +199,6 @@ class Session:
         self._refuse_while_running("create_queue_manager")
         if timeout_ns < 0:
             raise ValueError(f"timeout_ns is {timeout_ns}; expected nanoseconds, or 0 for no timeout")
-        if self._loop.queues is not None:
-            self._loop.queues.disconnect_all()
         main = or_bind(pred_program_flow_main(self.executable.metadata), pred_program_not_assigned)
         fed = self.executable.metadata.inputs if in_pred else self.get_user_input_anchors()
         inputs = [anchor for anchor in fed if (in_pred or main)(anchor) is _USER]
@@ -212,7 +210,7 @@ class Session:
             self._streams.bind_output(output_queue)
         for anchor in self._program.main_anchors():
             self._streams.bind_nothing(anchor)
-        self._loop.queues, self._loop.timeout_callback, self._loop.timeout_ns = queues, timeout_cb, timeout_ns
+        self._loop.connect(queues, timeout_cb, timeout_ns)
         return queues
 
     def run_load_programs(self) -> None:
@@ -249,6 +247,7 @@ class Session:
             gate=self._gate,
             pacer=self._pacer,
             iterations=self.executable.program.batches_per_step,
+            undelivered=self._loop.undelivered,
             timeout_ns=self._loop.timeout_ns,
             on_starved=self._loop.on_starved,
         )
@@ -259,7 +258,8 @@ class Session:
         return self._loop.join(timeout_s)
 
     def stop(self) -> None:
-        """Ends the main programs' loop, a call in its midst included, and waits for its thread. What is queued stays queued.
+        """Ends the main programs' loop, a call in its midst included, and waits for its thread. What is queued stays queued,
+        and what is computed is delivered when they run again.
 
         Any thread may call it; one of the device's (in a callback) does not wait.
         """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from backends.ipu.program import Step
-from backends.ipu.runtime import DeviceManager, Session, SessionConfig, SimulatedSystem
+from backends.ipu.runtime import DeviceManager, Session, SessionConfig, SessionStopped, SimulatedSystem
 from backends.simulated.clocks import VirtualClock
 from backends.simulated.pacing import Pacing
 from tests.fakes.ipu_programs import compute, doubling, host_read, host_write, write_popef
@@ -148,3 +148,61 @@ def test_a_micro_batch_that_the_host_computes_slower_than_modelled_is_counted(tm
         assert enqueue(queues, {"x": ONE}, {"y": np.zeros(2, np.float32)}).error() is None
 
         assert session.device.metrics.slow_micro_batches == 1
+
+
+@pytest.mark.parametrize("num_io_tiles", [0, 32], ids=["delivered at once", "delivered behind the device's back"])
+def test_results_that_a_stop_holds_back_come_first_when_the_main_programs_run_again(tmp_path: Path, num_io_tiles: int) -> None:
+    paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=num_io_tiles)
+    outputs = [np.zeros(2, np.float32) for _ in range(3)]
+    with paced.session:
+        told = [enqueue(paced.queues, {"x": ONE * number}, {"y": y}) for number, y in enumerate(outputs)]
+        paced.session.run_main_programs()
+        assert paced.clock.until_waited_for(PATIENCE_S)
+        paced.session.stop()
+        assert not any(each.is_told for each in told)
+        paced.session.run_main_programs()
+        while not all(each.is_told for each in told):
+            if paced.clock.until_waited_for(0.01):
+                paced.clock.advance(0.5)
+
+        assert [each.error() for each in told] == [None] * 3
+        assert [y.tolist() for y in outputs] == [[0, 0], [2, 2], [4, 4]]
+
+
+def test_new_queues_get_nothing_that_was_computed_for_the_old_ones(tmp_path: Path) -> None:
+    paced = Paced(tmp_path, Pacing.REALTIME)
+    with paced.session:
+        old = enqueue(paced.queues, {"x": ONE}, {"y": np.zeros(2, np.float32)})
+        paced.session.run_main_programs()
+        assert paced.clock.until_waited_for(PATIENCE_S)
+        paced.session.stop()
+        queues = paced.session.create_queue_manager(8)
+        assert isinstance(old.error(), SessionStopped)
+        y = np.zeros(2, np.float32)
+        told = enqueue(queues, {"x": ONE * 3}, {"y": y})
+        paced.session.run_main_programs()
+        while not told.is_told:
+            if paced.clock.until_waited_for(0.01):
+                paced.clock.advance(0.5)
+
+        assert (told.error(), y.tolist()) == (None, [6, 6])
+
+
+def test_a_callback_may_close_the_session_on_whichever_thread_it_comes(tmp_path: Path) -> None:
+    paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=32)
+    session, ended = paced.session, Told()
+
+    def close(error: Exception | None) -> None:
+        session.close()
+        ended(error)
+
+    paced.queues.output_queue("y").enqueue(np.zeros(2, np.float32), callback=close)
+    paced.queues.input_queue("x").enqueue(ONE)
+    session.run_main_programs()
+    while not ended.is_told:
+        if paced.clock.until_waited_for(0.01):
+            paced.clock.advance(0.5)
+
+    assert ended.thread_name == "ipu-delivery"
+    assert session.wait(PATIENCE_S)
+    assert ipu_threads() == []

@@ -229,6 +229,22 @@ def test_an_output_without_room_starves_the_device_too(tmp_path: Path) -> None:
         assert queue is starving.queues.output_queue("y")
 
 
+def test_other_streams_do_not_put_off_the_timeout_of_an_output_without_room(tmp_path: Path) -> None:
+    starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
+    with starving.session:
+        starving.start()
+        read = Told()
+        starving.queues.input_queue("x").enqueue(X, callback=read)
+        assert read.error() is None
+        assert starving.clock.until_waited_for(PATIENCE_S)
+        starving.clock.advance(0.6)
+        starving.queues.input_queue("x").enqueue(X)
+        assert starving.clock.until_waited_for(PATIENCE_S)
+        starving.clock.advance(0.4)
+
+        assert starving.timeouts.next() is starving.queues.output_queue("y")
+
+
 def test_flushing_finishes_the_call_so_that_earlier_results_drain(tmp_path: Path) -> None:
     path = write_popef(tmp_path / "m.popef", doubling(), batches_per_step=4)
     starving = Starving(path)
