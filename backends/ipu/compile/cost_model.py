@@ -110,7 +110,7 @@ def node_cost(
         return _joined(cost, _vector_cost(outputs[0], 1, machine, moved_bytes=0)) if has_bias else cost
     largest = max((each for each in (*inputs, *outputs) if each is not None), key=lambda each: each.elements)
     if node.op_type in MOVES:
-        return _move_cost(outputs[0], machine)
+        return move_cost(outputs[0], machine)
     if node.op_type in POOLING:
         taps = math.prod(node.attributes.get_ints("kernel_shape", ()))
         return _vector_cost(outputs[0], taps, machine, moved_bytes=outputs[0].byte_count)
@@ -162,7 +162,8 @@ def _reduction_cost(tensor: TensorFacts, passes: float, machine: Machine) -> Nod
     return _priced(steps, machine, temporary_bytes=math.ceil(per_tile * tensor.element_bytes))
 
 
-def _move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
+def move_cost(tensor: TensorFacts, machine: Machine) -> NodeCost:
+    """Of bringing `tensor` to other tiles, or into another order, and nothing else."""
     per_tile, tiles = _spread(tensor, machine)
     moved = math.ceil(per_tile * tensor.element_bytes)
     copy = CostStep(StepKind.COMPUTE, _launched(per_tile * machine.constants.copy_cycles, machine), tiles)

@@ -12,15 +12,17 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from backends.ipu.compile.constants import FITTED, HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
-from backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, node_cost
+from backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, move_cost, node_cost
 from backends.ipu.compile.liveness import Aliases
 from backends.ipu.compile.memory import check_fit
 from backends.ipu.compile.residency import Residency
-from backends.ipu.compile.shape_facts import TensorFacts, node_label, placement, tensor_facts
+from backends.ipu.compile.shape_facts import TensorFacts, node_label, tensor_facts
+from backends.ipu.compile.sharding import Place, Sharding
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.program import MemoryAccount, Step, StepKind
 from compiler.errors import OptionError
 from compiler.options import CompilerOptions
+from compiler.passes.layout import marks
 from compiler.precision.representation import float8_use, is_float8_cast
 
 _DEFAULT_PROPORTION = 0.6
@@ -88,7 +90,9 @@ class _Planner:
             raise OptionError(
                 f"num_io_tiles is {options.num_io_tiles}: it must be at least 0 and leave some of {self._tiles_per_ipu} tiles"
             )
-        self._views = [node for node in self._graph if node.op_type in VIEWS or is_float8_cast(node)]
+        self._sharding = Sharding(self._graph, is_pipelined=options.enable_pipelining)
+        self._made_in: dict[ir.Value, int] = {}
+        self._views = [node for node in self._graph if _is_view(node)]
         self._is_view = set(self._views)
         self._aliases = Aliases(self._graph, self._views)
         self._steps: list[Step] = []
@@ -96,25 +100,20 @@ class _Planner:
         self._facts: dict[ir.Value, TensorFacts] = {}
 
     def plan(self) -> GraphPlan:
-        first, last = (0, 0), (0, 0)
-        for index, node in enumerate(self._graph):
-            last = placement(node)
-            first = last if index == 0 else first
         for value in self._graph.inputs:
             if value.const_value is None:
-                self._host(value, StepKind.HOST_READ, *first)
+                self._host(value, StepKind.HOST_READ, self._sharding.of_input(value))
         for index, node in enumerate(self._graph):
             self._node(index, node)
         for value in self._graph.outputs:
-            self._host(value, StepKind.HOST_WRITE, *last)
-        stages = {step.stage for step in self._steps}
+            self._host(value, StepKind.HOST_WRITE, self._sharding.of_output(value))
         residencies = self.residencies
         return GraphPlan(
             steps=tuple(self._steps),
             memory=tuple(each.account(capacity_bytes=self._hardware.tile_memory_bytes) for each in residencies),
             code_bytes=sum(each.code_bytes for each in residencies),
             weight_bytes=sum(each.weight_bytes for each in residencies),
-            pipeline_stages=len(stages) if self._options.enable_pipelining else 1,
+            pipeline_stages=self._sharding.stages if self._options.enable_pipelining else 1,
             holders=tuple(tuple(each.holders()) for each in residencies),
         )
 
@@ -125,24 +124,27 @@ class _Planner:
 
     def _node(self, index: int, node: ir.Node) -> None:
         where = f"node '{node_label(node)}' ({node.op_type})"
-        ipu, stage = placement(node)
-        residency = self._residency(ipu)
+        place = self._sharding.of(node)
+        residency = self._residency(place.ipu)
         for value in node.inputs:
             if value is not None:
-                self._bring(value, residency, stage, where)
+                self._bring(value, residency, place, where)
         inputs = [None if value is None else self._fact(value, where) for value in node.inputs]
         is_view = node in self._is_view
         for value in node.outputs:
             facts = tensor_facts(value, where)
             self._facts[value] = _as_viewed(facts, inputs) if is_view else facts
+            self._made_in[value] = place.stage
         outputs = [self._facts[value] for value in node.outputs]
         if is_view:
             cost = NodeCost()
+        elif marks.REMAP in node.metadata_props:
+            cost = move_cost(outputs[0], self._machine(node))
         else:
             use = float8_use(node)
             cost = node_cost(node, inputs, outputs, self._machine(node), is_fp8=use is not None and use.computes)
         self._place_outputs(index, node, residency)
-        self._emit(node, cost, ipu, stage)
+        self._emit(node, cost, place)
         residency.ran(where, (node.op_type, *inputs, *outputs) if self._options.enable_outlining else node, cost)
 
     def _place_outputs(self, index: int, node: ir.Node, residency: Residency) -> None:
@@ -178,8 +180,11 @@ class _Planner:
             self._residencies[ipu] = Residency(ipu, tiles=self._tiles, io_tiles=self._options.num_io_tiles, constants=self._constants)
         return self._residencies[ipu]
 
-    def _bring(self, value: ir.Value, residency: Residency, stage: int, where: str) -> None:
-        """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link."""
+    def _bring(self, value: ir.Value, residency: Residency, place: Place, where: str) -> None:
+        """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link.
+
+        In a pipeline an activation waits as many micro-batches as its reader is stages behind its maker.
+        """
         facts = self._fact(value, where)
         if not residency.holds(value):
             if facts.is_constant:
@@ -187,25 +192,29 @@ class _Planner:
             else:
                 one_way = self._hardware.ipu_link_bytes_per_s / 2 * LINK_EFFICIENCY
                 cycles = facts.byte_count / one_way * self._hardware.clock_hz + self._constants.sync_cycles
-                self._step(StepKind.LINK, cycles, value.name or "", "Copy", facts.byte_count, residency.ipu, stage)
-                residency.hold(value, facts)
+                self._step(StepKind.LINK, cycles, value.name or "", "Copy", facts.byte_count, place)
+                waits = place.stage - self._made_in.get(value, place.stage) if self._options.enable_pipelining else 1
+                residency.hold(value, facts, copies=max(waits, 1))
         residency.read(value)
 
-    def _host(self, value: ir.Value, kind: StepKind, ipu: int, stage: int) -> None:
+    def _host(self, value: ir.Value, kind: StepKind, place: Place) -> None:
         """Streams `value` from or to the host, through buffers that are there all the time."""
         facts = self._fact(value, f"graph '{self._name}'")
         seconds = HOST_LATENCY_S + facts.byte_count / self._hardware.host_link_bytes_per_s
-        self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, ipu, stage)
-        residency = self._residency(ipu)
+        self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, place)
+        residency = self._residency(place.ipu)
         if self._options.num_io_tiles > 0:  # through the IO tiles, which exchange it with the others
             residency.buffer(facts.byte_count)
             rate = self._hardware.exchange_bytes * self._options.num_io_tiles
             cycles = facts.byte_count / rate + self._constants.step_cycles
-            self._step(StepKind.EXCHANGE, cycles, value.name or "", "Stream", facts.byte_count, ipu, stage)
+            self._step(StepKind.EXCHANGE, cycles, value.name or "", "Stream", facts.byte_count, place)
         if kind is StepKind.HOST_READ:
             residency.hold(value, facts)
+            self._made_in[value] = place.stage
+        else:
+            residency.read(value)
 
-    def _step(self, kind: StepKind, cycles: float, node: str, op_type: str, data_bytes: int, ipu: int, stage: int) -> None:
+    def _step(self, kind: StepKind, cycles: float, node: str, op_type: str, data_bytes: int, place: Place) -> None:
         self._steps.append(
             Step(
                 kind=kind,
@@ -214,8 +223,8 @@ class _Planner:
                 op_type=op_type,
                 tiles=self._tiles,
                 data_bytes=data_bytes,
-                ipu=ipu,
-                stage=stage,
+                ipu=place.ipu,
+                stage=place.stage,
             )
         )
 
@@ -233,7 +242,7 @@ class _Planner:
             constants=self._constants,
         )
 
-    def _emit(self, node: ir.Node, cost: NodeCost, ipu: int, stage: int) -> None:
+    def _emit(self, node: ir.Node, cost: NodeCost, place: Place) -> None:
         label = node_label(node)
         for step in cost.steps:
             is_sync = step.kind is StepKind.SYNC
@@ -246,10 +255,15 @@ class _Planner:
                     tiles=step.tiles,
                     flops=step.flops,
                     data_bytes=step.data_bytes,
-                    ipu=ipu,
-                    stage=stage,
+                    ipu=place.ipu,
+                    stage=place.stage,
                 )
             )
+
+
+def _is_view(node: ir.Node) -> bool:
+    """Whether the node's output is memory of its input: a remap looks like an Identity, and moves everything."""
+    return (node.op_type in VIEWS and marks.REMAP not in node.metadata_props) or is_float8_cast(node)
 
 
 def _as_viewed(facts: TensorFacts, inputs: Sequence[TensorFacts | None]) -> TensorFacts:
