@@ -3,7 +3,7 @@
 Names may be spelled in camelCase or in snake_case.
 """
 
-from popef import Anchor as _anchor  # noqa: F401 - anchors that sessions give away have their shims from there
+import popef as _popef  # noqa: F401 - what sessions give away of a file has its shims from there
 from stoker_compat import warn_beside_real
 from stoker_compat.device_wait import DeviceWaitConfig
 from stoker_compat.renaming import renamed

@@ -1,8 +1,8 @@
-"""The vendor's Python module `popef`, read and written by Stoker's own container (`docs/popef.md`): the schema is the same, the bytes are not.
+"""The vendor's Python module `popef` over Stoker's own container: the schema is the same, the bytes are not (`docs/popef.md`).
 
-    reader = popef.Reader()
-    reader.parseFile("executable.popef")
-    reader.opaqueBlobs()[0].data()
+reader = popef.Reader()
+reader.parseFile("executable.popef")
+reader.opaqueBlobs()[0].data()
 """
 
 from typing import Any

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from poprt.backends import Backend, OnnxRuntimeSession
 from stoker_compat.sources import ModelSource
 
 from backends.ipu.runtime import RuntimeConfig
+from poprt.backends import Backend, OnnxRuntimeSession
 
 
 def get_session(

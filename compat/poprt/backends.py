@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from poprt.compiler import Compiler, CompilerOptions
 from stoker_compat.sources import ModelSource, as_model
 
 from backends.ipu.runtime import ModelRunner, RuntimeConfig
+from poprt.compiler import Compiler, CompilerOptions
 
 Array = npt.NDArray[Any]
 #: Shape and dtype by name.

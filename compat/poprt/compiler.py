@@ -22,7 +22,7 @@ from compiler.errors import CompileError
 from compiler.options import CompilerOptions as StokerOptions
 
 #: One converted model, or several that are to be fused.
-Models = ModelSource | Sequence[ModelSource]
+Models = ModelSource | list[ModelSource] | tuple[ModelSource, ...]
 
 
 class CompilerOptions:
@@ -119,7 +119,7 @@ class Compiler:
 
 
 def _sources(model: Models, outputs: Sequence[str]) -> list[Any]:
-    models = [model] if isinstance(model, str | bytes | os.PathLike) or not isinstance(model, Sequence) else model
+    models = list(model) if isinstance(model, list | tuple) else [model]
     wanted = outputs if len(models) == 1 else ()
     return [as_source(as_model(each), wanted) for each in models]
 

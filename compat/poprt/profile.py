@@ -1,11 +1,11 @@
 """`poprt.profile`: what a model costs, by Stoker's model of the device."""
 
-from poprt.compiler import CompilerOptions
 from stoker_compat.sources import ModelSource, as_model
 
 from backends.ipu.compile.compiler import as_source
 from backends.ipu.compile.summary_report import SummaryReport, summary_report
 from compiler.convert.converter import Converter
+from poprt.compiler import CompilerOptions
 
 
 class Profiler:

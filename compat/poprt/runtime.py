@@ -3,14 +3,14 @@
 Every public name of Stoker's `backends.ipu.runtime` is here, under its own name and, below, under PopRT's where that differs.
 """
 
-
-from stoker_compat.device_wait import DeviceWaitConfig
+import stoker_compat.device_wait
 
 from backends.ipu import runtime as _stoker
 from backends.ipu.runtime import *  # noqa: F403 - its __all__ is the list
 from backends.ipu.runtime import ApplicationRuntimeError, RecoverableRuntimeError, UnknownRuntimeError
 
-
+#: Takes the vendor's `timeout` and `sleepTime`.
+DeviceWaitConfig = stoker_compat.device_wait.DeviceWaitConfig  # type: ignore[assignment] # stands for the class
 #: Replica number to device.
 ReplicaIdToDevice = dict
 #: Input or output name to array.

@@ -25,6 +25,7 @@ class Renamed:
     """One object of ours; see the module."""
 
     _ours: type = object
+    _inner: Any
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         object.__setattr__(self, "_inner", self._ours(*map(bare, arguments), **_bare_names(named)))
@@ -36,10 +37,10 @@ class Renamed:
         known = _ours_of(self._inner, name)
         if not hasattr(self._inner, known):
             raise AttributeError(f"{type(self).__name__} has no '{name}'")
-        if dataclasses.is_dataclass(self._inner) and self._inner.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            object.__setattr__(self, "_inner", dataclasses.replace(self._inner, **{known: bare(value)}))
-        else:
+        try:
             setattr(self._inner, known, bare(value))
+        except dataclasses.FrozenInstanceError:
+            object.__setattr__(self, "_inner", dataclasses.replace(self._inner, **{known: bare(value)}))
 
     def __enter__(self) -> "Renamed":
         self._inner.__enter__()
@@ -67,7 +68,7 @@ class Renamed:
 def renamed(ours: type, name: str | None = None) -> Any:
     """The shim of class `ours`, called `name` (by default as ours); static methods may be called on it."""
     space: dict[str, Any] = {"_ours": ours, "__doc__": ours.__doc__}
-    made: type[Renamed] = _ShimType(name or ours.__name__, (Renamed,), space)
+    made: Any = _ShimType(name or ours.__name__, (Renamed,), space)
     _shims.setdefault(ours, made)
     return made
 

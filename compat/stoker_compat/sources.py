@@ -4,21 +4,24 @@ import os
 from typing import TypeAlias
 
 import onnx
+from google.protobuf.message import DecodeError
 
-from compiler.convert.source import read_onnx
+from compiler.convert.source import checked, read_onnx
+from compiler.errors import CompileError
 
 #: A path, the bytes of a file, or the message itself.
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 def as_model(source: ModelSource) -> onnx.ModelProto:
-    """The ONNX model.
+    """The ONNX model, with an IR version that ONNX Runtime reads.
 
     Raises:
         CompileError: the file cannot be read, or is no valid model.
     """
-    if isinstance(source, onnx.ModelProto):
-        return source
     if isinstance(source, bytes):
-        return onnx.load_model_from_string(source)
-    return read_onnx(os.fspath(source))
+        try:
+            source = onnx.load_model_from_string(source)
+        except DecodeError as error:
+            raise CompileError(f"these {len(source)} bytes are no ONNX model: {error}") from error
+    return checked(source, "the model") if isinstance(source, onnx.ModelProto) else read_onnx(os.fspath(source))

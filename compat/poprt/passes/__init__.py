@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import onnx
-from poprt.passes.base_pass import ImmutablePass, Pass, get_pass
 
 from compiler.convert.shape_functions import register_shape_func
 from compiler.convert.source import read_onnx
 from compiler.passes import PassManager, get_all_pass_names, register
+from poprt.passes.base_pass import ImmutablePass, Pass, get_pass
 
 
 def layer_precision_compare(
