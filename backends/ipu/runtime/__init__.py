@@ -21,6 +21,9 @@ from backends.ipu.runtime.host_concat_runner import HostConcatConfig, HostConcat
 from backends.ipu.runtime.inference_future import InferenceFuture
 from backends.ipu.runtime.light_runner import LightRunner, LightRunnerConfig
 from backends.ipu.runtime.model_runner import ModelRunner
+from backends.ipu.runtime.pack_runner import PackRunner
+from backends.ipu.runtime.packing import PackAlgorithm
+from backends.ipu.runtime.packing_config import PackRunnerConfig
 from backends.ipu.runtime.predicates import (
     AnchorCallbackPolicy,
     AnchorPredicate,
@@ -67,6 +70,9 @@ __all__ = [
     "ModelRunner",
     "OutputQueue",
     "OutputRingBuffer",
+    "PackAlgorithm",
+    "PackRunner",
+    "PackRunnerConfig",
     "PackageHashMismatch",
     "PopefError",
     "ProgramEvicted",
