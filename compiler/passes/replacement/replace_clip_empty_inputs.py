@@ -12,10 +12,10 @@ from compiler.passes.replacement.rewriting import Rewriting
 
 @register("replace_clip_empty_inputs")
 class ReplaceClipEmptyInputs(Pass):
-    """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither. Exact.
+    """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither. Exact for finite numbers.
 
-    Upstream fills in the largest or smallest number of the type. That would make infinities finite, and in FP16 would need constants that
-    `float_to_half` clips.
+    A bound that is left out means the largest or lowest number of the type, so that Clip makes infinities finite and these do not. Upstream
+    fills that number in; in FP16 it would be one of the constants that `float_to_half` clips, with a warning.
     """
 
     def run(self, model: ir.Model) -> bool:

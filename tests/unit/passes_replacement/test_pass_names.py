@@ -28,7 +28,7 @@ POPRT_PASSES = [
     *_names("isinf nonzero pow round softmax where_mask where_with_mul_add where_with_wherev2", "replace_"),
     *_names("insert_attention_mask remove_input_cast"),
     *_names("serialize_matmul serialize_matmul_add auto_insert_remap attention_padding fold_periodic_initializer manual_sharding"),
-    *_names("overlap_io eight_bits_io apply_host_concat_split"),
+    *_names("overlap_io packed_transformer eight_bits_io apply_host_concat_split"),
     *_names("batchnorm cumsum float_ops indices onehot topk", suffix="_workaround"),
     *_names("remove_empty_concat_inputs"),
     *_names(
@@ -44,4 +44,4 @@ def test_every_pass_of_poprt_is_there_and_says_what_it_does(name: str) -> None:
 
 
 def test_no_name_is_listed_twice() -> None:
-    assert len(set(POPRT_PASSES)) == len(POPRT_PASSES) == 103
+    assert len(set(POPRT_PASSES)) == len(POPRT_PASSES) == 104
