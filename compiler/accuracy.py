@@ -53,7 +53,7 @@ def check(
         CompileError: a model does not run, or the same data does not fit both.
     """
     with progress.phase(f"checking {title}"):
-        errors = compare_models(_runnable(source), converted, custom_libraries=options.custom_library_so_paths)
+        errors = compare_models(_runnable(source), converted)
     out.write(f"check of {title}: converted ({options.precision}) against source, random data\n")
     headings, rows = error_table(errors)
     _print_table(headings, rows, out)

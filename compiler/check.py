@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper
 
+from compiler.custom_libraries import register_libraries
 from compiler.errors import CompileError
 
 
@@ -37,21 +37,18 @@ class OutputError:
     cosine: float
 
 
-def compare_models(
-    source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0, custom_libraries: Sequence[str] = ()
-) -> list[OutputError]:
+def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0) -> list[OutputError]:
     """Runs both with the same data: standard normal floats, integers from 0 to 1 (valid as indices and masks), random booleans.
 
     Args:
         source: Before conversion; its variable dimensions get the sizes of `converted`.
         converted: After it; of static shapes.
         seed: Of the data.
-        custom_libraries: Libraries of custom operators that the models need.
 
     Raises:
         CompileError: a model does not run, or the two have no outputs in common.
     """
-    before, after = _session(source, "source", custom_libraries), _session(converted, "converted", custom_libraries)
+    before, after = _session(source, "source"), _session(converted, "converted")
     feeds = random_feeds(converted, seed)
     names = {each.name for each in before.get_inputs()}
     strange = sorted(set(feeds) ^ names)
@@ -138,12 +135,11 @@ def error_table(errors: Sequence[OutputError]) -> tuple[Sequence[str], list[Sequ
     return headings, [list(row) for row in rows]
 
 
-def _session(model: onnx.ModelProto, which: str, custom_libraries: Sequence[str]) -> Any:
+def _session(model: onnx.ModelProto, which: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    register_libraries(options)
     try:
-        for library in custom_libraries:
-            options.register_custom_ops_library(str(Path(library)))
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises many types of its own, all derived from RuntimeError or Exception
         raise CompileError(f"check: ONNX Runtime cannot load the {which} model: {' '.join(str(error).split())}") from error

@@ -18,6 +18,7 @@ from compiler.accuracy import check, report_drift, report_layers, show_models
 from compiler.convert.converter import Converter, warn_of_no_effect
 from compiler.convert.options import ConversionOptions, conversion_specs
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
+from compiler.custom_libraries import using_libraries
 from compiler.errors import CompileError, OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
@@ -119,7 +120,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         _show(model, each, folder / name, progress, out)
     # Made before anything is compiled, since an operator may have no form at the opset asked for; written when all has gone well.
     output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
-    if job.export_popef or job.run or job.model_repository is not None:
+    if _is_for_target(job):
         _compile(plan, target, converted, folder, progress, out)
     if output is not None:
         path = folder / (job.output_model or f"{Path(str(job.input_model)).stem}_converted.onnx")
@@ -184,27 +185,44 @@ def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progre
     options, title = model.conversion, str(model.job.input_model)
     source, internal = converted.source, converted.internal
     show_models(title, source, internal, options, out)
-    if options.check:
-        check(title, source, internal, options, progress, out)
     if options.precision_compare:
         report_layers(title, converted.converter.layer_distances, out)
-    if options.data_preprocess is not None:
-        report_drift(title, source, internal, options, folder, progress, out)
+    with using_libraries(options.custom_library_so_paths):
+        if options.check:
+            check(title, source, internal, options, progress, out)
+        if options.data_preprocess is not None:
+            report_drift(title, source, internal, options, folder, progress, out)
 
 
 def _writes_model(plan: Plan) -> bool:
     """Whether a converted ONNX file is asked for, or nothing else is; fused models have none that would stand for all of them."""
     job = plan.job
-    return not plan.is_fused and (job.output_model is not None or not (job.export_popef or job.run or job.model_repository is not None))
+    return not plan.is_fused and (job.output_model is not None or not _is_for_target(job))
+
+
+def _is_for_target(job: JobOptions) -> bool:
+    return _is_compiled(job) or job.report is not None
+
+
+def _is_compiled(job: JobOptions) -> bool:
+    return job.export_popef or job.run or job.model_repository is not None
 
 
 def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:
     job = plan.job
+    if job.report is not None:  # before compiling, which refuses what does not fit
+        with progress.phase("planning for the report"):
+            written = target.report(_sources(converted), plan.compiler, Path(job.report))
+        for path in written:
+            out.write(f"wrote {path}\n")
+        if not _is_compiled(job):
+            return
     with _place(folder / target.artefact_filename, is_kept=job.export_popef) as draft:
         artefact = _export(plan, target, converted, draft, progress)
         if job.run:
             with progress.phase("running with random data"):
-                measured = target.measure(draft)
+                libraries = [path for each in converted for path in each.converter.options.custom_library_so_paths]
+                measured = target.measure(draft, custom_libraries=libraries)
             report_measurement(measured, out)
         served = _serve(plan, artefact, converted, target) if job.model_repository is not None else []
     if job.export_popef:
@@ -215,7 +233,13 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
 
 
 def _export(plan: Plan, target: Target, converted: Sequence[_Converted], path: Path, progress: Progress) -> Artefact:
-    sources = [
+    with progress.phase(f"compiling for {target.name}") as report:
+        options = dataclasses.replace(plan.compiler, compilation_progress_logger=lambda done, total: report(done, total, ""))
+        return target.export(_sources(converted), options, path)
+
+
+def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
+    return [
         SourceModel(
             model=each.internal,
             name=each.name,
@@ -224,9 +248,6 @@ def _export(plan: Plan, target: Target, converted: Sequence[_Converted], path: P
         )
         for each in converted
     ]
-    with progress.phase(f"compiling for {target.name}") as report:
-        options = dataclasses.replace(plan.compiler, compilation_progress_logger=lambda done, total: report(done, total, ""))
-        return target.export(sources, options, path)
 
 
 def _input_order(converted: _Converted) -> tuple[str, ...]:

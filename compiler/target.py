@@ -101,8 +101,18 @@ class Target(abc.ABC):
             CompileError: a limit of the device is exceeded, or an operator is not supported.
         """
 
-    def measure(self, path: Path, *, calls: int = 100) -> Measurement:
-        """Runs the executable in file `path` with random data, `calls` times.
+    def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
+        """Writes into `folder` what compiling `sources` would give, memory and time in detail, and returns the files; nothing is compiled.
+
+        A model that does not fit is reported on, too.
+
+        Raises:
+            CompileError: this target has no report, a model cannot be planned, or a file cannot be written.
+        """
+        raise CompileError(f"target '{self.name}' has no report of what it compiles")
+
+    def measure(self, path: Path, *, calls: int = 100, custom_libraries: Sequence[str] = ()) -> Measurement:
+        """Runs the executable in file `path` with random data, `calls` times, with these libraries of custom operators.
 
         Raises:
             CompileError: this target cannot run what it compiles, or running it failed.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from backends.api.clock import Clock, SystemClock
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import StaticProgram, SubGraph
-from backends.ipu.runtime import DeviceManager, Executable, Session, SimulatedSystem
+from backends.ipu.runtime import DeviceManager, Executable, Session, SessionConfig, SimulatedSystem
 from backends.ipu.timing import step_timing
 
 Array = npt.NDArray[Any]
@@ -37,7 +37,9 @@ class RandomRun:
     rows_per_s: float
 
 
-def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, clock: Clock | None = None) -> RandomRun:
+def run_with_random_data(
+    path: Path, *, calls: int, host_budget_s: float = 5.0, clock: Clock | None = None, custom_op_libraries: tuple[Path, ...] = ()
+) -> RandomRun:
     """Runs the file on a simulated system of its own: `calls` calls, or fewer where they would take this host longer than its budget.
 
     Every model of the file runs once at least.
@@ -50,7 +52,8 @@ def run_with_random_data(path: Path, *, calls: int, host_budget_s: float = 5.0, 
     executable = Executable(path)
     program = executable.program
     system = SimulatedSystem(executable.num_ipus, ipu_version=program.ipu_version, tiles_per_ipu=program.tiles_per_ipu)
-    with Session(executable, device_manager=DeviceManager(system)) as session:
+    config = SessionConfig(custom_op_libraries=custom_op_libraries)
+    with Session(executable, config, device_manager=DeviceManager(system)) as session:
         turns = _Turns(program.graphs)
         generator = np.random.default_rng(0)
         for anchor in session.get_user_input_anchors():

@@ -3,12 +3,14 @@
 The two do not know each other; here they meet.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from backends.ipu.compile.target import IpuTarget
 from backends.ipu.measuring import run_with_random_data
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.runtime import IpuRuntimeError
+from compiler.custom_libraries import library_paths
 from compiler.errors import CompileError
 from compiler.target import Measurement
 
@@ -16,14 +18,14 @@ from compiler.target import Measurement
 class SimulatedIpuTarget(IpuTarget):
     """Compiles for a simulated IPU, and runs there what it compiled."""
 
-    def measure(self, path: Path, *, calls: int = 100) -> Measurement:
+    def measure(self, path: Path, *, calls: int = 100, custom_libraries: Sequence[str] = ()) -> Measurement:
         """Runs the PopEF file `path` with random data; the times are the modelled device's, not this host's.
 
         Raises:
             CompileError: the file cannot be read or run.
         """
         try:
-            ran = run_with_random_data(path, calls=calls)
+            ran = run_with_random_data(path, calls=calls, custom_op_libraries=library_paths(custom_libraries))
         except (PopefError, IpuRuntimeError) as error:
             raise CompileError(f"running {path} failed: {error}") from error
         rows = ran.program.micro_batch_size * ran.program.batches_per_step * ran.program.replication_factor

@@ -22,6 +22,7 @@ from compiler.convert.options import NO_EFFECT, ConversionOptions
 from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
 from compiler.convert.source import checked
+from compiler.custom_libraries import library_paths, using_libraries
 from compiler.errors import OptionError
 from compiler.output_files import make_folder
 from compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
@@ -118,7 +119,7 @@ class Converter:
         """
         options = self._options
         model = checked(model, "the model")
-        with known_shapes(model):
+        with known_shapes(model), using_libraries(options.custom_library_so_paths):
             if options.only_manual_sharding:
                 return self._run(model, [Step("manual_sharding", {"config": options.manual_sharding_config})], progress)
             return self._convert(convert_to_internal(model), progress)
@@ -169,8 +170,10 @@ def load_extensions(options: ConversionOptions) -> None:
     """Runs the user's files of passes and shape functions; says so where a registered pass is not asked for.
 
     Raises:
+        OptionError: a library of custom operators is missing.
         CompileError: a file is missing or fails.
     """
+    library_paths(options.custom_library_so_paths)
     for path in options.custom_pass_config:
         names = load_custom_passes(path)
         idle = [name for name in names if name not in options.passes]

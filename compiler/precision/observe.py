@@ -8,6 +8,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph, NotImplemented, RuntimeException
 
+from compiler.custom_libraries import register_libraries
 from compiler.errors import CompileError
 from compiler.precision.samples import Arrays
 
@@ -49,4 +50,5 @@ def _options() -> onnxruntime.SessionOptions:
     # Nothing that could change what the tensors hold, such as fusions that keep more digits than the model says.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    register_libraries(options)
     return options

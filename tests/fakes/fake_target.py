@@ -36,7 +36,7 @@ class FakeTarget(Target):
         given = sorted(set(effective(options)) - {"compilation_progress_logger"})
         return Artefact(path=path, summary={"device": "fake", "options": ", ".join(given)}, config=self.config)
 
-    def measure(self, path: Path, *, calls: int = 100) -> Measurement:
+    def measure(self, path: Path, *, calls: int = 100, custom_libraries: Sequence[str] = ()) -> Measurement:
         json.loads(path.read_text())
         return self.measured
 

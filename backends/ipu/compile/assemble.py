@@ -20,10 +20,13 @@ from backends.ipu.popef.program_codec import encode_description
 from backends.ipu.popef.schema import Anchor, Metadata, Option, ProgramFlow, TensorDataInfo
 from backends.ipu.popef.writer import FileWriter
 from backends.ipu.program import StaticProgram
+from compiler.custom_libraries import library_marks
 from compiler.errors import CompileError, OptionError
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
 
+#: Attribute of a program that needs libraries of custom operators to run: name and hash of each.
+CUSTOM_LIBRARIES = "custom_op_libraries"
 #: Digits of the hash that names an executable.
 _NAME_DIGITS = 20
 
@@ -68,7 +71,8 @@ def compile_sources(sources: Sequence[SourceModel], options: CompilerOptions) ->
         check_sharding(options, graphs[-1].plan)
     _progress(options, len(sources), len(sources))
     check_names(tuple(graphs))
-    program = _program(graphs, hardware, options)
+    libraries = library_marks([path for source in sources for path in source.custom_libraries])
+    program = _program(graphs, hardware, options, libraries)
     opaques = {COMPILATION: dump_facts(_facts(program, sources)), **note_blobs(graphs, is_fused=is_fused)}
     if is_fused:
         opaques[MODEL_FUSION] = fusion_map(graphs, sources).to_bytes()
@@ -106,7 +110,7 @@ def write_popef(compiled: CompiledModel, path: Path, *, compress: bool = False) 
         raise CompileError(f"the executable cannot be written: {error}") from error
 
 
-def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: CompilerOptions) -> StaticProgram:
+def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: CompilerOptions, libraries: Sequence[str]) -> StaticProgram:
     batches = {graph.micro_batch_size for graph in graphs}
     micro_batch = batches.pop() if len(batches) == 1 else 0
     plans = [graph.plan for graph in graphs]
@@ -131,6 +135,7 @@ def _program(graphs: Sequence[CompiledGraph], hardware: IpuHardware, options: Co
             "precision": ",".join(graph.precision for graph in graphs),
             "partials_type": options.partials_type,
             "stream_buffering_depth": str(options.stream_buffering_depth),
+            **({CUSTOM_LIBRARIES: ", ".join(libraries)} if libraries else {}),
         },
     )
 

@@ -18,6 +18,7 @@ from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.model import ModelBuilder
 from backends.ipu.popef.package_hash import package_hash
 from backends.ipu.popef.reader import Reader
+from compiler.custom_libraries import library_marks
 from compiler.errors import CompileError
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
@@ -53,7 +54,8 @@ def cache_key(sources: Sequence[SourceModel], options: CompilerOptions) -> str:
     for text in (package_hash(), repr(FITTED), repr(sorted(settings.items()))):
         digest.update(text.encode() + b"\0")
     for source in sources:
-        digest.update(repr((source.name, tuple(source.inputs), tuple(source.outputs))).encode() + b"\0")
+        libraries = library_marks(source.custom_libraries)
+        digest.update(repr((source.name, tuple(source.inputs), tuple(source.outputs), libraries)).encode() + b"\0")
         digest.update(source.model.SerializeToString(deterministic=True))
     return digest.hexdigest()
 

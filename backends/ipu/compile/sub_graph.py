@@ -52,7 +52,7 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     """
     model = typed_graph(source.model, tuple(source.outputs))
     check_streams(model)
-    check_supported(model, hardware)
+    check_supported(model, hardware, has_custom_libraries=bool(source.custom_libraries))
     check_output_shapes(model)
     notes = {key: value for key, value in model.metadata_props.items() if value}
     precision = graph_precision(model)

@@ -103,34 +103,47 @@ def check_streams(model: ir.Model) -> None:
         raise CompileError("; ".join(found))
 
 
-def check_supported(model: ir.Model, hardware: IpuHardware) -> None:
+def check_supported(model: ir.Model, hardware: IpuHardware, *, has_custom_libraries: bool = False) -> None:
     """Checks every node that reaches the device, sub-graphs included.
+
+    Args:
+        model: Typed.
+        hardware: What it is to run on.
+        has_custom_libraries: Whether operators of unknown domains come with the libraries that the user gave.
 
     Raises:
         UnsupportedOperators: listing all nodes it cannot run, with reasons.
     """
-    found = list(_unsupported(model, hardware))
+    found = list(_unsupported(model, hardware, has_custom_libraries))
     if found:
         raise UnsupportedOperators(f"ipu{hardware.ipu_version} ({hardware.system})", found)
 
 
-def _unsupported(model: ir.Model, hardware: IpuHardware) -> Iterator[Unsupported]:
+def _unsupported(model: ir.Model, hardware: IpuHardware, has_custom_libraries: bool) -> Iterator[Unsupported]:
     known = static_values(model)
+    untyped: set[ir.Value] = set()
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.outputs and all(output in known for output in node.outputs):
             continue
-        reason = _reason(node, hardware, known)
+        reason = _reason(node, hardware, known, has_custom_libraries)
+        is_consequence = node.op_type in _SUPPORTED.get(node.domain, ()) and any(value in untyped for value in node.inputs)
         if reason:
+            untyped.update(output for output in node.outputs if output.dtype is None)
+        # Of a chain of nodes whose types nobody knows, the first is what is wrong.
+        if reason and not is_consequence:
             op_type = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
             label = node.name or next((output.name for output in node.outputs if output.name), "")
             yield Unsupported(label or "", op_type, reason)
 
 
-def _reason(node: ir.Node, hardware: IpuHardware, known: frozenset[ir.Value]) -> str:
+def _reason(node: ir.Node, hardware: IpuHardware, known: frozenset[ir.Value], has_custom_libraries: bool) -> str:
     """Why the device cannot run `node`; empty where it can."""
     if node.domain not in _SUPPORTED:
-        return f"operators of domain '{node.domain}' are not known"
-    if node.op_type not in _SUPPORTED[node.domain]:
+        if not has_custom_libraries:
+            return f"operators of domain '{node.domain}' are not known; custom_library_so_paths names the library that has them"
+        if any(output.dtype is None or output.shape is None for output in node.outputs):
+            return "type and shape of what it gives are not known; custom_shape_inference names the file that says them"
+    elif node.op_type not in _SUPPORTED[node.domain]:
         return _REASONS.get(node.op_type, "the IPU has no such operator") if not node.domain else "the IPU has no such operator"
     training = node.attributes.get("training_mode")
     if training is not None and training.as_int():

@@ -5,7 +5,7 @@ import collections
 import onnx_ir as ir
 
 from compiler.errors import CompileError, PassError
-from compiler.passes.edit import static_shape
+from compiler.passes.edit import describe, static_shape
 from compiler.passes.fixed_dimensions import fed_inputs
 from compiler.passes.pass_ import Pass
 from compiler.passes.registry import register
@@ -32,8 +32,26 @@ class FinalCheck(Pass):
                 for value in values
                 if static_shape(value) is None
             ]
+        problems += [f"{describe(node)} gives a shape that is not known from the shapes of its inputs" for node in _sources_of_doubt(model)]
         names = collections.Counter(node.name for node in traverse_nodes(model) if node.name)
         problems += [f"{count} nodes are named '{name}'" for name, count in names.items() if count > 1]
         if problems:
             raise CompileError("; ".join(problems))
         return False
+
+
+def _sources_of_doubt(model: ir.Model) -> list[ir.Node]:
+    """Nodes of the main graph that lead to outputs of unknown shape though their own inputs' shapes are all known."""
+    waiting = [value.producer() for value in model.graph.outputs if static_shape(value) is None]
+    found: dict[ir.Node, None] = {}
+    seen: set[ir.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        unknown = [value for value in node.inputs if value is not None and static_shape(value) is None]
+        waiting += [value.producer() for value in unknown]
+        if not unknown:
+            found[node] = None
+    return list(found)

@@ -15,12 +15,16 @@ from compiler.precision.retype import Retyping, retype
 log = logging.getLogger(__name__)
 
 
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+
+
 @register("float_to_half", before=("float_to_fp8",))
 class FloatToHalf(Pass):
     """Makes FLOAT tensors FLOAT16, inputs and outputs of the model included, except where an operator cannot have it or is to stay FLOAT.
 
-    Constants beyond the range are clipped to +-65500 and epsilons below 1e-7 lifted to it, with one warning for each. What stays FLOAT has
-    Casts around it. Outputs agree with the source model's to a relative error of about 1e-2, as far as no intermediate value overflows.
+    Operators of other domains than ONNX's and ONNX Runtime's stay FLOAT. Constants beyond the range are clipped to +-65500 and epsilons
+    below 1e-7 lifted to it, with one warning for each. What stays FLOAT has Casts around it. Outputs agree with the source model's to a
+    relative error of about 1e-2, as far as no intermediate value overflows.
     """
 
     def __init__(
@@ -52,6 +56,9 @@ class FloatToHalf(Pass):
         constants = HalfConstants()
 
         def keeps(node: ir.Node) -> bool:
+            # The user's own operators: their library may well have kernels for FLOAT alone.
+            if node.domain not in _KNOWN_DOMAINS:
+                return True
             return node.op_type in self.skip_op_types or node.name in self.skip_op_names or node in prone
 
         changed = retype(

@@ -32,7 +32,8 @@ def test_all_that_is_missing_is_said_at_once() -> None:
         "3 node(s) cannot be compiled for ipu2 (M2000):",
         "  RandomNormalLike (node 'noise'): random numbers are not simulated",
         "  NonZero (node 'places'): the size of its output depends on values, and the IPU runs static shapes",
-        "  nowhere::Magic (node 'own'): operators of domain 'nowhere' are not known",
+        "  nowhere::Magic (node 'own'): operators of domain 'nowhere' are not known; "
+        "custom_library_so_paths names the library that has them",
     ]
 
 

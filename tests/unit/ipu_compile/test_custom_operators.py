@@ -1,0 +1,115 @@
+"""Operators that the user brings along: checked, compiled and run with their library, and refused clearly without."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from backends.ipu.compile.assemble import CUSTOM_LIBRARIES
+from backends.ipu.compile.compiler import compile_program
+from backends.ipu.compile.engine_cache import cache_key
+from backends.ipu.popef.model import ModelBuilder
+from backends.ipu.popef.reader import Reader
+from backends.ipu.target import SimulatedIpuTarget
+from compiler.check import compare_models
+from compiler.convert.converter import Converter
+from compiler.convert.shape_functions import _functions, register_shape_func
+from compiler.custom_libraries import library_marks, using_libraries
+from compiler.errors import CompileError, OptionError, UnsupportedOperators
+from compiler.options import CompilerOptions
+from compiler.target import SourceModel
+from tests.fakes.graphs import model_of, tensor
+
+SOURCE = Path(__file__).parents[2] / "data" / "custom_operator" / "double.c"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from C: an operator whose library is Python would be none that ONNX Runtime loads."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    path = tmp_path_factory.mktemp("library") / "libdouble.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", str(path), str(SOURCE)], check=True)
+    return path
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says what the operator gives."""
+    monkeypatch.setattr("compiler.convert.shape_functions._functions", dict(_functions))
+    register_shape_func(["Double"], domain="test.ops")(lambda _node, inputs: [inputs[0]])
+
+
+def doubled() -> onnx.ModelProto:
+    nodes = [
+        onnx.helper.make_node("Double", ["x"], ["twice"], name="double", domain="test.ops"),
+        onnx.helper.make_node("MatMul", ["twice", "w"], ["y"], name="product"),
+    ]
+    model = model_of(nodes, [tensor("x", [4, 3])], [tensor("y", [4, 2])], {"w": np.ones((3, 2), np.float32)}, opset=17)
+    model.opset_import.append(onnx.helper.make_opsetid("test.ops", 1))
+    return model
+
+
+def converted(library: Path, **options: object) -> SourceModel:
+    settings = {"custom_library_so_paths": [str(library)], **options}
+    return SourceModel(model=Converter(**settings).convert_internal(doubled()), name="m", custom_libraries=[str(library)])
+
+
+@pytest.mark.usefixtures("shapes")
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
+def test_a_library_s_operator_is_converted_checked_compiled_and_run(library: Path, tmp_path: Path, precision: str) -> None:
+    source = converted(library, precision=precision, precision_compare=precision == "fp8")
+    with using_libraries([library]):
+        (error,) = compare_models(doubled(), source.model)
+    assert error.max_relative_error < 0.1
+    path = tmp_path / "m.popef"
+    target = SimulatedIpuTarget()
+    target.export([source], CompilerOptions(ipu_version="ipu21"), path)
+    assert target.measure(path, calls=2, custom_libraries=[str(library)]).calls == 2
+    with pytest.raises(CompileError, match=r"test\.ops"):
+        target.measure(path, calls=2)
+
+
+@pytest.mark.usefixtures("shapes")
+def test_the_executable_names_the_library_that_it_needs(library: Path, tmp_path: Path) -> None:
+    SimulatedIpuTarget().export([converted(library)], CompilerOptions(), tmp_path / "m.popef")
+    reader = Reader()
+    reader.parse_file(tmp_path / "m.popef")
+    noted = ModelBuilder(reader).create_model().program().attributes[CUSTOM_LIBRARIES]
+    assert noted == library_marks([library])[0]
+    assert noted.startswith("libdouble.so sha256:")
+
+
+@pytest.mark.usefixtures("shapes")
+def test_another_library_is_no_hit_in_the_cache(library: Path, tmp_path: Path) -> None:
+    source = converted(library)
+    other = tmp_path / "libdouble.so"
+    other.write_bytes(library.read_bytes() + b"\0")
+    keys = [
+        cache_key([SourceModel(model=source.model, name="m", custom_libraries=each)], CompilerOptions()) for each in ([library], [other])
+    ]
+    assert keys[0] != keys[1]
+
+
+def test_an_operator_without_library_is_the_only_one_to_be_named() -> None:
+    with pytest.raises(UnsupportedOperators, match="custom_library_so_paths") as caught:
+        compile_program([SourceModel(model=doubled(), name="m")])
+    assert [each.node for each in caught.value.operators] == ["double"]  # not the product, whose type nobody can know
+
+
+def test_an_operator_without_shape_function_is_told_what_is_missing(library: Path) -> None:
+    with pytest.raises(UnsupportedOperators, match="custom_shape_inference"):
+        compile_program([SourceModel(model=doubled(), name="m", custom_libraries=[str(library)])])
+
+
+def test_libraries_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="custom_library_so_paths: there is no file"):
+        Converter(custom_library_so_paths=str(tmp_path / "no.so"))
+    broken = tmp_path / "broken.so"
+    broken.write_text("no library")
+    with using_libraries([broken]), pytest.raises(CompileError, match=r"broken\.so cannot be loaded"):
+        compare_models(doubled(), doubled())
