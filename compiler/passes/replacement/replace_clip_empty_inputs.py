@@ -12,9 +12,9 @@ from compiler.passes.replacement.rewriting import Rewriting
 
 @register("replace_clip_empty_inputs")
 class ReplaceClipEmptyInputs(Pass):
-    """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither. Exact for finite numbers.
+    """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither.
 
-    A bound that is left out means the largest or lowest number of the type, so that Clip makes infinities finite and these do not. Upstream
+    Exact for finite numbers. A bound that is left out means the largest or lowest number of the type, so that Clip makes infinities finite and these do not. Upstream
     fills that number in; in FP16 it would be one of the constants that `float_to_half` clips, with a warning.
     """
 

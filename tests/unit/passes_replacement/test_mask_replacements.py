@@ -1,6 +1,7 @@
 """Choices become sums, masks keep sequences apart, and inputs are given in the type that is used."""
 
 import logging
+import re
 
 import numpy as np
 import onnx
@@ -99,7 +100,7 @@ MASK_CONSTANTS = {
 
 def bert(mask: str) -> onnx.ModelProto:
     """An attention of 2 heads over 2 rows of 6 positions, with a mask computed from `ids`."""
-    used = {name: array for name, array in MASK_CONSTANTS.items() if f"{name})" in mask or f"({name}," in mask or f", {name}," in mask}
+    used = {name: array for name, array in MASK_CONSTANTS.items() if name in re.findall(r"\w+", mask)}
     used["w"] = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
     return parse(f"g (int32[2,6] ids, float[2,2,6,4] x) => (float[2,2,6,4] y) {{ {mask} {ATTENTION} }}", used)
 
@@ -141,7 +142,7 @@ def test_attentions_share_the_mask_that_keeps_sequences_apart() -> None:
     ids=["given as a matrix", "from two tensors", "from truth values", "from a sum"],
 )
 def test_masks_made_otherwise_stay(inputs: str, mask: str) -> None:
-    used = {name: array for name, array in MASK_CONSTANTS.items() if f"{name})" in mask}
+    used = {name: array for name, array in MASK_CONSTANTS.items() if name in re.findall(r"\w+", mask)}
     used["w"] = np.ones((4, 4), np.float32)
     assert stays("insert_attention_mask", parse(f"g ({inputs}, float[2,2,6,4] x) => (float[2,2,6,4] y) {{ {mask} {ATTENTION} }}", used))
 

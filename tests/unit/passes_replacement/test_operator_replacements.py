@@ -1,5 +1,7 @@
 """Operators become others: what they become, that it computes the same, and when they stay."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -162,19 +164,63 @@ def test_or_equal_is_taken_apart(word: str, kind: str, ops: list[str]) -> None:
     assert_same_results(model, made, feeds, rtol=0, atol=0)
 
 
-def test_a_group_norm_of_one_group_in_half_precision_normalises_the_sample() -> None:
-    text = "g (float16[2,4,3,3] x) => (float16[2,4,3,3] y) { y = GroupNormalization<num_groups = 1, epsilon = 0.001>(x, s, b) }"
-    constants = {"s": np.float16([1.5]), "b": np.float16([-0.25])}
-    model = parse(text, constants)
+GROUP_NORMS = {
+    "PyTorch's": """r = Reshape(x, one_channel) n = InstanceNormalization<epsilon = 0.001>(r, s, b) o = Reshape(n, shape)
+        f = Mul(o, gamma) y = Add(f, beta)""",
+    "bare": "r = Reshape(x, one_channel) n = InstanceNormalization<epsilon = 0.001>(r, s, b) y = Reshape(n, shape)",
+    "ONNX's": """r = Reshape(x, one_channel) m = ReduceMean(r, last) q = Mul(r, r) mq = ReduceMean(q, last) qm = Mul(m, m) v = Sub(mq, qm)
+        e = Add(v, eps) d = Sqrt(e) c = Sub(r, m) n = Div(c, d) o = Reshape(n, shape) p = Reshape(o, flat) f = Mul(gamma_flat, p)
+        a = Add(f, beta_flat) y = Reshape(a, shape)""",
+}
+GROUP_CONSTANTS = {
+    "one_channel": np.array([0, 1, -1]),
+    "shape": np.array([2, 4, 3, 3]),
+    "flat": np.array([2, 4, 9]),
+    "last": np.array([2]),
+    "s": np.float16([1.5]),
+    "b": np.float16([-0.25]),
+    "eps": np.float16([0.001]),
+    "gamma": np.float16([1, -2, 0.5, 3]).reshape(4, 1, 1),
+    "beta": np.float16([0, 1, 2, -1]).reshape(4, 1, 1),
+    "gamma_flat": np.float16([1, -2, 0.5, 3]).reshape(1, 4, 1),
+    "beta_flat": np.float16([0, 1, 2, -1]).reshape(1, 4, 1),
+}
+
+
+def group_norm(body: str, kind: str = "float16", outputs: str = "") -> onnx.ModelProto:
+    used = {name: array for name, array in GROUP_CONSTANTS.items() if name in re.findall(r"\w+", body)}
+    if kind == "float":
+        used = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in used.items()}
+    return parse(f"g ({kind}[2,4,3,3] x) => ({kind}[2,4,3,3] y{outputs}) {{ {body} }}", used)
+
+
+@pytest.mark.parametrize("body", GROUP_NORMS.values(), ids=GROUP_NORMS)
+def test_a_group_norm_of_one_group_in_half_precision_is_one_node(body: str) -> None:
+    model = group_norm(body)
     made = after("replace_groupnorm_with_fast_norm", model)
-    assert op_types(made) == ["Reshape", "InstanceNormalization", "Reshape"]
-    assert_same_results(model, made, rtol=5e-3, atol=5e-3)
-    assert stays(
-        "replace_groupnorm_with_fast_norm",
-        parse(text.replace("num_groups = 1", "num_groups = 2"), {k: v.repeat(2) for k, v in constants.items()}),
-    )
-    wide = parse(text.replace("float16", "float"), {k: v.astype(np.float32) for k, v in constants.items()})
-    assert stays("replace_groupnorm_with_fast_norm", wide)
+    assert op_types(made) == ["LayerNormalization"]
+    assert len(made.graph.initializer) == 2
+    assert_same_results(model, made, rtol=1e-2, atol=1e-2)
+
+
+def test_a_group_norm_that_is_a_node_becomes_a_layer_norm() -> None:
+    model = group_norm("y = GroupNormalization<num_groups = 1, epsilon = 0.001>(x, s, b)")
+    made = after("replace_groupnorm_with_fast_norm", model)
+    assert op_types(made) == ["LayerNormalization"]
+    assert_same_results(model, made, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("body", GROUP_NORMS.values(), ids=GROUP_NORMS)
+def test_group_norms_in_single_precision_or_read_halfway_stay(body: str) -> None:
+    assert stays("replace_groupnorm_with_fast_norm", group_norm(body, "float"))
+    assert stays("replace_groupnorm_with_fast_norm", group_norm(body, outputs=", float16[2,1,36] n"))
+
+
+def test_group_norms_of_several_groups_stay() -> None:
+    assert stays("replace_groupnorm_with_fast_norm", group_norm(GROUP_NORMS["bare"].replace("one_channel", "flat")))
+    two = "y = GroupNormalization<num_groups = 2>(x, two, two)"
+    model = parse(f"g (float16[2,4,3,3] x) => (float16[2,4,3,3] y) {{ {two} }}", {"two": np.float16([1, 2])})
+    assert stays("replace_groupnorm_with_fast_norm", model)
 
 
 @pytest.mark.parametrize(
