@@ -120,6 +120,49 @@ def test_a_backend_in_place_of_an_inference_session():
     np.testing.assert_allclose(session.run(["z"], FEEDS)[0], EXPECTED, rtol=1e-6)
 
 
+def test_weights_of_a_running_model_are_changed():
+    options = CompilerOptions()
+    options.constant_weights = False
+    executable = Compiler.compile(a_model(), ["z"], options)
+    config = runtime.LightRunnerConfig()
+    config.replica_to_device = runtime.ReplicaIdToDevice()
+    with (
+        runtime.DeviceManager().get_device(executable.metadata) as device,
+        runtime.LightRunner(executable, config, device=device) as runner,
+    ):
+        weights = [each for each in runner.get_model_inputs() if each.popef_contains_tensor_data]
+        outputs = {"z": np.zeros((2, 3), np.float32)}
+        runner.execute_async(FEEDS, outputs).wait()
+        np.testing.assert_allclose(outputs["z"], EXPECTED, rtol=1e-6)
+        runner.set_input_anchor(weights[0].name, np.zeros(weights[0].shape, weights[0].numpy_data_type()))
+        runner.update_weights()
+        runner.execute_async(FEEDS, outputs).wait()
+        np.testing.assert_array_equal(outputs["z"], FEEDS["a"])
+
+
+def test_a_runner_is_chosen_by_its_configuration():
+    with runtime.Runner(Compiler.compile(a_model())) as runner:
+        assert isinstance(runner.runner, runtime.ModelRunner)
+        np.testing.assert_allclose(runner.execute(FEEDS)["z"], EXPECTED, rtol=1e-6)
+    fused = Compiler.compile([a_model(), a_model(rows=1)])
+    config = runtime.RuntimeConfig(validate_io_params=False)
+    with runtime.Runner(fused, config) as runner:
+        outputs = runner.execute({f"graph0/{name}": value for name, value in FEEDS.items()}, {"graph0/z": np.zeros((2, 3), np.float32)})
+    np.testing.assert_allclose(outputs["graph0/z"], EXPECTED, rtol=1e-6)
+
+
+def test_packing_is_configured_in_poprts_words():
+    config = runtime.PackRunnerConfig(timeout_microseconds=100, max_valid_num=4, dynamic_input_name="ids")
+    config.algorithm = runtime.PackAlgorithm.first_fit
+    config.enable_input_single_row_mode("attention_mask")
+    assert (config.algo, config.single_row_input) == (runtime.PackAlgorithm.first_fit, "attention_mask")
+
+
+def test_waiting_for_a_device_is_configured_in_the_vendors_words():
+    wait = runtime.DeviceWaitConfig(runtime.DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=datetime.timedelta(seconds=2), sleepTime=1)
+    assert (wait.timeout_s, wait.sleep_s) == (2.0, 1.0)
+
+
 def test_two_models_are_fused():
     models = MFConverter([{"precision": "fp32"}, {"precision": "fp32"}]).convert([a_model(), a_model(rows=1)])
     config = runtime.RuntimeConfig()
@@ -173,6 +216,7 @@ def test_flops_count_products():
 def test_custom_passes_see_protos(monkeypatch):
     from compiler.passes import registry
 
+    registry.load_builtin_passes()
     monkeypatch.setattr(registry, "_passes", dict(registry._passes))
 
     @register("replace_add_with_sub")
