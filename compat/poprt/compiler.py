@@ -17,6 +17,7 @@ from stoker_compat.sources import ModelSource, as_model
 from backends.ipu.compile.compiler import as_source
 from backends.ipu.compile.device_choice import warn_of_no_effect
 from backends.ipu.compile.engine_cache import compile_into
+from backends.ipu.runtime import DeviceManager
 from backends.ipu.runtime import Executable as RuntimeExecutable
 from compiler.errors import CompileError
 from compiler.options import CompilerOptions as StokerOptions
@@ -55,9 +56,10 @@ class CompilerOptions:
         return f"CompilerOptions({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
 
     def frozen(self) -> StokerOptions:
-        """As Stoker's compiler takes them."""
+        """As Stoker's compiler takes them; without a version, for the devices that are there."""
         values = self.to_dict()
-        values["opaque_blobs"] = _as_bytes(self.opaque_blobs)  # type: ignore[attr-defined] # a slot, set in __init__
+        values["ipu_version"] = self.ipu_version or DeviceManager().ipu_hardware_version()  # type: ignore[attr-defined] # a slot
+        values["opaque_blobs"] = _as_bytes(self.opaque_blobs)  # type: ignore[attr-defined] # likewise
         return StokerOptions(**values)
 
 

@@ -89,6 +89,12 @@ def test_compiler_options_are_set_one_by_one_and_unknown_ones_refused():
         options.num_iotiles = 3
 
 
+def test_without_a_version_the_executable_is_for_the_devices_that_are_there():
+    device = runtime.DeviceManager().get_specific_device(0)
+    with device, runtime.ModelRunner(Compiler.compile(a_model()), device=device) as runner:
+        np.testing.assert_allclose(runner.execute(FEEDS)["z"], EXPECTED, rtol=1e-6)
+
+
 def test_the_summary_report_names_the_operators():
     text = Compiler.compile_and_get_summary_report(a_model(), ["z"])
     assert '"product"' in text

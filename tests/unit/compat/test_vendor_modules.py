@@ -67,7 +67,7 @@ def test_a_session_runs_by_queues(executable):
         model_runtime.DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=datetime.timedelta(seconds=2), sleepTime=1
     )
     device = model_runtime.DeviceManager().getDevice(model, wait)
-    assert device.ipuVersion == 2
+    assert device.ipuVersion == model.metadata.ipuVersion
     config = model_runtime.SessionConfig()
     config.policy = model_runtime.LaunchPolicy.DEFERRED
     config.waitConfig = wait
