@@ -154,7 +154,40 @@ def picture() -> Network:
     return Network(parse(body, constants), {"x": random.integers(0, 256, (1, 3, 6, 6)).astype(np.uint8)})
 
 
-NETWORKS = (convolutional, transformer, dense, choosing, masked, rearranging, reducing, picture)
+def untidy() -> Network:
+    """What exporters leave behind: constants as nodes, casts and reshapes to nothing, the same computed twice, choices that are made."""
+    body = """g (float[2,3] x, double[3] d, bool[2,3] hot) => (float[2,3] y, float[2,6] z, int64[2,1] place) {
+        k = Constant<value_floats = [1.0, 1.0, 1.0]>() n = Mul(x, k) a = Cast<to = 1>(n)
+        b = Cast<to = 11>(a) c = Add(b, d) e = Cast<to = 1>(c)
+        f = Cast<to = 6>(x) f2 = Cast<to = 7>(f) f3 = Cast<to = 1>(f2)
+        r = Reshape(e, shape) fl = Flatten<axis = 1>(r) t = Transpose<perm = [0,1]>(fl) ex = Expand(t, shape)
+        u1 = Unsqueeze(ex, first) u2 = Unsqueeze(u1, first) s1 = Squeeze(u2, first) s2 = Squeeze(s1)
+        m1 = Mul(x, half) m2 = Mul(m1, half) w1 = Relu(x) w2 = Relu(x) w3 = Add(w1, w2) dead = Exp(w3)
+        o = If(yes) <then_branch = tb () => (float[2,3] p) { p = Add(m2, w3) }, else_branch = eb () => (float[2,3] q) { q = Neg(w3) }>
+        v = Expand(half, shape) v1 = Sqrt(v) v2 = Sub(o, v1) y = Add(s2, v2) zz = Concat<axis = 1>(y, f3) z = Add(zz, double_width)
+        place = NonZero(hot)
+    }"""
+    constants = {"shape": np.array([2, 3]), "first": np.array([0]), "half": np.array(0.5, np.float32), "yes": np.array(True)}
+    constants |= {"double_width": np.array([[1, 2, 1, 2, 1, 2]], np.float32)}
+    random = np.random.default_rng(9)
+    hot = np.array([[False, False, False], [False, True, False]])
+    return Network(parse(body, constants), {**_normal(random, x=(2, 3)), "d": random.standard_normal(3), "hot": hot})
+
+
+def halves() -> Network:
+    """A network that is in half precision already: a norm of one group, means, a softmax over an odd size."""
+    body = """g (float16[2,4,3,3] x) => (float16[2,3] y) {
+        r = Reshape(x, one_channel) i = InstanceNormalization(r, one, none) b = Reshape(i, shape) g1 = Mul(b, gamma) g2 = Add(g1, gamma)
+        m = ReduceMean<keepdims = 0>(g2, axes) s = Softmax(m) h = HardSwish(s) y = Div(h, three)
+    }"""
+    constants = {"one_channel": np.array([0, 1, -1]), "shape": np.array([2, 4, 3, 3]), "axes": np.array([1, 2])}
+    constants |= {"one": np.array([1], np.float16), "none": np.array([0], np.float16), "three": np.array(3, np.float16)}
+    random = np.random.default_rng(10)
+    constants |= {"gamma": random.standard_normal((4, 1, 1)).astype(np.float16)}
+    return Network(parse(body, constants), {"x": random.standard_normal((2, 4, 3, 3)).astype(np.float16)})
+
+
+NETWORKS = (convolutional, transformer, dense, choosing, masked, rearranging, reducing, picture, untidy, halves)
 
 
 def _normal(random: np.random.Generator, **shapes: tuple[int, ...]) -> dict[str, NDArray]:

@@ -1,4 +1,4 @@
-"""Every registered pass, with the settings it has by default, computes what the source model computes: eight small networks each."""
+"""Every registered pass, with the settings it has by default, computes what the source model computes: ten small networks each."""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
+from compiler.convert.converter import Converter
 from compiler.passes import get_all_pass_names, get_pass
 from compiler.passes.reading import read_model
 from compiler.passes.verify import verify
@@ -22,6 +23,8 @@ TOLERANCES = {
     "float_to_int8": 0.1,
     "replace_erf_with_erfv2": 1e-3,
 }
+#: As much, where the source model computes in half precision itself.
+HALF = 5e-3
 #: Passes that have no default for any network: they work on nodes that the user names, on images alone, on transformers alone. Their own
 #: tests run them.
 WITHOUT_DEFAULT = ("eight_bits_io", "manual_sharding", "merge_matmul", "merge_matmul_add", "merge_moe", "packed_transformer")
@@ -61,7 +64,21 @@ def test_every_pass_keeps_what_networks_compute(name: str) -> None:
             got = results[output]
             assert got.shape == wanted.shape
             if wanted.dtype.kind == "f":
-                limit = tolerance * np.abs(wanted).max()
-                np.testing.assert_allclose(got.astype(np.float32), wanted, rtol=0, atol=limit, err_msg=f"{make.__name__}, {output}")
+                limit = max(tolerance, HALF if wanted.dtype == np.float16 else 0) * np.abs(wanted).max()
+                np.testing.assert_allclose(
+                    got.astype(np.float64), wanted.astype(np.float64), rtol=0, atol=limit, err_msg=f"{make.__name__}, {output}"
+                )
             else:
                 np.testing.assert_array_equal(got, wanted, err_msg=f"{make.__name__}, {output}")
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("fp16", 5e-3)])
+@pytest.mark.parametrize("make", NETWORKS)
+def test_all_that_runs_by_default_keeps_what_networks_compute(make: Callable[[], Network], precision: str, tolerance: float) -> None:
+    network, expected = expected_of(make)
+    converted = read_model(Converter(precision=precision).convert_internal(network.model))
+    results = run_onnx(converted, fed(converted, network.feeds))
+    for output, wanted in expected.items():
+        got, exact = results[output].astype(np.float64), wanted.astype(np.float64)
+        limit = max(tolerance, HALF if wanted.dtype == np.float16 else 0) * np.abs(exact).max()
+        np.testing.assert_allclose(got, exact, rtol=0, atol=limit, err_msg=output)
