@@ -1,6 +1,9 @@
 """What tests of runners share: a simulated system of their own, on a clock that they turn."""
 
 import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,27 @@ class Bench:
         """Turns the clock by `seconds`, as soon as some thread waits for a moment."""
         assert self.clock.until_waited_for(PATIENCE_S), "nobody waits for a moment"
         self.clock.advance(seconds)
+
+    @contextmanager
+    def passing_time(self) -> Iterator[None]:
+        """Lets time pass on a thread of its own, 10 ms whenever some thread waits for a moment.
+
+        For what the device waits for: a test cannot know when its thread has begun to wait.
+        """
+        is_over = threading.Event()
+
+        def pass_on() -> None:
+            while not is_over.wait(0.0005):
+                if self.clock.until_waited_for(0.01):
+                    self.clock.advance(0.010)
+
+        thread = threading.Thread(target=pass_on, name="passing-time", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def free_ipus(self) -> int:
         """IPUs that no device has."""

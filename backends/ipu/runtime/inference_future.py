@@ -1,7 +1,7 @@
 """`InferenceFuture`: the answer to one request, from when it was accepted."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -39,11 +39,22 @@ class InferenceFuture(Future[Outputs]):
     It is completed on a thread of the device: callbacks added to it should return soon. It cannot be cancelled.
     """
 
-    def __init__(self, waiters: Waiters) -> None:
-        """A future that tells `waiters` who waits for it."""
+    def __init__(self, waiters: Waiters, on_end: Callable[[BaseException | None], None] | None = None) -> None:
+        """A future that tells `waiters` who waits for it, and `on_end` of its end, before anybody else learns of it."""
         super().__init__()
         self._present = waiters
+        self._on_end = on_end
         self.set_running_or_notify_cancel()
+
+    def set_result(self, result: Outputs) -> None:
+        if self._on_end is not None:
+            self._on_end(None)
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        if self._on_end is not None:
+            self._on_end(exception)
+        super().set_exception(exception)
 
     def result(self, timeout: float | None = None) -> Outputs:
         """The outputs, once they are written.

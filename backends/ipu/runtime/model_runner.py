@@ -138,8 +138,7 @@ class ModelRunner:
         """
         wants_all = self.config.validate_io_params and not self._is_strict
         selection = select(self._io, inputs, outputs, wants_all=wants_all, is_strict=self._is_strict)
-        future = InferenceFuture(self._waiters)
-        self._tracepoints.watch(future)
+        future = InferenceFuture(self._waiters, self._tracepoints.begin())
         if self._batcher is not None:
             self._batcher.add(selection, future)
         else:

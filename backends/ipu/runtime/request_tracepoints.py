@@ -2,12 +2,11 @@
 
 import threading
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from backends.api.clock import Clock
-from backends.ipu.runtime.inference_future import Outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,22 +43,20 @@ class RequestTracepoints:
         self._lock = threading.Lock()
         self._requests = 0
 
-    def watch(self, future: "Future[Outputs]") -> None:
-        """Records the request that `future` answers, once it has ended."""
+    def begin(self) -> Callable[[BaseException | None], None] | None:
+        """A request comes; what is returned wants to be told its end. None: nothing is recorded."""
         if not self._is_on:
-            return
+            return None
         with self._lock:
             self._requests += 1
-            request = self._requests
-        future.add_done_callback(partial(self._record, request, self._clock.now_ns()))
+            return partial(self._record, self._requests, self._clock.now_ns())
 
     def all(self) -> tuple[RequestTracepoint, ...]:
         """In the order in which the requests ended."""
         with self._lock:
             return tuple(self._kept)
 
-    def _record(self, request: int, begin_ns: int, future: "Future[Outputs]") -> None:
-        error = future.exception()
+    def _record(self, request: int, begin_ns: int, error: BaseException | None) -> None:
         tracepoint = RequestTracepoint(
             request=request, begin_ns=begin_ns, end_ns=self._clock.now_ns(), error="" if error is None else str(error)
         )

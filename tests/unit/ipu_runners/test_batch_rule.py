@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from backends.ipu.runtime import ApplicationRuntimeError, InferenceFuture, ModelRunner, RuntimeConfig, SessionStopped
+from backends.ipu.runtime.computation import Computation
 from tests.fakes.ipu_programs import adding, doubling, weighted
 from tests.fakes.ipu_runners import Bench, assert_nothing_is_left, rows
 from tests.fakes.ipu_sessions import PATIENCE_S
@@ -214,8 +215,6 @@ def test_what_is_no_writable_array_of_the_right_type_is_refused(bench: Bench, co
 
 def watch_inputs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
     """Everything that devices compute on from here on."""
-    from backends.ipu.runtime.computation import Computation
-
     seen: list[dict[str, np.ndarray]] = []
     compute = Computation.run
 
