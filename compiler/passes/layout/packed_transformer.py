@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from compiler.errors import OptionError, PassError
 from compiler.passes.edit import static_shape
@@ -38,11 +39,11 @@ class PackedTransformer(Pass):
     """Makes a transformer over padded rows one over packed rows: each token attends to its own sequence only.
 
     Inputs [rows, row_length] keep names and shapes. The attention mask now holds the number of each token's sequence in the batch, from 1,
-    and 0 where there is no token. Two inputs may be new: `position_ids` [rows, row_length], each token's place in its sequence, if anything in the
-    model depends on it; and `unpack_info`, int32 [max_valid_num, 2], (row, offset) of each sequence's first token, if the first token of
-    each row was chosen: that is then done for each sequence, so that outputs [rows, ...] become [max_valid_num, ...]. Outputs by token
-    keep their rows; `PackRunner` cuts them. Fed so, a packed model gives for each sequence what the padded one gave for it in a row of its
-    own; tolerance is rounding.
+    and 0 where there is no token. Two inputs may be new: `position_ids` [rows, row_length], each token's place in its sequence, if anything
+    in the model depends on it; and `unpack_info`, int32 [max_valid_num, 2], (row, offset) of each sequence's first token, if the first
+    token of each row was chosen: that is then done for each sequence, so that outputs [rows, ...] become [max_valid_num, ...]. Outputs by
+    token keep their rows; `PackRunner` cuts them. Fed so, a packed model gives for each sequence what the padded one gave for it in a row
+    of its own; tolerance is rounding.
 
     Attention is done row by row with a mask between sequences or, with `segment_max_size`, sequence by sequence in
     [max_valid_num, segment_max_size]; only then may a sequence go over the end of a row (`end_to_end`).
@@ -81,6 +82,7 @@ class PackedTransformer(Pass):
             raise PassError("packed_transformer: the model is packed already")
         infer_shapes(model)
         fold_constants(model)
+        RemoveUnusedNodesPass()(model)
         infer_shapes(model)
         graph = model.graph
         group = self._inputs(graph)
