@@ -68,6 +68,11 @@ class FaultPlan:
         """
         return cls(_fault(part.strip()) for part in text.split(",") if part.strip())
 
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What is planned."""
+        return tuple(self._faults.values())
+
     def strike(self) -> Fault | None:
         """Counts one execution, and gives the fault planned for it."""
         with self._lock:

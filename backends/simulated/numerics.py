@@ -10,6 +10,7 @@ operands are quantized, also where the type is an 8-bit float, for which there a
 import enum
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ import onnxruntime as ort
 
 Array = npt.NDArray[Any]
 
+#: ONNX Runtime's spelling of the types that anchors can have.
+_NUMPY: Mapping[str, "np.dtype[Any]"] = {
+    **{f"tensor({kind})": np.dtype(kind) for kind in ("float16", "double", "bool")},
+    **{f"tensor({sign}int{bits})": np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "tensor(float)": np.dtype(np.float32),
+}
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 _SOURCE_PLACE = re.compile(r"\S+\.(?:cc|cpp|h):\d+ ")
 
@@ -36,8 +43,36 @@ class NumericsError(Exception):
     """ONNX Runtime refused the graph, or failed while it ran it."""
 
 
+@dataclass(frozen=True, slots=True)
+class GraphValue:
+    """An input or output of a graph, as far as ONNX Runtime tells.
+
+    Attributes:
+        shape: None stands for a dimension that is not fixed; empty: a scalar, or a rank that is not known.
+        dtype: None: a type that numpy has not.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: "np.dtype[Any] | None"
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+    def fits(self, shape: Sequence[int], dtype: "np.dtype[Any]") -> bool:
+        """Whether an array of that shape and type can be this value."""
+        if self.dtype is not None and self.dtype != dtype:
+            return False
+        return not self.shape or (
+            len(shape) == len(self.shape) and all(own in (None, size) for own, size in zip(self.shape, shape, strict=True))
+        )
+
+
 class GraphRunner:
-    """A graph on ONNX Runtime, on the CPU. One thread at a time."""
+    """A graph on ONNX Runtime, on the CPU. One thread at a time.
+
+    Attributes:
+        inputs, outputs: By name, in the graph's order.
+    """
 
     def __init__(self, onnx_bytes: bytes, threads: int = 1, *, custom_op_libraries: Sequence[Path] = ()) -> None:
         """Prepares the graph.
@@ -64,8 +99,8 @@ class GraphRunner:
             self._session = ort.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors share no class of their own
             raise NumericsError(f"the lowered graph cannot be prepared: {_reason(error)}") from error
-        self.input_names = tuple(value.name for value in self._session.get_inputs())
-        self.output_names = tuple(value.name for value in self._session.get_outputs())
+        self.inputs = {value.name: _value(value) for value in self._session.get_inputs()}
+        self.outputs = {value.name: _value(value) for value in self._session.get_outputs()}
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
         """The values of `outputs` for `inputs`; both by their names in the graph.
@@ -78,6 +113,11 @@ class GraphRunner:
         except Exception as error:  # onnxruntime's errors share no class of their own
             raise NumericsError(f"the lowered graph failed: {_reason(error)}") from error
         return {name: np.asarray(value) for name, value in zip(outputs, values, strict=True)}
+
+
+def _value(found: Any) -> GraphValue:
+    shape = tuple(size if isinstance(size, int) else None for size in found.shape)
+    return GraphValue(shape, _NUMPY.get(found.type))
 
 
 def _reason(error: Exception) -> str:

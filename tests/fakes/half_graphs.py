@@ -42,7 +42,7 @@ def emulate(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, N
 def run_lowered(model: onnx.ModelProto, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """Outputs of what `model` is lowered to, as a simulated device runs it."""
     runner = GraphRunner(lower(typed_graph(model)))
-    return runner.run(feeds, list(runner.output_names))
+    return runner.run(feeds, list(runner.outputs))
 
 
 def lowered_graph(model: onnx.ModelProto) -> ir.Model:

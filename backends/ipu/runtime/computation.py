@@ -36,12 +36,17 @@ class Computation:
             executable: Whose graph it is.
             graph: The sub-graph.
             runner: Computes it; None: outputs are zeros.
+
+        Raises:
+            ApplicationRuntimeError: the graph's inputs and outputs are not those of its anchors.
         """
         self.graph = graph
         self.inputs = tuple(executable.anchor(binding.anchor, TensorType.INPUT) for binding in graph.inputs)
         self.outputs = tuple(executable.anchor(binding.anchor, TensorType.OUTPUT) for binding in graph.outputs)
         self._runner = runner
         self._zeros = {anchor.name: zeros_of(anchor) for anchor in self.outputs} if runner is None else {}
+        if runner is not None:
+            self._refuse_other_values(runner, executable)
         self._replicas = executable.program.replication_factor
         timing = step_timing(executable.program, graph.index)
         micro_batches = executable.program.batches_per_step
@@ -49,6 +54,22 @@ class Computation:
         # Later micro-batches of a call come out one period after the other; the rest is what the first takes.
         self.latency_ns = round(timing.latency_s * NS_PER_S) - (micro_batches - 1) * self.period_ns
         self.cycles = sum(step.cycles for step in graph.steps)
+
+    def _refuse_other_values(self, runner: GraphRunner, executable: Executable) -> None:
+        where = f"sub-graph '{self.graph.name}'"
+        fed = sorted(binding.tensor for binding in (*self.graph.inputs, *self.graph.weights))
+        if fed != sorted(runner.inputs):
+            raise ApplicationRuntimeError(f"{where} has the inputs {', '.join(runner.inputs)}; its anchors feed {', '.join(fed)}")
+        for binding in (*self.graph.inputs, *self.graph.weights, *self.graph.outputs):
+            is_output = binding in self.graph.outputs
+            anchor = executable.anchor(binding.anchor, TensorType.OUTPUT if is_output else TensorType.INPUT)
+            found = (runner.outputs if is_output else runner.inputs).get(binding.tensor)
+            if found is None:
+                raise ApplicationRuntimeError(f"{where} has no output '{binding.tensor}', which anchor '{anchor.name}' shows")
+            is_split = anchor.is_per_replica and binding not in self.graph.weights
+            shape, dtype = anchor.tensor_info.shape[int(is_split) :], anchor.tensor_info.data_type.numpy
+            if not found.fits(shape, dtype):
+                raise ApplicationRuntimeError(f"{where}: '{binding.tensor}' is {found}, its anchor '{anchor.name}' {dtype}{list(shape)}")
 
     @property
     def is_timed(self) -> bool:

@@ -146,9 +146,9 @@ class Device:
                     holder = f"'{self._resident.name}' was loaded to" if self._resident else "it was unloaded from"
                     raise ProgramEvicted(f"executable '{program.name}' is no longer on device {self.id}: {holder} it meanwhile")
                 self._make_resident(program)
-            fault = self.ipus[0].faults.strike()
+            strikes = [ipu.faults.strike() for ipu in self.ipus]  # each IPU counts its executions
             self.count(calls=1)
-            yield fault
+            yield next(filter(None, strikes), None)
 
     def unload_from_device(self) -> None:
         """Takes the program off; whoever uses it next loads it again."""
@@ -254,4 +254,8 @@ class Device:
             )
             self._resident = program
         self.timeline.reserve(load_ns, now_ns=self.system.clock.now_ns(), was_waiting=False)
-        program.on_loaded()
+        try:
+            program.on_loaded()
+        except BaseException:
+            self.unload_from_device()  # without its weights it cannot run
+            raise

@@ -9,11 +9,11 @@ from backends.ipu.runtime.device import Device
 from backends.ipu.runtime.errors import (
     ApplicationRuntimeError,
     RecoverableRuntimeError,
-    RecoveryAction,
     SessionStopped,
     UnknownRuntimeError,
 )
 from backends.ipu.runtime.gate import Gate
+from backends.ipu.runtime.simulated_system import RESETS
 from backends.simulated.clocks import NS_PER_S
 from backends.simulated.faults import Fault, FaultKind
 
@@ -21,17 +21,12 @@ Array = npt.NDArray[Any]
 
 #: How long the host waits for a device that hangs [P: Poplar's engine option hostSyncTimeout].
 HOST_SYNC_TIMEOUT_S = 300
-_RESETS = {
-    "": RecoveryAction.IPU_RESET,
-    "ipu": RecoveryAction.IPU_RESET,
-    "link": RecoveryAction.LINK_RESET,
-    "partition": RecoveryAction.PARTITION_RESET,
-    "full": RecoveryAction.FULL_RESET,
-}
 
 
 def apply_fault(fault: Fault, device: Device, gate: Gate) -> None:
     """Lets `fault` happen at the beginning of a call; returns where the call goes on all the same.
+
+    REQUIRES: a system has accepted its plan.
 
     Raises:
         RecoverableRuntimeError: a reset is needed.
@@ -41,11 +36,7 @@ def apply_fault(fault: Fault, device: Device, gate: Gate) -> None:
     """
     where = f"device {device.id}, execution {fault.execution} (injected)"
     if fault.kind is FaultKind.RESET:
-        if fault.detail not in _RESETS:
-            raise ApplicationRuntimeError(
-                f"{where}: fault 'reset:{fault.detail}' names no reset; there are {', '.join(filter(None, _RESETS))}"
-            )
-        action = _RESETS[fault.detail]
+        action = RESETS[fault.detail]
         error = RecoverableRuntimeError(f"{where}: the device needs {action.value}", action)
         device.break_down(error)
         raise error

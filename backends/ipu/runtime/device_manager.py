@@ -35,6 +35,10 @@ class DeviceConstraints:
     tiles_per_ipu: int | None = None
     device_ids: frozenset[int] | None = None
 
+    def __post_init__(self) -> None:
+        if self.num_ipus < 1:
+            raise ValueError(f"a device has at least one IPU, not {self.num_ipus}")
+
     @classmethod
     def of(cls, model: "Model | Metadata | StaticProgram | int") -> "DeviceConstraints":
         """What a model needs; a number means: that many IPUs of any kind."""
@@ -91,6 +95,7 @@ class DeviceManager:
             constraints: Further conditions.
 
         Raises:
+            ValueError: fewer than one IPU is wanted.
             DeviceUnavailable: none is free, in the time allowed.
             ApplicationRuntimeError: the system has none that fits, free or not; says what was wanted and what there is.
         """
@@ -116,7 +121,7 @@ class DeviceManager:
             ValueError: a number is out of range, or no such version exists.
         """
         number = version_number(ipu_version)
-        tiles = tiles_per_ipu or BY_VERSION[f"ipu{number}"].tiles
+        tiles = BY_VERSION[f"ipu{number}"].tiles if tiles_per_ipu is None else tiles_per_ipu
         system = SimulatedSystem(num_ipus, ipu_version=number, tiles_per_ipu=tiles, clock=clock)
         return DeviceManager(system).get_device(num_ipus)
 
@@ -159,7 +164,10 @@ class DeviceManager:
         """Whether the IPU could do, free or not; what the system leaves open is no obstacle."""
         if ipu.is_lost or (wanted.device_ids is not None and ipu.id not in wanted.device_ids):
             return False
-        pairs = ((wanted.ipu_version, self.system.ipu_version), (wanted.tiles_per_ipu, self.system.tiles_per_ipu))
+        version = wanted.ipu_version
+        if version is not None and f"ipu{version}" not in BY_VERSION:
+            return False
+        pairs = ((version, self.system.ipu_version), (wanted.tiles_per_ipu, self.system.tiles_per_ipu))
         return all(want is None or have is None or want == have for want, have in pairs)
 
     def _offer(self) -> str:

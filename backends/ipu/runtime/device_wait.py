@@ -1,6 +1,7 @@
 """What to do when no device is free."""
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -27,5 +28,8 @@ class DeviceWaitConfig:
     sleep_s: float = 15.0
 
     def __post_init__(self) -> None:
-        if not self.timeout_s >= 0 or not self.sleep_s > 0:
-            raise ValueError(f"waiting for a device needs timeout_s >= 0 and sleep_s > 0, not {self.timeout_s} and {self.sleep_s}")
+        if not 0 <= self.timeout_s < math.inf or not 0 < self.sleep_s < math.inf:
+            raise ValueError(
+                f"waiting for a device needs a finite timeout_s >= 0 and sleep_s > 0, not {self.timeout_s} and {self.sleep_s}; "
+                "WAIT_FOREVER has no timeout"
+            )

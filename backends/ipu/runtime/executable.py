@@ -9,6 +9,7 @@ from backends.ipu.popef.package_hash import check_package_hash as refuse_other_b
 from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import Anchor, Metadata, TensorType
 from backends.ipu.program import StaticProgram
+from backends.ipu.runtime.consistency import refuse_contradictions
 from backends.ipu.runtime.errors import ApplicationRuntimeError
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -34,13 +35,14 @@ class Executable:
         Raises:
             PopefError: the files are damaged, or hold no model of that name; names file, blob and offset.
             PackageHashMismatch: another version compiled it; the text names both hashes.
-            ApplicationRuntimeError: program and metadata contradict each other.
+            ApplicationRuntimeError: program and metadata contradict each other, or no device can hold what they say.
         """
         self.model = source if isinstance(source, Model) else _model(source, name)
         self.program: StaticProgram = self.model.program()
         if check_package_hash:
             refuse_other_builds(self.program.package_hash, self.model.path)
         self._anchors = {anchor.name: anchor for anchor in self.metadata.anchors}
+        refuse_contradictions(self.program, self.metadata)
         self.index_anchor = self._index_anchor()
 
     @property

@@ -110,7 +110,11 @@ class Session:
         if device is not None:
             refuse_misfit(self.executable.program, device)
         if self.config.policy is LaunchPolicy.IMMEDIATE:
-            self._launch()
+            try:
+                self._launch()
+            except BaseException:
+                self._finalizer()  # the traceback would hold the session, and so the device
+                raise
 
     def __enter__(self) -> "Session":
         return self

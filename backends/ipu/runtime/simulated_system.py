@@ -16,12 +16,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from backends.ipu.hardware import BY_VERSION
+from backends.ipu.runtime.errors import RecoveryAction
 from backends.simulated.clocks import HostClock, WaitableClock
-from backends.simulated.faults import FaultPlan
+from backends.simulated.faults import FaultKind, FaultPlan
 from backends.simulated.pacing import Timeline
 
 DEFAULT_IPUS = 4
 MAX_IPUS = 1024  # a POD has 64 to 1024
+#: What an injected reset may ask for, by its variant.
+RESETS = {
+    "": RecoveryAction.IPU_RESET,
+    "ipu": RecoveryAction.IPU_RESET,
+    "link": RecoveryAction.LINK_RESET,
+    "partition": RecoveryAction.PARTITION_RESET,
+    "full": RecoveryAction.FULL_RESET,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +82,16 @@ class SimulatedSystem:
             faults: Of the first IPU, the second, and so on; the others have none.
 
         Raises:
-            ValueError: a number is out of range, or no such version exists.
+            ValueError: a number is out of range, no such version exists, or a fault is one that no IPU has.
         """
         if not 1 <= num_ipus <= MAX_IPUS:
             raise ValueError(f"a simulated system has 1 to {MAX_IPUS} IPUs, not {num_ipus}")
         if tiles_per_ipu is not None and tiles_per_ipu < 1:
             raise ValueError(f"a simulated IPU has at least one tile, not {tiles_per_ipu}")
+        if len(faults) > num_ipus:
+            raise ValueError(f"there are plans of faults for {len(faults)} IPUs, the simulated system has {num_ipus}")
+        for plan in faults:
+            _refuse_unknown(plan)
         self.ipu_version = None if ipu_version is None else version_number(ipu_version)
         self.tiles_per_ipu = tiles_per_ipu
         self.clock: WaitableClock = clock or HostClock()
@@ -103,6 +116,14 @@ class SimulatedSystem:
             )
         except ValueError as error:
             raise ValueError(f"STOKER_SIM_* variables: {error}") from error
+
+
+def _refuse_unknown(plan: FaultPlan) -> None:
+    for fault in plan.faults:
+        variants = RESETS if fault.kind is FaultKind.RESET else ("",)
+        if fault.detail not in variants:
+            known = ", ".join(filter(None, variants)) or "none"
+            raise ValueError(f"fault '{fault.kind.value}:{fault.detail}@{fault.execution}': no such variant; there are {known}")
 
 
 def version_number(version: str | int) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backends.ipu.popef.schema import Metadata
 from backends.ipu.runtime import (
     ApplicationRuntimeError,
     Device,
@@ -230,6 +231,23 @@ def test_a_variable_that_makes_no_sense_is_named(variable: str, value: str, reas
         SimulatedSystem.from_environment({variable: value})
 
 
-def test_waiting_with_a_negative_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="timeout_s >= 0"):
-        DeviceWaitConfig(timeout_s=-1)
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
+def test_waiting_needs_a_time_that_can_be_waited_for(seconds: float) -> None:
+    with pytest.raises(ValueError, match="finite timeout_s >= 0"):
+        DeviceWaitConfig(timeout_s=seconds)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_device_of_no_ipus_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match=f"at least one IPU, not {number}"):
+        DeviceManager(SimulatedSystem(1)).get_device(number)
+
+
+def test_a_version_that_is_not_simulated_fits_nowhere() -> None:
+    with pytest.raises(ApplicationRuntimeError, match=r"no simulated device fits: wanted 1 IPU\(s\) of version ipu1; the system has"):
+        DeviceManager(SimulatedSystem(1)).get_device(Metadata(executable="old", anchors=(), ipu_version=1))
+
+
+def test_a_model_device_of_no_tiles_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one tile, not 0"):
+        DeviceManager.create_ipu_model_device(tiles_per_ipu=0)

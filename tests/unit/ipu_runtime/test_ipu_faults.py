@@ -157,7 +157,31 @@ def test_bad_output_is_garbage_for_one_call(tmp_path: Path) -> None:
         assert (answers[0].tolist(), answers[2].tolist()) == ([2, 2], [2, 2])
 
 
-def test_a_reset_of_no_known_kind_is_named(tmp_path: Path) -> None:
-    faulty = Faulty(tmp_path, "reset:soft@1")
-    with faulty.session:
-        assert "'reset:soft' names no reset; there are ipu, link, partition, full" in str(faulty.answer())
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        ("reset:soft@1", "'reset:soft@1': no such variant; there are ipu, link, partition, full"),
+        ("hang:long@2", "'hang:long@2': no such variant; there are none"),
+    ],
+)
+def test_a_fault_that_no_ipu_has_is_refused_before_it_strikes(plan: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        SimulatedSystem(1, faults=[FaultPlan.parse(plan)])
+
+
+def test_faults_of_ipus_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ValueError, match="faults for 2 IPUs, the simulated system has 1"):
+        SimulatedSystem(1, faults=[FaultPlan(), FaultPlan()])
+
+
+def test_a_fault_of_any_ipu_strikes_the_device(tmp_path: Path) -> None:
+    path = write_popef(tmp_path / "m.popef", doubling((2,)), num_ipus=2)
+    manager = DeviceManager(SimulatedSystem(2, faults=[FaultPlan(), FaultPlan.parse("bad@2")]))
+    with Session(path, device_manager=manager) as session:
+        queues = session.create_queue_manager(2)
+        session.run_load_programs()
+        session.run_main_programs()
+        outputs = [np.zeros(2, np.float32) for _ in range(2)]
+        assert [enqueue(queues, {"x": ONE}, {"y": y}).error() for y in outputs] == [None, None]
+        assert outputs[0].tolist() == [2, 2]
+        assert np.isnan(outputs[1]).all()

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from backends.simulated.numerics import GraphRunner, NumericsError
+from backends.simulated.numerics import GraphRunner, GraphValue, NumericsError
 
 FP16, FP8, FP8_WIDE = TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
@@ -240,7 +240,7 @@ def test_a_missing_input_is_named_without_the_runtimes_status_code() -> None:
     runner = GraphRunner(gelu().SerializeToString())
 
     with pytest.raises(NumericsError, match="failed") as caught:
-        runner.run({}, list(runner.output_names))
+        runner.run({}, list(runner.outputs))
 
     assert "x" in str(caught.value)
     assert "[ONNXRuntimeError]" not in str(caught.value)
@@ -249,3 +249,22 @@ def test_a_missing_input_is_named_without_the_runtimes_status_code() -> None:
 def test_a_custom_operator_library_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(NumericsError, match="no_such_library"):
         GraphRunner(gelu().SerializeToString(), custom_op_libraries=[tmp_path / "no_such_library.so"])
+
+
+def test_the_values_of_a_graph_are_told_by_shape_and_type() -> None:
+    runner = GraphRunner(layer_norm().SerializeToString())
+    (value,) = runner.inputs.values()
+
+    assert str(value) == "float32[4, 16]"
+    assert value.fits([4, 16], np.dtype(np.float32))
+    assert not value.fits([4, 16, 1], np.dtype(np.float32))
+    assert not value.fits([4, 16], np.dtype(np.float16))
+
+
+def test_what_is_not_known_of_a_value_fits_everything() -> None:
+    half = np.dtype(np.float16)
+    assert GraphValue((None, 3), half).fits([7, 3], half)
+    assert not GraphValue((None, 3), half).fits([7, 4], half)
+    assert GraphValue((), half).fits([2], half)
+    assert GraphValue((2,), None).fits([2], half)
+    assert str(GraphValue((None, 3), half)) == "float16[?, 3]"
