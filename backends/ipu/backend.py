@@ -20,10 +20,11 @@ from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts
 from backends.ipu.serving.facts import PopefFacts, read_facts
 from backends.ipu.serving.figures import fleet_figures
-from backends.ipu.serving.fleet import Fleet, Tenant
+from backends.ipu.serving.fleet import Fleet
 from backends.ipu.serving.instance import PoplarInstance
 from backends.ipu.serving.notices import fleet_notices
 from backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
+from backends.ipu.serving.resident import Tenant
 from backends.ipu.serving.settings import FleetSettings
 
 

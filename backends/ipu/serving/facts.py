@@ -13,7 +13,7 @@ from backends.ipu.popef.package_hash import check_package_hash
 from backends.ipu.runtime import Executable, IpuRuntimeError
 from backends.ipu.serving.name_map import read_name_map
 from backends.ipu.serving.parameters import ModelParameters
-from backends.ipu.serving.served_graph import ServedGraph, served_graphs
+from backends.ipu.serving.served_graph import ServedGraph, ServedStream, served_graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +101,12 @@ def _notes(executable: Executable, graphs: tuple[ServedGraph, ...]) -> Iterator[
         f"executable {executable.name}, for {ipus} {program.system} IPU{'s' if ipus > 1 else ''} (ipu{program.ipu_version}), "
         f"precision {program.attributes.get('precision') or 'not stated'}; runs on simulated IPUs"
     )
+    if len(graphs) == 1:
+        yield graphs[0].rows_note
+        return
     for graph in graphs:
-        at = f"sub-graph {graph}: " if len(graphs) > 1 else ""
-        yield at + graph.rows_note
-        if at:
-            tensors = [("input", stream) for stream in graph.inputs] + [("output", stream) for stream in graph.outputs]
-            for side, stream in tensors:
-                shape = list(stream.tensor.shape or ())
-                yield f"{at}{side} '{stream.name}' {stream.tensor.datatype.config_name} {shape}, anchor {stream.anchor.name}"
+        yield f"sub-graph {graph}: inputs {_listed(graph.inputs)}; outputs {_listed(graph.outputs)}; {graph.rows_note}"
+
+
+def _listed(streams: tuple[ServedStream, ...]) -> str:
+    return ", ".join(f"'{each.name}' {each.tensor.datatype.config_name} {list(each.tensor.shape or ())}" for each in streams)

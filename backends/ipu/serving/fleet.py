@@ -11,7 +11,6 @@ Engines are built one at a time, as the vendor's backend does.
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError
@@ -29,25 +28,10 @@ from backends.ipu.runtime import (
 )
 from backends.ipu.runtime.device_manager import refuse_misfit
 from backends.ipu.serving.parameters import RunOptions
-from backends.ipu.serving.resident import Resident
+from backends.ipu.serving.resident import Resident, Tenant
 from backends.ipu.serving.tally import Tally
 
 log = logging.getLogger("stoker.backends.poplar")
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    """Whose instance uses a resident executable.
-
-    Attributes:
-        model: Its name.
-        version: Its version.
-        sub_graph: Index of the sub-graph it serves.
-    """
-
-    model: str
-    version: int
-    sub_graph: int
 
 
 class Fleet:

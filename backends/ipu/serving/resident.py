@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy.typing as npt
 
@@ -21,10 +22,22 @@ from backends.ipu.serving.parameters import RunOptions
 from backends.ipu.serving.tally import Tally
 from backends.ipu.timing import load_time_s
 
-if TYPE_CHECKING:
-    from backends.ipu.serving.fleet import Tenant
-
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose instance uses a resident executable.
+
+    Attributes:
+        model: Its name.
+        version: Its version.
+        sub_graph: Index of the sub-graph it serves.
+    """
+
+    model: str
+    version: int
+    sub_graph: int
 
 
 class Resident:
