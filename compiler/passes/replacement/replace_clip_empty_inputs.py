@@ -15,7 +15,7 @@ class ReplaceClipEmptyInputs(Pass):
     """Replaces Clip without an upper bound by Max, without a lower one by Min, and takes out one that has neither.
 
     Exact for finite numbers. A bound that is left out means the largest or lowest number of the type, so that Clip makes infinities finite,
-    and these operators do not. Upstream fills that number in; in FP16 it would be a constant that `float_to_half` clips, with a warning.
+    and these operators do not. Filling that number in would make a constant that `float_to_half` clips, with a warning.
     """
 
     def run(self, model: ir.Model) -> bool:

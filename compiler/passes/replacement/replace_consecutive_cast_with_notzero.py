@@ -18,7 +18,7 @@ _SOURCES = (*_RESULTS, ir.DataType.INT8)
 class ReplaceConsecutiveCastWithNotzero(Pass):
     """Replaces a Cast to BOOL and the Cast of its result to a number by a choice between 0 and 1. Exact, NaN included (it is not zero).
 
-    Upstream has an operator NotZero for it; here it is Equal and Where, the two of ONNX that say it.
+    Upstream's operator NotZero is its own; here it is Equal and Where, the two of ONNX that say it.
     """
 
     def run(self, model: ir.Model) -> bool:

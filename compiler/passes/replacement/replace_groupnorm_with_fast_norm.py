@@ -35,7 +35,7 @@ class _Norm:
 class ReplaceGroupnormWithFastNorm(Pass):
     """Replaces a group normalisation of one group, in FP16 and of known shape, by LayerNormalization over all dimensions but the first.
 
-    Upstream's FastNorm operator is Poplar's own; layer normalisation says the same. A group normalisation is found as a node, as PyTorch
+    Upstream's FastNorm is an operator of its own; layer normalisation says the same. A group normalisation is found as a node, as PyTorch
     exports it (InstanceNormalization of one channel between reshapes, then a factor and an offset for each channel), and as ONNX's own
     definition of GroupNormalization, which is what opset 21's becomes at the opset of passes. Tolerance is rounding in FP16; the last form
     subtracts two large means, and is less exact than what takes its place.

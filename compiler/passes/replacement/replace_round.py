@@ -13,7 +13,7 @@ from compiler.passes.replacement.rewriting import Rewriting
 class ReplaceRound(Pass):
     """Replaces Round by Floor and comparisons that say what becomes of a half: it goes to the even neighbour, as ONNX asks. Exact.
 
-    PopART's own Round takes a half away from zero.
+    For targets whose own rounding treats a half in another way; upstream documents that its pass is about halves, and no more.
     """
 
     def run(self, model: ir.Model) -> bool:

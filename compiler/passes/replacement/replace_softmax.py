@@ -18,7 +18,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 class ReplaceSoftmax(Pass):
     """Pads the input of a Softmax over the last dimension, where that is odd, with minus infinity to an even size, and cuts its output.
 
-    Vertices of the device work on pairs of halves. What is added has probability 0; the result is exact.
+    IPUs compute with vectors of two or four halves. What is added has probability 0; the result is exact.
     """
 
     def run(self, model: ir.Model) -> bool:

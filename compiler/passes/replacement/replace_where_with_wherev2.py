@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 @register("replace_where_with_wherev2", against=("replace_where_with_mul_add",))
 class ReplaceWhereWithWherev2(Pass):
-    """No effect on a simulated device: upstream replaces Where by a custom operator WhereV2, which computes the same in other vertices; the
-    simulated device has one Where.
+    """No effect on a simulated device: upstream replaces Where by an operator WhereV2 of its own, which is not public; the simulated device
+    has one Where.
     """
 
     def run(self, model: ir.Model) -> bool:

@@ -15,8 +15,9 @@ from compiler.passes.replacement.rewriting import Rewriting
 class BatchnormWorkaround(Pass):
     """Gives the parameters of BatchNormalization the element type of its input, and takes out outputs that nothing reads.
 
-    ONNX lets scale, offset, mean and variance have types of their own, and exporters for training leave further outputs; PopART's operator
-    takes neither. Only in inference mode. Tolerance is the rounding of parameters.
+    ONNX lets scale, offset, mean and variance have types of their own, and exporters for training leave further outputs. Which gap of
+    PopART upstream works around is not documented; these are what an operator of one type and one output needs. Only in inference mode.
+    Tolerance is the rounding of parameters.
     """
 
     def run(self, model: ir.Model) -> bool:

@@ -23,7 +23,8 @@ class CumsumWorkaround(Pass):
     """Replaces CumSum of floats along a constant axis of at most 512 elements by MatMul with a triangle of ones, Transpose around it if the
     axis is not the last. Integers and longer dimensions stay.
 
-    Tolerance is rounding, in another order of the same sums. An infinity or NaN in a row spreads over the whole row.
+    Products are what an IPU is fastest at. Tolerance is rounding, in another order of the same sums. An infinity or NaN in a row spreads
+    over the whole row. Which gap of PopART upstream works around is not documented.
     """
 
     def run(self, model: ir.Model) -> bool:

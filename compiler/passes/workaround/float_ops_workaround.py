@@ -21,9 +21,10 @@ _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataTy
 
 @register("float_ops_workaround")
 class FloatOpsWorkaround(Pass):
-    """Puts Casts to FLOAT and back around products, powers, means, norms and logarithms of integers, which PopART computes in floats.
+    """Puts Casts to FLOAT and back around products, powers, means, norms and logarithms of integers, for targets that have them in floats.
 
-    Exact while all numbers stay below 2**24; fractions are cut off, as ONNX Runtime does.
+    IPUs multiply matrices in floats only; which operators upstream's pass is about is not documented. Exact while all numbers stay below
+    2**24; fractions are cut off, as ONNX Runtime does.
     """
 
     def run(self, model: ir.Model) -> bool:

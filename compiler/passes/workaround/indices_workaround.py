@@ -20,9 +20,10 @@ _ALONG_SEVERAL = ("GatherND", "ScatterND")
 
 @register("indices_workaround")
 class IndicesWorkaround(Pass):
-    """Makes negative constant indices of Gather and Scatter operators count from the start, as Poplar's do. Exact.
+    """Makes negative constant indices of Gather and Scatter operators count from the start. Exact.
 
-    The indexed dimensions must be known. Indices that are computed stay: whether they are negative is not known.
+    Which gap of PopART upstream works around is not documented. The indexed dimensions must be known. Indices that are computed stay:
+    whether they are negative is not known.
     """
 
     def run(self, model: ir.Model) -> bool:

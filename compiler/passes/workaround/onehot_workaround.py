@@ -16,7 +16,9 @@ _INDICES = (ir.DataType.INT32, ir.DataType.INT64)
 @register("onehot_workaround")
 class OnehotWorkaround(Pass):
     """Casts indices of OneHot that are no INT32 or INT64 to INT64, which ONNX says is done before use, and makes its axis count from the
-    start: PopART's operator takes nothing else. Exact.
+    start.
+
+    Exact. Which gap of PopART upstream works around is not documented.
     """
 
     def run(self, model: ir.Model) -> bool:

@@ -14,7 +14,7 @@ from compiler.passes.registry import register
 class RemoveEmptyConcatInputs(Pass):
     """Takes inputs whose size along the axis is known to be 0 out of Concat, and a Concat of one input altogether. Exact.
 
-    Tensors without elements are no tensors for Poplar. A Concat of nothing but such inputs stays.
+    A Concat of nothing but such inputs stays.
     """
 
     def run(self, model: ir.Model) -> bool:

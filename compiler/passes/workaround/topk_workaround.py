@@ -17,7 +17,8 @@ _SIGNED = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataTy
 class TopkWorkaround(Pass):
     """Replaces TopK of the smallest by TopK of the largest of the negated elements, negated again, and makes its axis count from the start.
 
-    Exact, ties included, but for the smallest integer of a type, which has no negative.
+    Exact, ties included, but for the smallest integer of a type, which has no negative. Which gap of PopART upstream works around is not
+    documented.
     """
 
     def run(self, model: ir.Model) -> bool:
