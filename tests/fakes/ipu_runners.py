@@ -1,6 +1,5 @@
 """What tests of runners share: a simulated system of their own, on a clock that they turn."""
 
-import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +67,5 @@ def rows(count: int, *shape: int, begin: float = 1) -> np.ndarray:
 
 def assert_nothing_is_left(bench: Bench) -> None:
     """No thread lives, and every IPU is free."""
-    gc.collect()
     assert ipu_threads() == []
     assert bench.free_ipus() == len(bench.system.ipus)

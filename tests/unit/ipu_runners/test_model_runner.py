@@ -1,6 +1,5 @@
 """What every runner does: descriptions, validation, threads, memory, closing."""
 
-import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -191,8 +190,7 @@ def test_a_runner_that_nobody_holds_gives_its_device_back(bench: Bench) -> None:
     runner.execute({"x": rows(2, 3)})
     assert bench.free_ipus() == 3
     threads = [thread for thread in threading.enumerate() if thread.name in ipu_threads()]
-    del runner
-    gc.collect()
+    del runner  # no cycle keeps it: this does not wait for the garbage collector
     for thread in threads:
         thread.join(PATIENCE_S)
 
