@@ -17,7 +17,8 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 class ReplaceIsinf(Pass):
     """Replaces IsInf by a comparison with the largest finite number of the type. Exact.
 
-    Compared with the largest number, not with infinity: `float_to_half` makes that constant 65500, and infinity stays above it.
+    Compared with the largest number, not with infinity: `float_to_half` makes that constant 65500, and infinity stays above it (65504, the
+    largest FP16 number, then is so too).
     """
 
     def run(self, model: ir.Model) -> bool:

@@ -102,6 +102,14 @@ def test_division_stays_where_the_reciprocal_is_no_number(kind: str, divisor: np
     assert stays("replace_div_with_mul", parse(f"g ({kind}[2] x) => ({kind}[2] y) {{ y = Div(x, c) }}", {"c": divisor}))
 
 
+@pytest.mark.parametrize(("reader", "kind"), [("Floor(q)", "float"), ("Cast<to = 6>(q)", "int32"), ("Less(q, x)", "bool")])
+def test_quotients_that_are_rounded_or_compared_are_divided_unless_the_product_is_exact(reader: str, kind: str) -> None:
+    text = f"g (float[2] x) => ({kind}[2] y) {{ q = Div(x, c) y = {reader} }}"
+    assert stays("replace_div_with_mul", parse(text, {"c": np.float32(41)}))
+    made = after("replace_div_with_mul", parse(text, {"c": np.float32([-4, 0.5])}))
+    assert op_types(made)[0] == "Mul"
+
+
 def test_division_of_a_constant_stays() -> None:
     assert stays("replace_div_with_mul", parse("g (float[2] x) => (float[2] y) { y = Div(c, x) }", {"c": np.float32(2)}))
 
