@@ -42,9 +42,9 @@ def _fp8_params(value: Any) -> str:
     try:
         if not isinstance(words, list | tuple):
             raise ValueError(f"expected four values as F143,F143,-1,-1, got {value!r}")
-        Float8Params.parse(words)
+        Float8Params.parse(value if isinstance(value, str) else words)
     except OptionError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(str(error).removeprefix("fp8_params is ")) from None
     return ",".join(str(word).strip() for word in words)
 
 

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -72,6 +73,12 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
         copy.CopyFrom(model)
         copy.ir_version = READABLE_IR_VERSION
         model = copy
+    unknown = _unknown_operators(model)
+    if unknown:
+        listed = "\n".join(f"  {each}" for each in unknown)
+        raise CompileError(
+            f"{origin} is no valid ONNX model: {len(unknown)} node(s) are of operators that its opset does not have:\n{listed}"
+        )
     try:
         # A model above protobuf's limit can be checked only as a file; its structure is checked by the passes that walk it.
         if model.ByteSize() < onnx.checker.MAXIMUM_PROTOBUF:
@@ -79,6 +86,37 @@ def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
     except onnx.checker.ValidationError as error:
         raise CompileError(f"{origin} is no valid ONNX model: {' '.join(str(error).split())}") from None
     return model
+
+
+def _unknown_operators(model: onnx.ModelProto) -> list[str]:
+    """Nodes of ONNX's own domain that ONNX does not know, all of them (its checker stops at the first)."""
+    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    if opset > onnx.defs.onnx_opset_version():
+        return []  # what came after this build of onnx is told by the opset's number
+    functions = {each.name for each in model.functions if each.domain in ("", "ai.onnx")}
+    names = (function.node for function in model.functions)
+    return [
+        f"{node.op_type} (node '{node.name or next(iter(node.output), '')}'): opset {opset} has no such operator"
+        for nodes in (model.graph.node, *names)
+        for node in _all_nodes(nodes)
+        if node.domain in ("", "ai.onnx") and node.op_type not in functions and not _is_known(node.op_type, opset)
+    ]
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Those of sub-graphs too."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
+
+
+def _is_known(op_type: str, opset: int) -> bool:
+    try:
+        return not onnx.defs.get_schema(op_type, opset, "").deprecated
+    except onnx.defs.SchemaError:
+        return False
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:

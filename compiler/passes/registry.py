@@ -1,6 +1,7 @@
 """Which passes there are: `register` enters one, `get_pass` makes one, `load_builtin_passes` finds ours."""
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -79,6 +80,13 @@ def get_pass(name: str, **settings: Any) -> Pass:
         PassError: there is none of that name, or it does not take these settings.
     """
     cls = pass_class(name)
+    try:
+        inspect.signature(cls).bind(**settings)
+    except TypeError:
+        takes = list(inspect.signature(cls).parameters)
+        unknown = [each for each in settings if each not in takes]
+        wrong = f"there is no setting {', '.join(map(repr, unknown))}" if unknown else "a setting is missing"
+        raise PassError(f"pass '{name}': {wrong}; it takes {', '.join(takes) or 'none'}") from None
     try:
         return cls(**settings)
     except TypeError as error:

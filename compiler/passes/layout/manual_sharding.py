@@ -62,7 +62,7 @@ def read_config(config: str | Path | Sequence[Any]) -> list[ShardPoint]:
         try:
             records = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise OptionError(f"{_OPTION}: {config}: {error}") from None
+            raise OptionError(f"{_OPTION}: {config}: {error.strerror or error}") from None
     if not isinstance(records, Sequence) or isinstance(records, str) or not records:
         raise OptionError(f"{_OPTION}: expected a list of {{node, device, stage}}, not {records!r}")
     return [ShardPoint.of(record) for record in records]

@@ -50,6 +50,9 @@ class FloatToHalf(Pass):
 
     def run(self, model: ir.Model) -> bool:
         infer_shapes(model)
+        there = {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
+        for op_type in sorted(self.skip_op_types - there):
+            log.warning("fp16_skip_op_types has '%s': the model has no such operator", op_type)
         prone = overflow_prone(model) if self.avoids_overflow else {}
         for node, start in prone.items():
             log.info("node '%s' (%s) stays FLOAT: pattern of %s may leave the range of FLOAT16", node.name, node.op_type, start)
