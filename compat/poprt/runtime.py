@@ -10,7 +10,7 @@ from backends.ipu.runtime import *  # noqa: F403 - its __all__ is the list
 from backends.ipu.runtime import ApplicationRuntimeError, RecoverableRuntimeError, UnknownRuntimeError
 
 #: Takes the vendor's `timeout` and `sleepTime`.
-DeviceWaitConfig = stoker_compat.device_wait.DeviceWaitConfig  # type: ignore[assignment] # stands for the class
+DeviceWaitConfig = stoker_compat.device_wait.DeviceWaitConfig  # type: ignore[assignment,misc] # stands for the class
 #: Replica number to device.
 ReplicaIdToDevice = dict
 #: Input or output name to array.

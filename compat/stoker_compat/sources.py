@@ -20,8 +20,12 @@ def as_model(source: ModelSource) -> onnx.ModelProto:
         CompileError: the file cannot be read, or is no valid model.
     """
     if isinstance(source, bytes):
-        try:
-            source = onnx.load_model_from_string(source)
-        except DecodeError as error:
-            raise CompileError(f"these {len(source)} bytes are no ONNX model: {error}") from error
+        source = _parsed(source)
     return checked(source, "the model") if isinstance(source, onnx.ModelProto) else read_onnx(os.fspath(source))
+
+
+def _parsed(content: bytes) -> onnx.ModelProto:
+    try:
+        return onnx.load_model_from_string(content)
+    except DecodeError as error:
+        raise CompileError(f"these {len(content)} bytes are no ONNX model: {error}") from error

@@ -81,6 +81,11 @@ def test_a_model_without_room_is_a_runtime_error_that_tools_can_read():
         Compiler.compile(model, ["y"])
 
 
+def test_bytes_that_are_no_model_are_a_runtime_error():
+    with pytest.raises(RuntimeError, match="these 4 bytes are no ONNX model"):
+        Compiler.compile(b"junk")
+
+
 def test_compiler_options_are_set_one_by_one_and_unknown_ones_refused():
     options = CompilerOptions.from_dict({"num_io_tiles": 32})
     options.batches_per_step = 4
