@@ -5,6 +5,7 @@ For each node, version by version downwards: if its operator did not change, not
 types were allowed before. An operator that did not exist yet is replaced by the function that ONNX defines it by, if there is one.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -24,11 +25,20 @@ _EXPANDED_DOMAIN = "stoker.expanded"
 
 
 class NoAdapter(Exception):
-    """Operators that cannot be expressed at the opset wanted; the text names each, its node and why."""
+    """Operators that cannot be expressed at the opset wanted; the text names each with why, and the first of the nodes it is true of.
 
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("; ".join(problems))
+    Attributes:
+        problems: Nodes by operator and reason.
+    """
+
+    def __init__(self, target: int, problems: Mapping[tuple[str, str], Sequence[ir.Node]]) -> None:
+        told = [f"{describe(nodes[0])}{_and_others(len(nodes) - 1)}: {reason}" for (_, reason), nodes in problems.items()]
+        super().__init__(f"there is no counterpart at opset {target} of {'; of '.join(told)}")
         self.problems = problems
+
+
+def _and_others(count: int) -> str:
+    return f" and {count} more" if count else ""
 
 
 def lower_opset(model: ir.Model, target: int) -> None:
@@ -42,14 +52,14 @@ def lower_opset(model: ir.Model, target: int) -> None:
     if _expand_functions(model, current, target):
         infer_shapes(model)
         fold_constants(model, max_tensor_size=_FOLDED_BYTES)  # bodies compute axes and shapes that were attributes in older opsets
-    problems: list[str] = []
+    problems: dict[tuple[str, str], list[ir.Node]] = {}
     for node in traverse_nodes(model):
         try:
             _lower(node, current, target)
         except CannotAdapt as error:
-            problems.append(f"{describe(node)} has no counterpart at opset {target}: {error}")
+            problems.setdefault((node.op_type, str(error)), []).append(node)
     if problems:
-        raise NoAdapter(problems)
+        raise NoAdapter(target, problems)
     model.opset_imports[""] = target
     for function in model.functions.values():
         function.opset_imports[""] = target

@@ -62,7 +62,8 @@ def read_config(config: str | Path | Sequence[Any]) -> list[ShardPoint]:
         try:
             records = yaml.safe_load(Path(config).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise OptionError(f"{_OPTION}: {config}: {error.strerror or error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise OptionError(f"{_OPTION}: {config}: {reason}") from None
     if not isinstance(records, Sequence) or isinstance(records, str) or not records:
         raise OptionError(f"{_OPTION}: expected a list of {{node, device, stage}}, not {records!r}")
     return [ShardPoint.of(record) for record in records]
