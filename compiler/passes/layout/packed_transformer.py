@@ -14,7 +14,8 @@ from compiler.passes.folding import fold_constants
 from compiler.passes.infer import infer_shapes
 from compiler.passes.layout.marks import PACKING
 from compiler.passes.layout.packing_axes import Layout, Role, axis_of, find, plain, roles, roles_in
-from compiler.passes.layout.packing_rewrite import PackedGraph, PackSizes
+from compiler.passes.layout.packing_index import PackSizes
+from compiler.passes.layout.packing_rewrite import PackedGraph
 from compiler.passes.layout.packing_rules import TokenGraph, read_tokens
 from compiler.passes.matching.edges import values_read_by
 from compiler.passes.matching.editing import GraphEditor

@@ -1,7 +1,6 @@
 """Makes a padded transformer a packed one, by what `packing_rules` found out about it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -10,28 +9,13 @@ from numpy.typing import NDArray
 
 from compiler.errors import PassError
 from compiler.passes.edit import constant_of, describe, is_op
-from compiler.passes.layout.packing_axes import Factor, Layout, Role, aligned, find, length, roles, roles_in
+from compiler.passes.layout.packing_axes import Factor, Layout, Role, aligned, find, is_copies, length, roles, roles_in
+from compiler.passes.layout.packing_index import PackIndex, PackingNodes, PackSizes, inverse
 from compiler.passes.layout.packing_rules import Selection, TokenGraph
 from compiler.passes.matching.editing import GraphEditor
 
 #: Added to the scores of what a token must not attend to: BERT's own number. Its exponential is 0 in every precision, and FP16 holds it.
 MASKED_SCORE = -10000.0
-
-
-@dataclass(frozen=True, slots=True)
-class PackSizes:
-    """Sizes of a packed model.
-
-    Attributes:
-        rows, row_length: Of the batch, as the padded model had them.
-        sequences: In a batch at most (`max_valid_num`).
-        segment: Tokens that a sequence may have at most where attention is done sequence by sequence; 0: attention is done row by row.
-    """
-
-    rows: int
-    row_length: int
-    sequences: int
-    segment: int = 0
 
 
 class PackedGraph:
@@ -67,7 +51,10 @@ class PackedGraph:
         self._tokens = tokens
         self._layouts = tokens.layouts
         self._sizes = sizes
-        self._numbers, self._positions, self._places = numbers, positions, places
+        self._nodes = PackingNodes(editor)
+        self._index = PackIndex(self._nodes, first, sizes, numbers, places)
+        self._numbers, self._positions = numbers, positions
+        self._rows = [sizes.rows, sizes.row_length]
         self._made: dict[object, ir.Value] = {}
         #: Values by sequence, [sequences, segment, ...], where attention is done so.
         self._segmented: set[ir.Value] = set()
@@ -88,6 +75,8 @@ class PackedGraph:
             self._attend_by_sequence()
         else:
             self._attend_by_row()
+        for node in self._tokens.sums:
+            self._sum_by_sequence(node)
         for selection in self._tokens.selections:
             self._select(selection)
         self._resize()
@@ -139,9 +128,10 @@ class PackedGraph:
                 attributes={"axis": 0},
                 name=f"{value.name}/Gather",
                 dtype=value.dtype or ir.DataType.from_numpy(table.dtype),
-                shape=[self._sizes.rows, self._sizes.row_length, *table.shape[1:]],
+                shape=[*self._rows, *table.shape[1:]],
             )
-            self._made[key] = self._transposed(self._first, chosen, _inverse([row, axis, *rest]))
+            sizes = [*self._rows, *table.shape[1:]]
+            self._made[key] = self._nodes.transposed(self._first, chosen, inverse([row, axis, *rest]), sizes)
         return self._made[key]
 
     # Attention within rows ---------------------------------------------------------------------------------------------------------------
@@ -183,7 +173,7 @@ class PackedGraph:
                 shape[row], shape[axis] = self._sizes.rows, self._sizes.row_length
                 if row > axis:
                     raise PassError(f"packed_transformer: {describe(node)}: tokens come before rows in its dimensions")
-                sides.append(self._reshaped(self._first, self._numbers, shape))
+                sides.append(self._nodes.reshaped(self._first, self._numbers, shape))
             shape[token] = self._sizes.row_length
             self._made[cache] = self._editor.insert(
                 self._first, "Equal", sides, name="packing/same_sequence", dtype=ir.DataType.BOOL, shape=shape
@@ -217,7 +207,13 @@ class PackedGraph:
         if key not in self._made:
             layout = self._layouts[value]
             row, token = (self._own_axis(node, layout, role) for role in (Role.ROW, Role.TOKEN))
-            self._made[key] = self._chosen(node, value, [length(axis) for axis in layout], row, token, self._token_index())
+            sizes = [length(axis) for axis in layout]
+            for axis in (axis for axis, factors in enumerate(layout) if is_copies(factors) and sizes[axis] > 1):
+                one = self._editor.constant(node, np.zeros(1, np.int64), "packing/one_copy")
+                sizes[axis] = 1
+                value = self._editor.insert(node, "Gather", [value, one], attributes={"axis": axis}, dtype=value.dtype, shape=sizes)
+            segments = [self._sizes.sequences, self._sizes.segment]
+            self._made[key] = self._nodes.chosen(node, value, sizes, row, token, self._index.tokens(), segments)
         return self._made[key]
 
     def _repack(self, node: ir.Node) -> None:
@@ -227,31 +223,13 @@ class PackedGraph:
         row, token = (self._own_axis(node, layout, role) for role in (Role.ROW, Role.TOKEN))
         sizes = [length(axis) for axis in layout]
         sizes[row], sizes[token] = self._sizes.sequences, self._sizes.segment
-        readers = list(output.uses())
-        after = self._next(node)
-        packed = self._chosen(after, output, sizes, row, token, self._segment_index())
-        for use in readers:
-            use.node.replace_input_with(use.idx, packed)
+        by_row = self._editor.insert_after(node, output, "Identity", name=f"{node.name}/by_row")
+        self._layouts[by_row] = layout
         output.shape = ir.Shape(sizes)
-
-    def _next(self, node: ir.Node) -> ir.Node:
-        """The node behind `node`."""
-        nodes = iter(self._graph)
-        for each in nodes:
-            if each is node:
-                return next(nodes)
-        raise PassError(f"packed_transformer: {describe(node)} is the last node: attention itself cannot be an output")
-
-    def _chosen(self, node: ir.Node, value: ir.Value, sizes: Sequence[int], row: int, token: int, index: ir.Value) -> ir.Value:
-        """Tokens of `value` by their number in the batch: dimensions `row` and `token` become those of `index`."""
-        rest = [axis for axis in range(len(sizes)) if axis not in (row, token)]
-        order = [row, token, *rest]
-        front = self._transposed(node, value, order, sizes)
-        tail = [sizes[axis] for axis in rest]
-        flat = self._reshaped(node, front, [sizes[row] * sizes[token], *tail])
-        shape = [*(index.shape.numpy() if index.shape is not None else ()), *tail]
-        chosen = self._editor.insert(node, "Gather", [flat, index], attributes={"axis": 0}, dtype=value.dtype, shape=shape)
-        return self._transposed(node, chosen, _inverse(order), shape)
+        reader = by_row.producer()
+        assert reader is not None, "the node was just made"
+        packed = self._nodes.chosen(reader, output, sizes, row, token, self._index.segments(), self._rows)
+        reader.replace_input_with(0, packed)
 
     def _beyond_sequence(self, node: ir.Node, scores: ir.Value) -> ir.Value:
         """`MASKED_SCORE` for keys behind the end of a sequence, in the dimensions of scores."""
@@ -262,56 +240,33 @@ class PackedGraph:
             sizes, first = self._sizes, self._first
             shape = [1] * len(layout)
             shape[row], shape[key] = sizes.sequences, sizes.segment
-            own = self._reshaped(first, self._own_tokens(), shape)
+            own = self._nodes.reshaped(first, self._index.is_own(), shape)
             zero, low = (self._editor.constant(first, np.asarray(number, _float(scores)), "packing/bias") for number in (0.0, MASKED_SCORE))
             self._made[cache] = self._editor.insert(
                 first, "Where", [own, zero, low], name="packing/beyond_sequence", dtype=scores.dtype, shape=shape
             )
         return self._made[cache]
 
-    def _own_tokens(self) -> ir.Value:
-        """Bool [sequences, segment]: whether the token that stands there belongs to the sequence."""
-        if "own" not in self._made:
-            sizes = self._sizes
-            shape = [sizes.sequences, sizes.segment]
-            flat = self._reshaped(self._first, self._numbers, [sizes.rows * sizes.row_length])
-            found = self._integers("Gather", [flat, self._token_index()], shape, axis=0)
-            own = self._editor.constant(self._first, np.arange(1, sizes.sequences + 1, dtype=np.int32).reshape(-1, 1), "packing/own")
-            end = self._editor.constant(self._first, np.asarray(sizes.rows * sizes.row_length, np.int32), "packing/tokens")
-            parts = [
-                self._editor.insert(self._first, op_type, pair, dtype=ir.DataType.BOOL, shape=shape)
-                for op_type, pair in (("Equal", [found, own]), ("Less", [self._made["raw index"], end]))
-            ]
-            self._made["own"] = self._editor.insert(self._first, "And", parts, dtype=ir.DataType.BOOL, shape=shape)
-        return self._made["own"]
+    # Sums over the tokens before ---------------------------------------------------------------------------------------------------------
 
-    def _token_index(self) -> ir.Value:
-        """int32 [sequences, segment]: numbers of each sequence's tokens in the batch; those behind the last token are the last one's."""
-        if "index" not in self._made:
-            sizes = self._sizes
-            steps = self._editor.constant(self._first, np.arange(sizes.segment, dtype=np.int32), "packing/steps")
-            shape = [sizes.sequences, sizes.segment]
-            starts = self._reshaped(self._first, self._starts(), [sizes.sequences, 1])
-            self._made["raw index"] = self._integers("Add", [starts, steps], shape)
-            last = self._editor.constant(self._first, np.asarray(sizes.rows * sizes.row_length - 1, np.int32), "packing/last")
-            self._made["index"] = self._integers("Min", [self._made["raw index"], last], shape)
-        return self._made["index"]
-
-    def _segment_index(self) -> ir.Value:
-        """int32 [rows, row_length]: where each token stands among [sequences x segment]; anything for what is no token."""
-        if "segment index" not in self._made:
-            sizes, editor = self._sizes, self._editor
-            shape = [sizes.rows, sizes.row_length]
-            one, zero = (editor.constant(self._first, np.asarray(number, np.int32), "packing/number") for number in (1, 0))
-            sequence = self._integers("Max", [self._integers("Sub", [self._numbers, one], shape), zero], shape)
-            begin = self._integers("Gather", [self._starts(), sequence], shape, axis=0)
-            count = editor.constant(self._first, np.arange(prod(shape), dtype=np.int32).reshape(shape), "packing/count")
-            last = editor.constant(self._first, np.asarray(sizes.segment - 1, np.int32), "packing/last")
-            place = self._integers("Max", [self._integers("Sub", [count, begin], shape), zero], shape)
-            place = self._integers("Min", [place, last], shape)
-            step = editor.constant(self._first, np.asarray(sizes.segment, np.int32), "packing/segment")
-            self._made["segment index"] = self._integers("Add", [self._integers("Mul", [sequence, step], shape), place], shape)
-        return self._made["segment index"]
+    def _sum_by_sequence(self, node: ir.Node) -> None:
+        """Running sums begin anew with each sequence: over all tokens of the batch, less what came before the sequence."""
+        value, editor = node.inputs[0], self._editor
+        assert value is not None, "a sum has something to sum up"
+        flat = self._nodes.reshaped(node, value, [self._sizes.tokens])
+        axis = editor.constant(node, np.asarray(0, np.int64), "packing/axis")
+        running = editor.insert(node, "CumSum", [flat, axis], like=flat)
+        before = editor.insert(node, "Sub", [running, flat], like=flat)
+        base = editor.insert(node, "Gather", [before, self._index.begins()], attributes={"axis": 0}, dtype=value.dtype, shape=self._rows)
+        own = editor.insert(node, "Sub", [self._nodes.reshaped(node, running, self._rows), base], like=base)
+        # What is no token gets 0 and not some large number: the sum may well be an index.
+        none = editor.constant(node, np.asarray(0, np.int32), "packing/no_token")
+        is_token = editor.insert(node, "Greater", [self._numbers, none], dtype=ir.DataType.BOOL, shape=self._rows)
+        zero = editor.constant(node, np.zeros((), (value.dtype or ir.DataType.INT32).numpy()), "packing/zero")
+        result = editor.insert(node, "Where", [is_token, own, zero], like=base)
+        self._layouts[result] = self._layouts[node.outputs[0]]
+        editor.replace(node.outputs[0], result)
+        editor.remove_dead(node)
 
     # The first token of each sequence ----------------------------------------------------------------------------------------------------
 
@@ -320,32 +275,15 @@ class PackedGraph:
         assert value is not None, "a node that chooses tokens has something to choose from"
         layout = self._layouts[value]
         row, token = (self._own_axis(node, layout, role) for role in (Role.ROW, Role.TOKEN))
-        rest = [axis for axis in range(len(layout)) if axis not in (row, token)]
         sizes = [length(axis) for axis in layout]
-        tail = [sizes[axis] for axis in rest]
-        front = self._transposed(node, value, [row, token, *rest], sizes)
-        flat = self._reshaped(node, front, [self._sizes.rows * self._sizes.row_length, *tail])
-        shape = [self._sizes.sequences, *tail]
-        chosen = self._editor.insert(node, "Gather", [flat, self._starts()], attributes={"axis": 0}, dtype=value.dtype, shape=shape)
-        left = [axis for axis in range(len(layout)) if axis != token]
-        chosen = self._transposed(node, chosen, [[row, *rest].index(axis) for axis in left], shape)
+        chosen = self._nodes.chosen(node, value, sizes, row, token, self._index.starts(), [self._sizes.sequences])
         if selection.keeps_axis:
-            shape = [1 if axis == token else self._sizes.sequences if axis == row else sizes[axis] for axis in range(len(layout))]
-            chosen = self._reshaped(node, chosen, shape)
+            sizes[row], sizes[token] = self._sizes.sequences, 1
+            chosen = self._nodes.reshaped(node, chosen, sizes)
         old = node.outputs[0]
         self._layouts[chosen] = self._layouts[old]
         self._editor.replace(old, chosen)
         self._editor.remove_dead(node)
-
-    def _starts(self) -> ir.Value:
-        """int32 [sequences]: the number of each sequence's first token in the batch."""
-        if "starts" not in self._made:
-            count = self._sizes.sequences
-            zero, one = (self._editor.constant(self._first, np.asarray(number, np.int32), "packing/column") for number in (0, 1))
-            step = self._editor.constant(self._first, np.asarray(self._sizes.row_length, np.int32), "packing/row_length")
-            row, offset = (self._integers("Gather", [self._places(), column], [count], axis=1) for column in (zero, one))
-            self._made["starts"] = self._integers("Add", [self._integers("Mul", [row, step], [count]), offset], [count])
-        return self._made["starts"]
 
     # Sizes -------------------------------------------------------------------------------------------------------------------------------
 
@@ -368,8 +306,6 @@ class PackedGraph:
             return self._sizes.segment
         return factor.size
 
-    # Nodes -------------------------------------------------------------------------------------------------------------------------------
-
     def _own_axis(self, node: ir.Node, layout: Layout, role: Role) -> int:
         axis = find(layout, role)
         if axis is None:
@@ -377,32 +313,6 @@ class PackedGraph:
                 f"packed_transformer: {describe(node)}: {role.value}s are not a dimension of their own, so sequences cannot be told apart"
             )
         return axis
-
-    def _integers(self, op_type: str, inputs: Sequence[ir.Value], shape: Sequence[int], **attributes: int) -> ir.Value:
-        name = f"packing/{op_type}"
-        return self._editor.insert(self._first, op_type, inputs, attributes=attributes, name=name, dtype=ir.DataType.INT32, shape=shape)
-
-    def _reshaped(self, node: ir.Node, value: ir.Value, shape: Sequence[int]) -> ir.Value:
-        target = self._editor.constant(node, np.asarray(shape, np.int64), f"{value.name}/shape")
-        return self._editor.insert(node, "Reshape", [value, target], name=f"{value.name}/Reshape", dtype=value.dtype, shape=shape)
-
-    def _transposed(self, node: ir.Node, value: ir.Value, order: Sequence[int], sizes: Sequence[int] | None = None) -> ir.Value:
-        if list(order) == sorted(order):
-            return value
-        known = sizes if sizes is not None else value.shape.numpy() if value.shape is not None else ()
-        return self._editor.insert(
-            node,
-            "Transpose",
-            [value],
-            attributes={"perm": list(order)},
-            name=f"{value.name}/Transpose",
-            dtype=value.dtype,
-            shape=[known[axis] for axis in order],
-        )
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(axis) for axis in range(len(order))]
 
 
 def _float(value: ir.Value) -> np.dtype[np.generic]:

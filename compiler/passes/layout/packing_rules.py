@@ -63,7 +63,8 @@ class TokenGraph:
         selections: Where rows end, and sequences begin.
         constants: (node, number of the input, dimensions of the result): constants that differ along rows, tokens or keys.
         keyed: (node, number of the input): where what is known of each token meets the keys of scores.
-        scores, contexts: Products of queries and keys, of probabilities and values.
+        sums: Running sums over the tokens of rows, [rows, row length].
+        contexts: Products of probabilities and values.
         softmaxes: Over keys, with whether a mask was added before.
     """
 
@@ -71,7 +72,7 @@ class TokenGraph:
     selections: list[Selection] = field(default_factory=list)
     constants: list[tuple[ir.Node, int, tuple[int, ...]]] = field(default_factory=list)
     keyed: list[tuple[ir.Node, int]] = field(default_factory=list)
-    scores: list[ir.Node] = field(default_factory=list)
+    sums: list[ir.Node] = field(default_factory=list)
     contexts: list[ir.Node] = field(default_factory=list)
     softmaxes: dict[ir.Node, bool] = field(default_factory=dict)
 
@@ -98,6 +99,7 @@ class _Reading:
         self._masked: set[ir.Value] = set()
         self._rules: dict[str, Callable[[ir.Node], Layout]] = {
             "Concat": self._concat,
+            "CumSum": self._running_sum,
             "Expand": self._expand,
             "Flatten": self._reshape,
             "Gather": self._gather,
@@ -174,7 +176,6 @@ class _Reading:
             raise Mixed("it sums over them")
         columns = right[-1]
         if Role.TOKEN in roles(left[-2]) and Role.TOKEN in roles(columns):
-            self.found.scores.append(node)
             columns = relabelled(columns, Role.TOKEN, Role.KEY)
         return (*outer, left[-2], columns)
 
@@ -322,6 +323,16 @@ class _Reading:
         if int_attribute(node, "keepdims", 1):
             return tuple(() if number in gone else axis for number, axis in enumerate(data))
         return tuple(axis for number, axis in enumerate(data) if number not in gone)
+
+    def _running_sum(self, node: ir.Node) -> Layout:
+        data = self._layout(node.inputs[0])
+        axis = constant_ints(node.inputs[1])
+        if axis is None or roles(data[axis[0] % len(data)]):
+            is_plain = not int_attribute(node, "exclusive", 0) and not int_attribute(node, "reverse", 0)
+            if axis is None or not is_plain or [roles(each) for each in data] != [{Role.ROW}, {Role.TOKEN}] or axis[0] % 2 != 1:
+                raise Mixed("it sums over them")
+            self.found.sums.append(node)
+        return data
 
     def _one_hot(self, node: ir.Node) -> Layout:
         data, shape = self._layout(node.inputs[0]), static_shape(node.outputs[0])

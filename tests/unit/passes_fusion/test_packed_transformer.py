@@ -1,4 +1,4 @@
-"""A padded transformer becomes a packed one that gives for each sequence what the padded one gives for it alone; what mixes tokens is refused."""
+"""A padded transformer becomes a packed one: each sequence gets what the padded one gives it alone. What mixes tokens is refused."""
 
 import json
 
@@ -10,7 +10,7 @@ from compiler.errors import OptionError, PassError
 from compiler.passes import get_pass
 from compiler.passes.layout.marks import PACKING
 from compiler.passes.layout.packed_transformer import PackedTransformer
-from tests.fakes.graphs import assert_valid, op_types, parse, run_onnx
+from tests.fakes.graphs import assert_valid, op_types, parse, run_onnx, tensor
 from tests.fakes.transformers import padded, sequence, small_bert
 
 ROWS, LENGTH, LIMIT = 2, 8, 5
@@ -108,6 +108,11 @@ SCORES = {
     "by distance": ("{n}t = Add({n}s1, distances) {n}s = Add({n}t, mask)", {"distances": DISTANCES}),
     "by key": ("{n}t = Add({n}s1, tilt) {n}s = Add({n}t, mask)", {"tilt": np.linspace(0, 1, LENGTH, dtype=np.float32)}),
     "by token": ("{n}t = Mul({n}s1, tilt) {n}s = Add({n}t, mask)", {"tilt": np.linspace(1, 2, LENGTH, dtype=np.float32).reshape(-1, 1)}),
+    "expanded": (
+        "{n}t = Expand(m0, square) {n}w = Cast<to=9>({n}t) {n}s = Where({n}w, {n}s1, low)",
+        {"square": np.array([ROWS, 1, LENGTH, LENGTH]), "low": np.float32(-10000)},
+    ),
+    "expanded sum": ("{n}t = Expand(mask, square) {n}s = Add({n}s1, {n}t)", {"square": np.array([ROWS, 1, LENGTH, LENGTH])}),
     "by pairs of masks": (
         "{n}t = Unsqueeze(attention_mask, one_three) {n}u = Mul({n}t, m0) {n}w = Cast<to=9>({n}u) {n}s = Where({n}w, {n}s1, low)",
         {"one_three": np.array([1, 3]), "low": np.float32(-10000)},
@@ -124,6 +129,45 @@ def test_masks_and_biases_of_every_form_are_kept(form, segment) -> None:
         assert_packed(model, places=([8, 8], [0, 8]), segment_max_size=8 if segment else None)
         return
     assert_packed(model, segment_max_size=segment)
+
+
+SELECTIONS = {
+    "one of a list": "first3 = Gather<axis=1>({h}, zeros) first = Squeeze(first3, axis)",
+    "a slice": "first3 = Slice({h}, zeros, axis, axis) first = Squeeze(first3, axis)",
+    "tokens first": "turned = Transpose<perm=[1,0,2]>({h}) first = Gather<axis=0>(turned, zero)",
+    "last of all": "turned = Transpose<perm=[2,0,1]>({h}) first2 = Gather<axis=2>(turned, zero) first = Transpose<perm=[1,0]>(first2)",
+}
+
+
+@pytest.mark.parametrize("segment", [None, 5])
+@pytest.mark.parametrize("form", SELECTIONS)
+def test_the_first_token_is_found_however_it_is_chosen(form, segment) -> None:
+    body = SELECTIONS[form].replace("first", "own").format(h="h") + " q = Gemm(own, w_pool) wide = ReduceSum<keepdims=0>(q, axis)"
+    constants = {"zeros": np.array([0]), "axis": np.array([1])}
+    model = small_bert(ROWS, LENGTH, extra=body, outputs=("pooled", "wide"), constants=constants)
+    packed = assert_packed(model, segment_max_size=segment)
+    assert note_of(packed)["sequence_outputs"] == ["pooled", "wide"]
+
+
+@pytest.mark.parametrize(("places", "segment"), [(WHOLE, None), (SPLIT, 6)])
+def test_positions_counted_by_the_model_itself_begin_anew_with_each_sequence(places, segment) -> None:
+    mask = """m0 = Unsqueeze(attention_mask, middle) m1 = Cast<to=1>(m0) m2 = Sub(one, m1) mask = Mul(m2, lowest)
+        c = CumSum(attention_mask, axis1) p = Mul(c, attention_mask) counted = Gather(positions_table, p) """
+    scores = "{n}s = Add({n}s1, mask)"
+    table = np.random.default_rng(1).standard_normal((LENGTH + 1, 8)).astype(np.float32)
+    body = "k = Add(h, counted) wide = ReduceSum<keepdims=0>(k, last)"
+    model = small_bert(
+        ROWS,
+        LENGTH,
+        mask=mask,
+        scores=scores,
+        extra=body,
+        outputs=("pooled", "wide"),
+        constants={"axis1": np.array(1), "positions_table": table},
+    )
+    model.graph.output[1].CopyFrom(tensor("wide", (ROWS, LENGTH)))
+    packed = assert_packed(model, places=places, segment_max_size=segment)
+    assert note_of(packed)["token_outputs"] == ["wide"]
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -158,7 +202,7 @@ def test_a_boolean_mask_and_one_of_floats_take_numbers_too() -> None:
 EXTRA = {
     "ReduceMean": ("mean = ReduceMean<keepdims=0>(h, axis) wide = ReduceSum<keepdims=0>(mean, axis)", "ReduceMean is over them"),
     "Conv": ("turned = Transpose<perm=[0,2,1]>(h) c = Conv(turned, kernel) wide = ReduceSum<keepdims=0>(c, both)", "nothing is known of"),
-    "CumSum": ("c = CumSum(h, axis0) wide = ReduceSum<keepdims=0>(c, both)", "nothing is known of"),
+    "CumSum": ("c = CumSum(h, axis0) wide = ReduceSum<keepdims=0>(c, both)", "it sums over them"),
     "Gather": ("g = Gather<axis=1>(h, three) wide = ReduceSum<keepdims=0>(g, axis)", "tokens other than the first"),
     "Slice": ("g = Slice(h, ones, twos, axis) wide = ReduceSum<keepdims=0>(g, both)", "tokens other than the first"),
     "MatMul": ("t = Transpose<perm=[0,2,1]>(h) g = MatMul(t, h) wide = ReduceSum<keepdims=0>(g, both)", "it sums over them"),
@@ -195,15 +239,15 @@ def test_constants_that_cannot_be_packed_are_refused_by_name() -> None:
     pairs = np.random.default_rng(0).standard_normal((1, 1, LENGTH, LENGTH)).astype(np.float32)
     with pytest.raises(PassError, match="constant 'pairs' differs by pairs of tokens"):
         PackedTransformer()(small_bert(ROWS, LENGTH, scores="{n}t = Add({n}s1, pairs) {n}s = Add({n}t, mask)", constants={"pairs": pairs}))
+    by_row = np.arange(ROWS * LENGTH * 8, dtype=np.float32).reshape(ROWS, LENGTH, 8)
     with pytest.raises(PassError, match="constant 'positions' differs by row of the batch"):
-        rows = np.arange(ROWS * LENGTH * 8, dtype=np.float32).reshape(ROWS, LENGTH, 8)
-        PackedTransformer()(small_bert(ROWS, LENGTH, constants={"positions": rows}))
+        PackedTransformer()(small_bert(ROWS, LENGTH, constants={"positions": by_row}))
 
 
 def test_outputs_that_are_neither_by_token_nor_by_sequence_are_refused() -> None:
     model = small_bert(ROWS, LENGTH)
     model.graph.output.append(onnx.helper.make_tensor_value_info("l0_p", onnx.TensorProto.FLOAT, [ROWS, 2, LENGTH, LENGTH]))
-    with pytest.raises(PassError, match="output 'l0_p' .* has dimensions by key, row, token"):
+    with pytest.raises(PassError, match=r"output 'l0_p' .* has dimensions by key, row, token"):
         PackedTransformer()(model)
 
 
