@@ -13,7 +13,7 @@ def split_or_equal(editor: GraphEditor, node: ir.Node, strict: str, opposite: st
         return False
     writing, shape, truth = Rewriting(editor, node), node.outputs[0].shape, ir.DataType.BOOL
     if not left.dtype.is_floating_point():
-        return writing.finish(writing.op("Not", writing.op(opposite, left, right, dtype=truth, shape=shape)))
+        return writing.finish(writing.op("Not", writing.op(opposite, left, right, dtype=truth, shape=shape), shape=shape))
     is_beyond = writing.op(strict, left, right, dtype=truth, shape=shape)
     is_equal = writing.op("Equal", left, right, dtype=truth, shape=shape)
     return writing.finish(writing.op("Or", is_beyond, is_equal, shape=shape))

@@ -64,15 +64,15 @@ def _keep_apart(editor: GraphEditor, attention: Attention, mask: ir.Value) -> ir
         return None
     if source.dtype not in _NUMBERED or scores[2] != scores[3] or shape[1] != 1 or static_shape(source) != (shape[0], scores[3]):
         return None
-    writing, square, truth = Rewriting(editor, maker), (shape[0], 1, scores[3], scores[3]), ir.DataType.BOOL
+    writing, truth = Rewriting(editor, maker), ir.DataType.BOOL
     rows = writing.op("Unsqueeze", source, writing.array(np.array([1, 3]), "row_axes"), shape=(shape[0], 1, scores[3], 1))
     columns = writing.op("Unsqueeze", source, writing.array(np.array([1, 2]), "column_axes"), shape=(shape[0], 1, 1, scores[3]))
     zero = writing.number(0, source, "no_sequence")
-    is_same = writing.op("Equal", rows, columns, dtype=truth, shape=square)
-    is_outside = writing.op("Equal", rows, zero, dtype=truth, shape=rows.shape)
-    is_within = writing.op("Not", writing.op("Equal", columns, zero, dtype=truth, shape=columns.shape))
-    sees = writing.op("And", writing.op("Or", is_same, is_outside, shape=square), is_within, shape=square)
-    start = writing.op("Cast", sees, dtype=source.dtype, to=int(source.dtype))
+    is_same = writing.each("Equal", rows, columns, dtype=truth)
+    is_outside = writing.each("Equal", rows, zero, dtype=truth)
+    is_within = writing.each("Not", writing.each("Equal", columns, zero, dtype=truth))
+    sees = writing.each("And", writing.each("Or", is_same, is_outside), is_within)
+    start = writing.cast(sees, source.dtype)
     return _again(writing, mask, {source: start})
 
 
@@ -106,5 +106,5 @@ def _again(writing: Rewriting, value: ir.Value, done: dict[ir.Value, ir.Value]) 
         done[value] = inputs[0]
     else:
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        done[value] = writing.op(node.op_type, *inputs, dtype=value.dtype, **attributes)
+        done[value] = writing.each(node.op_type, *inputs, dtype=value.dtype, **attributes)
     return done[value]

@@ -22,4 +22,4 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
     if value is None or like is None or like.dtype is None:
         return False
     writing = Rewriting(editor, node)
-    return writing.finish(writing.op("Cast", value, dtype=like.dtype, shape=value.shape, to=int(like.dtype)))
+    return writing.finish(writing.cast(value, like.dtype))

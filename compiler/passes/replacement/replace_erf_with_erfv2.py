@@ -37,7 +37,7 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
     if x is None or x.dtype not in _FLOATS:
         return False
     writing = Rewriting(editor, node)
-    square = writing.op("Mul", x, x)
-    cubic = writing.op("Mul", square, writing.number(CUBIC, x, "cubic"), shape=x.shape)
-    slope = writing.op("Add", cubic, writing.number(LINEAR, x, "linear"), shape=x.shape)
-    return writing.finish(writing.op("Tanh", writing.op("Mul", x, slope, shape=x.shape)))
+    square = writing.each("Mul", x, x)
+    cubic = writing.each("Mul", square, writing.number(CUBIC, x, "cubic"))
+    slope = writing.each("Add", cubic, writing.number(LINEAR, x, "linear"))
+    return writing.finish(writing.each("Tanh", writing.each("Mul", x, slope)))

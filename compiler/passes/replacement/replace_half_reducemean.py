@@ -42,5 +42,4 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
         return False
     writing, result = Rewriting(editor, node), node.outputs[0].shape
     total = writing.op("ReduceSum", x, axes, shape=result, keepdims=int_attribute(node, "keepdims", 1))
-    total.shape = result
     return writing.finish(writing.op("Mul", total, writing.number(1 / count, x, "share"), shape=result))

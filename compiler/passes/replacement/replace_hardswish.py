@@ -22,5 +22,5 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
     if x is None:
         return False
     writing = Rewriting(editor, node)
-    gate = writing.op("HardSigmoid", x, shape=x.shape, alpha=1 / 6, beta=0.5)
-    return writing.finish(writing.op("Mul", x, gate, shape=x.shape))
+    gate = writing.each("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    return writing.finish(writing.each("Mul", x, gate))

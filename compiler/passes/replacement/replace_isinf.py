@@ -32,6 +32,6 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
         return False
     writing, largest = Rewriting(editor, node), float(np.finfo(x.dtype.numpy()).max)
     if finds_positive:
-        size = writing.op("Abs", x) if finds_negative else x
-        return writing.finish(writing.op("Greater", size, writing.number(largest, x, "largest"), dtype=ir.DataType.BOOL, shape=x.shape))
-    return writing.finish(writing.op("Less", x, writing.number(-largest, x, "lowest"), dtype=ir.DataType.BOOL, shape=x.shape))
+        size = writing.each("Abs", x) if finds_negative else x
+        return writing.finish(writing.each("Greater", size, writing.number(largest, x, "largest"), dtype=ir.DataType.BOOL))
+    return writing.finish(writing.each("Less", x, writing.number(-largest, x, "lowest"), dtype=ir.DataType.BOOL))

@@ -31,15 +31,15 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
         return False
     writing, whole, truth = Rewriting(editor, node), ir.DataType.INT32, ir.DataType.BOOL
     if x.dtype is not truth:
-        is_zero = writing.op("Equal", x, writing.number(0, x, "zero"), dtype=truth, shape=shape)
-        x = writing.op("Not", is_zero)
-    ones = writing.op("Cast", x, dtype=whole, to=int(whole))
+        is_zero = writing.each("Equal", x, writing.number(0, x, "zero"), dtype=truth)
+        x = writing.each("Not", is_zero)
+    ones = writing.cast(x, whole)
     flat = writing.op("Reshape", ones, writing.array(np.array([-1]), "flat"), shape=(prod(shape),))
     place = writing.op("ArgMax", flat, dtype=ir.DataType.INT64, shape=(1,), axis=0, keepdims=1)
     if len(shape) > 1:  # from the place in all to the place in each dimension, in the 32 bits that devices compute with
         strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        narrow = writing.op("Cast", place, dtype=whole, to=int(whole))
-        rows = writing.op("Div", narrow, writing.array(np.array(strides, np.int32), "strides"))
-        places = writing.op("Mod", rows, writing.array(np.array(shape, np.int32), "sizes"))
-        place = writing.op("Cast", places, dtype=ir.DataType.INT64, to=int(ir.DataType.INT64))
+        narrow = writing.cast(place, whole)
+        rows = writing.each("Div", narrow, writing.array(np.array(strides, np.int32), "strides"))
+        places = writing.each("Mod", rows, writing.array(np.array(shape, np.int32), "sizes"))
+        place = writing.cast(places, ir.DataType.INT64)
     return writing.finish(writing.op("Reshape", place, writing.array(np.array([len(shape), 1]), "as_column"), shape=found))

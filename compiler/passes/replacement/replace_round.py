@@ -26,13 +26,13 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
         return False
     writing, truth = Rewriting(editor, node), ir.DataType.BOOL
     half = writing.number(0.5, x, "half")
-    below = writing.op("Floor", x)
-    rest = writing.op("Sub", x, below, shape=x.shape)  # exact, and NaN for what is infinite, which then stays as it is
+    below = writing.each("Floor", x)
+    rest = writing.each("Sub", x, below)  # exact, and NaN for what is infinite, which then stays as it is
     # An odd number's half is not whole.
-    halved = writing.op("Mul", below, half, shape=x.shape)
-    is_odd = writing.op("Greater", halved, writing.op("Floor", halved), dtype=truth, shape=x.shape)
-    is_half = writing.op("Equal", rest, half, dtype=truth, shape=x.shape)
-    is_more = writing.op("Greater", rest, half, dtype=truth, shape=x.shape)
-    goes_up = writing.op("Or", is_more, writing.op("And", is_half, is_odd, shape=x.shape), shape=x.shape)
-    step = writing.op("Cast", goes_up, dtype=x.dtype, to=int(x.dtype))
-    return writing.finish(writing.op("Add", below, step, shape=x.shape))
+    halved = writing.each("Mul", below, half)
+    is_odd = writing.each("Greater", halved, writing.each("Floor", halved), dtype=truth)
+    is_half = writing.each("Equal", rest, half, dtype=truth)
+    is_more = writing.each("Greater", rest, half, dtype=truth)
+    goes_up = writing.each("Or", is_more, writing.each("And", is_half, is_odd))
+    step = writing.cast(goes_up, x.dtype)
+    return writing.finish(writing.each("Add", below, step))

@@ -44,7 +44,7 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
     if number is None or not number <= _MASKED or scores.dtype is None:
         return False
     writing, amount = Rewriting(editor, node), max(number, _LOWEST)
-    is_masked = condition if low is not None else writing.op("Not", condition, shape=condition.shape)
-    ones = writing.op("Cast", is_masked, dtype=scores.dtype, shape=condition.shape, to=int(scores.dtype))
-    mask = writing.op("Mul", ones, writing.number(amount, scores, "masked"), shape=condition.shape)
+    is_masked = condition if low is not None else writing.each("Not", condition)
+    ones = writing.cast(is_masked, scores.dtype)
+    mask = writing.each("Mul", ones, writing.number(amount, scores, "masked"))
     return writing.finish(writing.op("Add", scores, mask, shape=node.outputs[0].shape))

@@ -37,9 +37,9 @@ def _replace(editor: GraphEditor, node: ir.Node) -> bool:
             continue
         if is_chosen and _is_zero_scalar(value) and not _is_zero_scalar(other):
             continue
-        taken = condition if is_chosen else writing.op("Not", condition, shape=condition.shape)
-        factor = writing.op("Cast", taken, dtype=dtype, shape=condition.shape, to=int(dtype))
-        terms.append(writing.op("Mul", factor, value))
+        taken = condition if is_chosen else writing.each("Not", condition)
+        factor = writing.cast(taken, dtype)
+        terms.append(writing.each("Mul", factor, value))
     return writing.finish(writing.op("Add", *terms, shape=shape) if len(terms) == 2 else terms[0])
 
 

@@ -36,8 +36,8 @@ class Rewriting:
         self,
         op_type: str,
         *inputs: ir.Value | None,
+        shape: ir.Shape | tuple[int, ...] | None,
         dtype: ir.DataType | None = None,
-        shape: ir.Shape | tuple[int, ...] | None = None,
         **attributes: Any,
     ) -> ir.Value:
         """The output of one more node.
@@ -45,12 +45,11 @@ class Rewriting:
         Args:
             op_type: Of ONNX's own domain.
             inputs: Its inputs; None for one that is left out.
+            shape: Of the output; None where it is not known.
             dtype: Of the output; by default that of the first input.
-            shape: Of the output; by default what element by element work on the inputs gives, as far as it is known.
             attributes: Its attributes.
         """
-        first = next((value for value in inputs if value is not None), None)
-        sizes = _broadcast(inputs) if shape is None else shape
+        first = inputs[0] if inputs else None
         output = self._editor.insert(
             self._node,
             op_type,
@@ -60,9 +59,17 @@ class Rewriting:
             dtype=dtype if dtype is not None or first is None else first.dtype,
             metadata=self._node.metadata_props,
         )
-        output.shape = None if sizes is None else ir.Shape(sizes)
+        output.shape = None if shape is None else ir.Shape(shape)
         self._written.add(output)
         return output
+
+    def each(self, op_type: str, *inputs: ir.Value, dtype: ir.DataType | None = None, **attributes: Any) -> ir.Value:
+        """The output of one more node that works element by element: its shape is what the inputs are broadcast to."""
+        return self.op(op_type, *inputs, shape=_broadcast(inputs), dtype=dtype, **attributes)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """`value` in another element type."""
+        return self.each("Cast", value, dtype=dtype, to=int(dtype))
 
     def finish(self, *results: ir.Value) -> bool:
         """Lets `results` take the place of the node's outputs, as many as they are, and takes the node out.
@@ -79,14 +86,11 @@ class Rewriting:
         return True
 
 
-def _broadcast(inputs: tuple[ir.Value | None, ...]) -> ir.Shape | tuple[int, ...] | None:
-    """The shape of element by element work: where a dimension is not known, that of the only input that is no scalar."""
-    shapes = [static_shape(value) for value in inputs if value is not None]
+def _broadcast(inputs: tuple[ir.Value, ...]) -> ir.Shape | tuple[int, ...] | None:
+    """The shape that `inputs` are broadcast to, as far as it is known: where dimensions are not, that of the only one that is no scalar."""
+    shapes = [static_shape(value) for value in inputs]
     known = [shape for shape in shapes if shape is not None]
     if len(known) == len(shapes):
-        try:
-            return np.broadcast_shapes(*known)
-        except ValueError:  # no element by element work: who asked will know the shape, or inference will find it
-            return None
-    others = [value.shape for value, shape in zip((v for v in inputs if v is not None), shapes, strict=True) if shape != ()]
+        return np.broadcast_shapes(*known)
+    others = [value.shape for value, shape in zip(inputs, shapes, strict=True) if shape != ()]
     return others[0] if len(others) == 1 else None

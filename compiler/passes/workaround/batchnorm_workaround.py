@@ -45,4 +45,4 @@ def _cast(editor: GraphEditor, node: ir.Node, value: ir.Value, dtype: ir.DataTyp
     array, writing = constant_of(value), Rewriting(editor, node)
     if array is not None:
         return writing.array(array.astype(dtype.numpy()), str(value.name))
-    return writing.op("Cast", value, dtype=dtype, to=int(dtype))
+    return writing.cast(value, dtype)

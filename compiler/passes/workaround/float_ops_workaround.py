@@ -40,8 +40,7 @@ def _surround(editor: GraphEditor, node: ir.Node) -> bool:
     for index in _SHARED[node.op_type]:
         value = inputs[index] if index < len(inputs) else None
         if value is not None:
-            inputs[index] = writing.op("Cast", value, dtype=ir.DataType.FLOAT, shape=value.shape, to=int(ir.DataType.FLOAT))
+            inputs[index] = writing.cast(value, ir.DataType.FLOAT)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    result = writing.op(node.op_type, *inputs, dtype=ir.DataType.FLOAT, **attributes)
-    result.shape = shape
-    return writing.finish(writing.op("Cast", result, dtype=kind, shape=shape, to=int(kind)))
+    result = writing.op(node.op_type, *inputs, dtype=ir.DataType.FLOAT, shape=shape, **attributes)
+    return writing.finish(writing.cast(result, kind))

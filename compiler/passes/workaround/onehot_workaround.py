@@ -29,8 +29,7 @@ def _repair(editor: GraphEditor, node: ir.Node) -> bool:
     changed = False
     indices, rank, axis = node.inputs[0], rank_of(node.inputs[0]), int_attribute(node, "axis", -1)
     if indices is not None and indices.dtype is not None and indices.dtype not in _INDICES:
-        whole = ir.DataType.INT64
-        node.replace_input_with(0, Rewriting(editor, node).op("Cast", indices, dtype=whole, shape=indices.shape, to=int(whole)))
+        node.replace_input_with(0, Rewriting(editor, node).cast(indices, ir.DataType.INT64))
         changed = True
     if rank is not None and axis < 0:
         node.attributes["axis"] = ir.AttrInt64("axis", axis + rank + 1)

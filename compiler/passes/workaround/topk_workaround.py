@@ -33,7 +33,7 @@ def _repair(editor: GraphEditor, node: ir.Node) -> bool:
         changed = True
     if x is None or int_attribute(node, "largest", 1) or x.dtype not in _SIGNED:
         return changed
-    node.replace_input_with(0, Rewriting(editor, node).op("Neg", x, shape=x.shape))
+    node.replace_input_with(0, Rewriting(editor, node).each("Neg", x))
     node.attributes["largest"] = ir.AttrInt64("largest", 1)
     values = node.outputs[0]
     if values.uses() or values.is_graph_output():
