@@ -1,7 +1,11 @@
 """PopRT's Python API as its users' scripts call it."""
 
 import datetime
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -292,3 +296,43 @@ def test_the_command_is_the_compilers_with_the_ipu_as_its_target(capsys):
     assert "float_to_half" in capsys.readouterr().out
     assert cli.main(["--no_such_argument"]) == 2
     assert "poprt: error" in capsys.readouterr().err
+
+
+def test_a_custom_pass_file_of_poprts_is_taken_by_the_command(tmp_path, monkeypatch):
+    from poprt import cli
+
+    from compiler.passes import registry
+
+    registry.load_builtin_passes()
+    monkeypatch.setattr(registry, "_passes", dict(registry._passes))
+    source, passes = tmp_path / "source.onnx", tmp_path / "passes.py"
+    onnx.save(a_model(), source)
+    passes.write_text(
+        "from poprt.passes import Pass, register\n\n\n"
+        "@register('add_becomes_sub')\n"
+        "class AddBecomesSub(Pass):\n"
+        "    def run(self, onnx_model):\n"
+        "        for node in onnx_model.graph.node:\n"
+        "            node.op_type = {'Add': 'Sub'}.get(node.op_type, node.op_type)\n"
+        "        return onnx_model\n"
+    )
+    words = ["--input_model", str(source), "--custom_pass_config", str(passes), "--passes", "add_becomes_sub"]
+    assert cli.main([*words, "--output_dir", str(tmp_path), "--output_model", "made.onnx", "--disable_compilation_progress_bar"]) == 0
+    assert [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node] == ["MatMul", "Sub"]
+
+
+def test_running_executables_needs_no_compiler():
+    code = "import sys, poprt.runtime; print(sorted({'compiler', 'onnx', 'onnx_ir', 'yaml'} & set(sys.modules)))"
+    compat, root = Path(poprt.__file__).parents[1], Path(runtime.ModelRunner.__init__.__code__.co_filename).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(compat), str(root)])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("shape", [{"x": [2, 4], "a": (2, 3)}, ["x=2,4", "a=2,3"]])
+def test_shapes_are_given_by_name(shape):
+    model = a_model()
+    for each in model.graph.input:
+        each.type.tensor_type.shape.dim[0].dim_param = "n"
+    converted = Converter(input_shape=shape).convert(model)
+    assert [each.type.tensor_type.shape.dim[0].dim_value for each in converted.graph.input] == [2, 2]
