@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from backends.ipu.popef.dump_report import Report
 
 _COMMON = ("ipu_version", "num_ipus", "replication_factor", "device_iterations", "is_pod", "num_processes", "is_inference", "seed_handle")
+_JSON_WIDTH = 100
+#: What lies deeper stays on one line, so that made-up nesting costs nothing.
+_JSON_DEPTH = 8
 _COLUMNS = ("Name", "Direction", "Type", "Shape", "dtype", "Bytes", "Handle", "Programs")
 
 
@@ -54,7 +58,9 @@ def _executable(report: Report) -> Iterator[str]:
     yield f"  simulated {program['system']} (ipu{program['ipu_version']}), {program['tiles_per_ipu']} tiles an IPU{io_tiles}"
     yield f"  IPUs of a replica: {program['num_ipus']}, replicas: {program['replication_factor']}"
     yield f"  pipeline stages: {program['pipeline_stages']}"
-    yield f"  micro batch {program['micro_batch_size']} on axis {program['batch_axis']}, batches per step: {program['batches_per_step']}"
+    rows = program["micro_batch_size"]
+    batch = f"micro batch {rows} on axis {program['batch_axis']}" if rows else "no batch dimension"
+    yield f"  {batch}, batches per step: {program['batches_per_step']}"
     yield f"  to load: {program['code_bytes']:,} bytes of code, {program['weight_bytes']:,} of weights"
     for name, value in program["attributes"].items():
         yield f"  {name}: {value}"
@@ -87,7 +93,7 @@ def _memory(report: Report) -> Iterator[str]:
 def _device(report: Report) -> Iterator[str]:
     yield f"{report['executable']}:"
     for name in _COMMON:
-        yield f"  {name}: {report[name]}"
+        yield f"  {name}: {'(none)' if report[name] == '' else report[name]}"
     for kind in ("engine_options", "device_options"):
         for name, value in report[kind]:
             yield f"  {kind[:-1]} {name}: {value}"
@@ -126,10 +132,28 @@ def _tensor(report: Report) -> str:
 def _opaque(report: Report) -> Iterator[str]:
     yield f"{report['name']} of {report['executable']}: {_size(report)}"
     if "json" in report:
-        yield from (f"  {line}" for line in json.dumps(report["json"], indent=2, ensure_ascii=False).splitlines())
+        yield from (f"  {line}" for line in _json(report["json"]))
     else:
         more = " ..." if report["size_in_bytes"] > len(report["hex_head"].split()) else ""
         yield f"  {report['hex_head']}{more}"
+
+
+def _json(value: Any, depth: int = 0) -> Iterator[str]:
+    """JSON with one line for whatever fits into one."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= _JSON_WIDTH or depth == _JSON_DEPTH or not isinstance(value, dict | list):
+        yield text
+        return
+    entries = [(f"{json.dumps(key, ensure_ascii=False)}: ", each) for key, each in value.items()] if isinstance(value, dict) else []
+    entries = entries or [("", each) for each in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    yield opening
+    for number, (key, each) in enumerate(entries, start=1):
+        lines = list(_json(each, depth + 1))
+        lines[0] = key + lines[0]
+        lines[-1] += "," if number < len(entries) else ""
+        yield from (f"  {line}" for line in lines)
+    yield closing
 
 
 def _printable(text: str) -> str:

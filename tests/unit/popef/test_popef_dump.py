@@ -219,3 +219,19 @@ def test_descriptions_of_many_programs_together_are_bounded(tmp_path: Path, monk
     monkeypatch.setattr("backends.ipu.popef.dump_report.MAX_DESCRIPTION_BYTES", 3 * description // 2)
     with pytest.raises(PopefError, match=r"\(POPLAR_EXECUTABLE 'second'\).*: the description has \d+ bytes; at most \d+ are allowed here"):
         report_file(path)
+
+
+def test_json_that_fits_into_a_line_takes_one(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = {"shapes": [[number, 2] for number in range(40)], "none": {}, "name": "ä"}
+    deep: list[object] = []
+    for _ in range(60):
+        deep = [deep]
+    append_opaque_blobs(pair, {"wide": json.dumps(wide).encode(), "deep": json.dumps(deep).encode()})
+    assert main([str(pair)]) == 0
+    opaques = section(capsys.readouterr().out, "Opaques")
+    assert '\n    {"graph0": [1]}\n' in opaques
+    assert '\n      "shapes": [\n        [0, 2],\n' in opaques
+    assert '\n        [39, 2]\n      ],\n      "none": {},\n      "name": "ä"\n    }\n' in opaques
+    assert "[" * 40 in opaques
+    found = opaques.split("wide of pair", 1)[1].split("deep of pair")[0]
+    assert json.loads(found.split("\n", 1)[1]) == wide
