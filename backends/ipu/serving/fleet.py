@@ -60,7 +60,7 @@ class Fleet:
     ) -> Resident:
         """The executable, resident on a device; give it back with `release`.
 
-        Each instance of one version gets a copy of its own, on a device of its own if there is one.
+        The instances of one version get copies, each on a device of its own; where no further device is free they share what there is.
 
         Args:
             tenant: Who asks.
@@ -73,22 +73,18 @@ class Fleet:
             ModelLoadError: no device fits, or the executable cannot be loaded.
         """
         with self._lock:
-            for resident in self._residents:
-                is_same = resident.digest == digest and resident.options == options
-                if is_same and resident.is_usable and tenant not in resident.tenants:
-                    resident.tenants.append(tenant)
-                    return resident
-            device = self._device(executable, options)
-            try:
-                runner = ModelRunner(executable, runtime_config(), device=device)
-            except (IpuRuntimeError, PopefError, ValueError) as error:
-                self._detach_if_unused(device)
-                raise ModelLoadError(f"executable '{executable.name}' cannot be loaded to simulated IPU {device.id}: {error}") from error
-            made = Resident(runner, digest=digest, options=options, device=device, tally=self.tally, clock=self._clock)
-            made.tenants.append(tenant)
-            self._residents = (*self._residents, made)
-            log.info("executable '%s' is on simulated IPU %d", executable.name, device.id, extra={"model": tenant.model})
-            return made
+            same = [each for each in self._residents if each.digest == digest and each.options == options and each.is_usable]
+            resident = next((each for each in same if tenant not in each.tenants), None)
+            if resident is None:
+                device = self._free_device(executable, options)
+                if device is None and same:
+                    resident = min(same, key=lambda each: len(each.tenants))
+                else:
+                    device = device or self._shared_device(executable, options)
+                    resident = self._load(executable, digest, options, device, runtime_config)
+                    log.info("executable '%s' is on simulated IPU %d", executable.name, device.id, extra={"model": tenant.model})
+            resident.tenants.append(tenant)
+            return resident
 
     def release(self, resident: Resident, tenant: Tenant) -> None:
         """Gives back what `take` gave; with its last tenant the executable leaves the device."""
@@ -112,18 +108,36 @@ class Fleet:
         """Those in use, in the order of their ids."""
         return tuple(sorted({resident.device for resident in self._residents}, key=lambda device: device.id))
 
-    def _device(self, executable: Executable, options: RunOptions) -> Device:
+    def _load(
+        self, executable: Executable, digest: str, options: RunOptions, device: Device, runtime_config: Callable[[], RuntimeConfig]
+    ) -> Resident:
+        try:
+            runner = ModelRunner(executable, runtime_config(), device=device)
+        except (IpuRuntimeError, PopefError, ValueError) as error:
+            self._detach_if_unused(device)
+            raise ModelLoadError(f"executable '{executable.name}' cannot be loaded to simulated IPU {device.id}: {error}") from error
+        resident = Resident(runner, digest=digest, options=options, device=device, tally=self.tally, clock=self._clock)
+        self._residents = (*self._residents, resident)
+        return resident
+
+    def _free_device(self, executable: Executable, options: RunOptions) -> Device | None:
         constraints = DeviceConstraints(num_ipus=executable.num_ipus, device_ids=options.device_ids)
         try:
             return self._manager.get_device(executable.program, constraints=constraints)
-        except DeviceUnavailable as none_free:
-            shared = self._least_crowded(executable, options)
-            if shared is None:
-                taken = "; ".join(f"IPU {device.id}: {device.num_ipus} IPU(s), ipu{device.ipu_version}" for device in self.devices())
-                raise ModelLoadError(f"{none_free}, and none in use fits to be shared ({taken}): set sim_num_IPUs higher") from none_free
-            return shared
+        except DeviceUnavailable:
+            return None
         except IpuRuntimeError as error:
             raise ModelLoadError(f"{error}; --backend-config=poplar,sim_num_IPUs=N sets how many there are") from error
+
+    def _shared_device(self, executable: Executable, options: RunOptions) -> Device:
+        shared = self._least_crowded(executable, options)
+        if shared is None:
+            taken = "; ".join(f"IPU {device.id}: {device.num_ipus} IPU(s), ipu{device.ipu_version}" for device in self.devices())
+            raise ModelLoadError(
+                f"no simulated device with {executable.num_ipus} IPU(s) is free for executable '{executable.name}', and none in use fits "
+                f"to be shared ({taken}): set sim_num_IPUs higher"
+            )
+        return shared
 
     def _least_crowded(self, executable: Executable, options: RunOptions) -> Device | None:
         def load(device: Device) -> int:

@@ -4,12 +4,13 @@
     sim_ipu_version         ipu2 or ipu21; without it each IPU takes the version of what it is attached for
     sim_tiles_per_IPU       tiles of each; likewise
     faults                  what goes wrong on the first IPU, such as reset@3,hang@10 (backends/simulated/faults.py)
+    use_sim_if_no_hw        true: there is no other hardware here
     pacing                  none, realtime or virtual: for models whose config.pbtxt does not say
     numerics                real or off: likewise
     check_package_hash      true or false: likewise
     custom_op_libraries     paths of shared libraries with custom operators, separated by commas; they run native code in the server
 
-The names of the first three are those of the vendor's backend. What is not said is read from the environment
+The names of the first three and of `use_sim_if_no_hw` are those of the vendor's backend. What is not said is read from the environment
 (`backends/ipu/runtime/simulated_system.py`).
 """
 
@@ -30,7 +31,7 @@ _VARIABLES = {
     "sim_tiles_per_IPU": "STOKER_SIM_TILES_PER_IPU",
     "faults": "STOKER_SIM_FAULTS",
 }
-_OWN = ("pacing", "numerics", "check_package_hash", "custom_op_libraries")
+_OWN = ("use_sim_if_no_hw", "pacing", "numerics", "check_package_hash", "custom_op_libraries")
 
 #: How Triton's and Poplar's flags spell the two values, in lower case.
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -69,6 +70,7 @@ class FleetSettings:
         wrong += [
             f"{name}='{settings[name]}': expected {allowed}"
             for name, values, allowed in (
+                ("use_sim_if_no_hw", ["true", "1"], "true: all IPUs here are simulated"),
                 ("pacing", [each.value for each in Pacing], "none, realtime or virtual"),
                 ("numerics", [each.value for each in Numerics], "real or off"),
                 ("check_package_hash", list(FLAGS), "true or false"),

@@ -65,6 +65,18 @@ def test_instances_of_one_version_are_copies_on_ipus_of_their_own(bench: Bench) 
     assert bench.figure("stoker_ipu_calls_total", device="1") == 1
 
 
+def test_more_instances_than_ipus_share_copies_instead_of_pushing_each_other_out(bench_with: Callable[..., Bench]) -> None:
+    bench = bench_with(sim_num_IPUs="2")
+    file = popef(doubling((2, 2)))
+    instances = [bench.load(file, TWO_ROWS) for _ in range(5)]
+    for instance in instances:
+        assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert bench.figure("stoker_ipu_executables") == 2
+    assert bench.figure("stoker_ipu_evictions_total") == 0
+    bench.close()
+    assert bench.figure("stoker_ipu_executables") == 0
+
+
 def test_another_version_of_the_same_file_shares_the_executable(bench: Bench) -> None:
     file = popef(doubling((2, 2)))
     bench.load(file, TWO_ROWS, version=1)

@@ -90,6 +90,7 @@ def test_every_bad_setting_is_named_at_once_and_nothing_is_changed(tmp_path: Pat
         "numerics": "x",
         "check_package_hash": "perhaps",
         "custom_op_libraries": str(tmp_path / "absent.so"),
+        "use_sim_if_no_hw": "false",
         "sim_num_ipus": "4",
     }
     backend = PoplarBackend()
