@@ -77,6 +77,7 @@ class Replica:
         self._position = 0  # micro-batches queued in the call of the main program that they belong to
         self._latest = next(iter(io.graphs.values()))
         self._unfit: MicroBatch | None = None
+        self._is_unfit_queued = False
         self._is_fit = threading.Event()
         self._is_closed = False
         self._weights: Mapping[str, Array] = dict(io.frozen_weights)
@@ -205,9 +206,7 @@ class Replica:
         self._latest = graph
         self._position = (self._position + 1) % self._io.executable.program.batches_per_step
         if batch.missing:
-            self._unfit = batch
-            self._is_fit.clear()
-            self._enqueue_inputs(batch, self._end_unfit)
+            self._enqueue_unfit(batch)
             return
         last = graph.outputs[-1].name if graph.outputs else None
         for anchor in graph.outputs:
@@ -215,6 +214,18 @@ class Replica:
                 batch.outputs[anchor.name], callback=batch.on_end if anchor.name == last else None
             )
         self._enqueue_inputs(batch, None if last else batch.on_end)
+
+    def _enqueue_unfit(self, batch: MicroBatch) -> None:
+        """Queues what there is of a micro-batch that lacks streams; the device will starve in its midst."""
+        self._unfit, self._is_unfit_queued = batch, False
+        self._is_fit.clear()
+        try:
+            self._enqueue_inputs(batch, self._end_unfit)
+        except IpuRuntimeError:
+            self._unfit = None
+            self._is_fit.set()
+            raise
+        self._is_unfit_queued = True
 
     def _enqueue_inputs(self, batch: MicroBatch, on_end: Callable[[Exception | None], None] | None) -> None:
         graph, index = batch.graph, self._io.index_anchor
@@ -258,8 +269,10 @@ class Replica:
 
     def _on_starved(self, queue: Queue) -> None:
         """On a thread of the device: it waited for `timeout_ns` in vain."""
-        if self._unfit is not None:
-            self._complete(self._unfit)
+        unfit = self._unfit
+        if unfit is not None:
+            if self._is_unfit_queued:
+                self._complete(unfit)
         elif self._position and (not self._config.flush_on_waiting_outputs or self._waiters.is_anyone_waiting):
             self._fill_call()
 

@@ -9,12 +9,14 @@ import pytest
 from backends.ipu.opaques import MODEL_FUSION, FusedAnchor, FusedGraph, FusionMap
 from backends.ipu.runtime import (
     ApplicationRuntimeError,
+    InputQueue,
     ModelFusionRunner,
     ModelFusionRunnerConfig,
     ModelRunner,
     RequestTimeout,
     Runner,
     RuntimeConfig,
+    SessionStopped,
 )
 from backends.ipu.runtime.computation import Computation
 from tests.fakes.ipu_programs import adding, doubling, write_popef
@@ -184,3 +186,16 @@ def test_a_half_call_is_filled_with_the_named_dummy_data(bench: Bench, monkeypat
         runner.execute({"graph0/a": A, "graph0/b": B})
 
     assert came.calls[:4] == [("index", "graph0/a", "graph0/b"), *[("index", "graph1/x")] * 2, ("index", "graph0/a", "graph0/b")]
+
+
+def test_a_request_that_lacks_streams_and_cannot_be_queued_holds_up_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise SessionStopped("just now")
+
+    with fused(bench) as runner:
+        monkeypatch.setattr(InputQueue, "enqueue", refuse)
+        with pytest.raises(SessionStopped, match="just now"):
+            runner.execute({"index": SECOND, "graph0/a": A})
+        monkeypatch.undo()
+
+        assert runner.execute({"graph0/a": A, "graph0/b": B})["graph0/total"].tolist() == [11, 13]
