@@ -183,7 +183,7 @@ class _Planner:
     def _bring(self, value: ir.Value, residency: Residency, place: Place, where: str) -> None:
         """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link.
 
-        In a pipeline an activation waits as many micro-batches as its reader is stages behind its maker.
+        In a pipeline an activation waits here while the micro-batches before it pass the stages between its maker and its reader.
         """
         facts = self._fact(value, where)
         if not residency.holds(value):
@@ -193,8 +193,8 @@ class _Planner:
                 one_way = self._hardware.ipu_link_bytes_per_s / 2 * LINK_EFFICIENCY
                 cycles = facts.byte_count / one_way * self._hardware.clock_hz + self._constants.sync_cycles
                 self._step(StepKind.LINK, cycles, value.name or "", "Copy", facts.byte_count, place)
-                waits = place.stage - self._made_in.get(value, place.stage) if self._options.enable_pipelining else 1
-                residency.hold(value, facts, copies=max(waits, 1))
+                behind = place.stage - self._made_in.get(value, place.stage) if self._options.enable_pipelining else 0
+                residency.hold(value, facts, waiting=max(behind - 1, 0))
         residency.read(value)
 
     def _host(self, value: ir.Value, kind: StepKind, place: Place) -> None:

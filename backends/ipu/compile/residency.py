@@ -1,6 +1,7 @@
 """`Residency`: all that the tiles of one IPU hold while a graph is planned: weights, tensors, temporary data, code, stream buffers."""
 
 import math
+import sys
 from collections.abc import Hashable
 
 import numpy as np
@@ -51,11 +52,14 @@ class Residency:
         """Keeps a constant for the whole run."""
         self._weights[value] = self._map.place(facts.byte_count)
 
-    def hold(self, value: ir.Value, facts: TensorFacts, *, copies: int = 1) -> None:
-        """Gives `value` a region of its own, from now on; `copies`: as many, for micro-batches that are on their way at once."""
-        storage = Storage(value.name or "", self._map.place(copies * facts.byte_count), self.point, self.point)
+    def hold(self, value: ir.Value, facts: TensorFacts, *, waiting: int = 0) -> None:
+        """Gives `value` a region of its own, from now on; and one for the whole run to each of `waiting` micro-batches behind this one."""
+        storage = Storage(value.name or "", self._map.place(facts.byte_count), self.point, self.point)
         self._storages.append(storage)
         self._held[value] = storage
+        if waiting:
+            name = f"{value.name} of {waiting} waiting micro-batch(es)"
+            self._storages.append(Storage(name, self._map.place(waiting * facts.byte_count), 0, sys.maxsize))
 
     def share(self, value: ir.Value, source: ir.Value) -> None:
         """Lets `value` be in the region of `source`."""
