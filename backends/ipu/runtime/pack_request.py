@@ -65,14 +65,19 @@ class RequestReader:
     """Checks requests against one packed model. Any thread may use it."""
 
     def __init__(
-        self, layout: PackLayout, config: PackRunnerConfig, inputs: Mapping[str, DataDesc], outputs: Mapping[str, DataDesc]
+        self,
+        layout: PackLayout,
+        config: PackRunnerConfig,
+        inputs: Mapping[str, DataDesc],
+        outputs: Mapping[str, DataDesc],
+        waiters: Waiters,
     ) -> None:
-        """Takes the model's layout, and its inputs and outputs by name."""
+        """Takes the model's layout, its inputs and outputs by name, and who is told of those who wait."""
         self._layout = layout
         self._config = config
         self._inputs = inputs
         self._outputs = outputs
-        self._waiters = Waiters()
+        self._waiters = waiters
 
     def read(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> PackRequest:
         """One request.

@@ -15,6 +15,8 @@ from backends.ipu.runtime.host_concat_runner import HostConcatRunner, HostConcat
 from backends.ipu.runtime.inference_future import InferenceFuture, Outputs
 from backends.ipu.runtime.light_runner import LightRunner, LightRunnerConfig
 from backends.ipu.runtime.model_runner import ModelRunner
+from backends.ipu.runtime.pack_runner import PackRunner
+from backends.ipu.runtime.packing_config import PackRunnerConfig
 from backends.ipu.runtime.runtime_config import RuntimeConfig
 
 Array = npt.NDArray[Any]
@@ -25,6 +27,7 @@ RUNNERS: Mapping[type[RuntimeConfig], type[ModelRunner]] = {
     ModelFusionRunnerConfig: ModelFusionRunner,
     LightRunnerConfig: LightRunner,
     HostConcatRunnerConfig: HostConcatRunner,
+    PackRunnerConfig: PackRunner,
 }
 
 
