@@ -12,6 +12,7 @@ from backends.ipu.runtime.errors import (
     ProgramEvicted,
     RecoverableRuntimeError,
     RecoveryAction,
+    RequestTimeout,
     SessionStopped,
     UnknownRuntimeError,
 )
@@ -32,7 +33,6 @@ from backends.ipu.runtime.predicates import (
     pred_program_not_assigned,
 )
 from backends.ipu.runtime.queue_manager import InputQueue, OutputQueue, QueueManager
-from backends.ipu.runtime.replica import RequestTimeout
 from backends.ipu.runtime.request_tracepoints import RequestTracepoint
 from backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer, RingBuffer
 from backends.ipu.runtime.runner import Runner

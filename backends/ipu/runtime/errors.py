@@ -5,6 +5,7 @@
     |   +-- DeviceUnavailable        no device that fits is free
     |   +-- ProgramEvicted           another executable took the device
     |   +-- SessionStopped           what was queued will not be run
+    |   +-- RequestTimeout           the device starved for what a request did not give it
     +-- RecoverableRuntimeError      names the action that makes the device usable again
     +-- UnknownRuntimeError          anything else of the device's; needs a person
 
@@ -41,6 +42,10 @@ class ProgramEvicted(ApplicationRuntimeError):
 
 class SessionStopped(ApplicationRuntimeError):
     """The session ended before it came to this."""
+
+
+class RequestTimeout(ApplicationRuntimeError):
+    """The device waited for data, or for room, that the request did not give it."""
 
 
 class RecoverableRuntimeError(IpuRuntimeError):

@@ -25,6 +25,7 @@ from backends.ipu.runtime.errors import (
     IpuRuntimeError,
     RecoverableRuntimeError,
     RecoveryAction,
+    RequestTimeout,
     SessionStopped,
 )
 from backends.ipu.runtime.inference_future import Waiters
@@ -37,10 +38,6 @@ from backends.ipu.runtime.session import Session, SessionState
 from backends.ipu.runtime.streams import zeros_of
 
 Array = npt.NDArray[Any]
-
-
-class RequestTimeout(ApplicationRuntimeError):
-    """The device waited for data, or for room, that the request did not give it."""
 
 
 class Replica:
