@@ -99,7 +99,7 @@ def _model(source: Path | Sequence[Path] | BinaryIO, name: str | None) -> Model:
     reader = Reader()
     if isinstance(source, str | os.PathLike):
         reader.parse_file(source)
-    elif isinstance(source, Sequence):
+    elif isinstance(source, Sequence) and not isinstance(source, bytes):
         for path in source:
             reader.parse_file(path)
     else:

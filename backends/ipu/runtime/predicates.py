@@ -4,9 +4,10 @@ A predicate looks at an anchor and answers with an `AnchorCallbackPolicy`; `or_b
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from backends.ipu.popef.schema import Anchor, Metadata
+from backends.ipu.runtime.errors import ApplicationRuntimeError
 
 
 class AnchorCallbackPolicy(enum.Enum):
@@ -36,6 +37,22 @@ def or_bind(first: AnchorPredicate, second: AnchorPredicate) -> AnchorPredicate:
     """Binds what either binds."""
     user = AnchorCallbackPolicy.BIND_USER_CB
     return lambda anchor: _bind_if(first(anchor) is user or second(anchor) is user)
+
+
+def bound(anchors: Iterable[Anchor], predicate: AnchorPredicate) -> list[Anchor]:
+    """The anchors that `predicate` binds.
+
+    Raises:
+        ApplicationRuntimeError: it answers something else than a policy; a bool would bind nothing, unnoticed.
+    """
+    found = []
+    for anchor in anchors:
+        policy = predicate(anchor)
+        if not isinstance(policy, AnchorCallbackPolicy):
+            raise ApplicationRuntimeError(f"the predicate says {policy!r} of anchor '{anchor.name}'; expected an AnchorCallbackPolicy")
+        if policy is AnchorCallbackPolicy.BIND_USER_CB:
+            found.append(anchor)
+    return found
 
 
 def _bind_if(is_bound: bool) -> AnchorCallbackPolicy:

@@ -4,6 +4,7 @@ Preparing data and running the model overlap: the user's thread fills the rings,
 `enqueue` stores a view and returns; nothing blocks the device but a ring without data, and nothing blocks the user but a full one.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ from backends.ipu.runtime.gate import Gate
 from backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer
 
 Array = npt.NDArray[Any]
+_logger = logging.getLogger(__name__)
 Q = TypeVar("Q", "InputQueue", "OutputQueue")
 
 
@@ -80,7 +82,10 @@ class _Queue:
     def fail_all(self, error: Exception) -> None:
         """Ends all entries with `error`. REQUIRES: no device thread uses the ring."""
         while self.ring.read_available:
-            self.release(error)
+            try:
+                self.release(error)
+            except Exception:  # a callback that raises must not keep the others from being told
+                _logger.exception("a callback of queue '%s' raised when it was told that its data will not be moved", self.anchor.name)
 
     def disconnect(self) -> None:
         """No more data from here on."""

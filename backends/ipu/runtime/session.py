@@ -28,6 +28,7 @@ from backends.ipu.runtime.main_loop import MainLoop
 from backends.ipu.runtime.predicates import (
     AnchorCallbackPolicy,
     AnchorPredicate,
+    bound,
     or_bind,
     pred_program_flow_main,
     pred_program_not_assigned,
@@ -49,9 +50,6 @@ class SessionState(enum.Enum):
     SAVED = "saved"
     FAILED = "failed"
     CLOSED = "closed"
-
-
-_USER = AnchorCallbackPolicy.BIND_USER_CB
 
 
 def bind_everything(_: Anchor) -> AnchorCallbackPolicy:
@@ -100,7 +98,7 @@ class Session:
         self._device = device
         self._gate = Gate(self.executable.name, manager.system.clock)
         self._pacer = Pacer(manager.system.clock, self.config.pacing)
-        self._streams = TensorManager(self.executable, lambda anchor: tensor_data_predicate(anchor) is _USER)
+        self._streams = TensorManager(self.executable, tensor_data_predicate)
         self._program = LoadedProgram(self.executable, self._streams, self._gate, self.config)
         self._loop = MainLoop(f"ipu-{self.executable.name}", self._gate)
         self._state = SessionState.CREATED
@@ -163,18 +161,18 @@ class Session:
         """Lets `handler` fill the device's memory whenever input `name` is read; overrides tensor data of the file.
 
         Raises:
-            ApplicationRuntimeError: there is no such input, or the main programs run.
+            ApplicationRuntimeError: there is no such input, the main programs run, or the session is closed.
         """
-        self._refuse_while_running("set_user_input_handler")
+        self._refuse_unless_idle("set_user_input_handler")
         self._streams.bind_input(HandledInput(self.executable.anchor(name, TensorType.INPUT), handler))
 
     def set_user_output_handler(self, name: str, handler: Handler) -> None:
         """Lets `handler` read the device's memory whenever output `name` is written.
 
         Raises:
-            ApplicationRuntimeError: there is no such output, or the main programs run.
+            ApplicationRuntimeError: there is no such output, the main programs run, or the session is closed.
         """
-        self._refuse_while_running("set_user_output_handler")
+        self._refuse_unless_idle("set_user_output_handler")
         self._streams.bind_output(HandledOutput(self.executable.anchor(name, TensorType.OUTPUT), handler))
 
     def create_queue_manager(
@@ -197,16 +195,16 @@ class Session:
             out_pred: Likewise for outputs.
 
         Raises:
-            ApplicationRuntimeError: the main programs run.
+            ApplicationRuntimeError: the main programs run, the session is closed, or a predicate answers something else than a policy.
             ValueError: a number is out of range.
         """
-        self._refuse_while_running("create_queue_manager")
+        self._refuse_unless_idle("create_queue_manager")
         if timeout_ns < 0:
             raise ValueError(f"timeout_ns is {timeout_ns}; expected nanoseconds, or 0 for no timeout")
-        main = or_bind(pred_program_flow_main(self.executable.metadata), pred_program_not_assigned)
-        fed = self.executable.metadata.inputs if in_pred else self.get_user_input_anchors()
-        inputs = [anchor for anchor in fed if (in_pred or main)(anchor) is _USER]
-        outputs = [anchor for anchor in self.executable.metadata.outputs if (out_pred or main)(anchor) is _USER]
+        metadata = self.executable.metadata
+        main = or_bind(pred_program_flow_main(metadata), pred_program_not_assigned)
+        inputs = bound(metadata.inputs if in_pred else self.get_user_input_anchors(), in_pred or main)
+        outputs = bound(metadata.outputs, out_pred or main)
         queues = QueueManager(inputs, outputs, num_buffers, self._gate)
         for input_queue in queues.inputs.values():
             self._streams.bind_input(input_queue)
@@ -331,7 +329,9 @@ class Session:
                 "run_main_programs, stop, run_save_programs once"
             )
 
-    def _refuse_while_running(self, what: str) -> None:
+    def _refuse_unless_idle(self, what: str) -> None:
+        if self._state is SessionState.CLOSED:
+            raise ApplicationRuntimeError(f"{what} of '{self.executable.name}' after its session was closed")
         if self._loop.is_running:
             raise ApplicationRuntimeError(f"{what} of '{self.executable.name}' while its main programs run: stop them first")
 

@@ -1,30 +1,28 @@
 """`TensorManager`: which stream each anchor of a session is connected to."""
 
-from collections.abc import Callable
-
 from backends.ipu.popef.schema import Anchor, TensorType
 from backends.ipu.runtime.errors import ApplicationRuntimeError
 from backends.ipu.runtime.executable import Executable
+from backends.ipu.runtime.predicates import AnchorPredicate, bound
 from backends.ipu.runtime.streams import DroppedOutput, FixedInput, InputStream, OutputStream, zeros_of
 
 
 class TensorManager:
     """The streams of one session: tensor data of the file bound by name, the rest by the user."""
 
-    def __init__(self, executable: Executable, auto_bind: Callable[[Anchor], bool]) -> None:
-        """Binds the inputs that the file has tensor data for and that `auto_bind` does not exclude.
+    def __init__(self, executable: Executable, predicate: AnchorPredicate) -> None:
+        """Binds the inputs that the file has tensor data for and that `predicate` does not exclude.
 
         Raises:
             PopefError: the tensor data is damaged.
-            ApplicationRuntimeError: it does not fit its anchor.
+            ApplicationRuntimeError: it does not fit its anchor, or the predicate answers something else than a policy.
         """
         self._executable = executable
         self._inputs: dict[str, InputStream] = {}
         self._outputs: dict[str, OutputStream] = {}
-        for anchor in executable.metadata.inputs:
-            reader = executable.model.tensors.get(anchor.name)
-            if reader is None or not auto_bind(anchor):
-                continue
+        tensors = executable.model.tensors
+        for anchor in bound([anchor for anchor in executable.metadata.inputs if anchor.name in tensors], predicate):
+            reader = tensors[anchor.name]
             info = reader.info.tensor_info
             if info != anchor.tensor_info:
                 raise ApplicationRuntimeError(

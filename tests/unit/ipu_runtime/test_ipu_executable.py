@@ -63,3 +63,9 @@ def test_a_damaged_file_is_an_error_of_the_file(tmp_path: Path) -> None:
 
     with pytest.raises(PopefError, match=r"m.popef"):
         Executable(path)
+
+
+def test_bytes_are_not_taken_for_a_list_of_files(tmp_path: Path) -> None:
+    data = write_popef(tmp_path / "m.popef", doubling()).read_bytes()
+    with pytest.raises(PopefError, match="cannot be read as a stream"):
+        Executable(data)  # type: ignore[arg-type]

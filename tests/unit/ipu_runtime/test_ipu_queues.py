@@ -360,3 +360,38 @@ def test_queues_are_not_changed_while_the_device_runs(tmp_path: Path) -> None:
 def test_a_negative_timeout_is_refused(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", adding())) as session, pytest.raises(ValueError, match="timeout_ns is -1"):
         session.create_queue_manager(1, timeout_ns=-1)
+
+
+def test_a_callback_that_raises_keeps_nobody_from_being_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = DeviceManager(SimulatedSystem(1))
+    session = Session(write_popef(tmp_path / "m.popef", doubling()), device_manager=manager)
+    queues = session.create_queue_manager(2)
+    first, last = Told(), Told()
+
+    def refuse(_: Exception | None) -> None:
+        raise RuntimeError("no time for this")
+
+    for callback in (refuse, first):
+        queues.input_queue("x").enqueue(X, callback=callback)
+    queues.output_queue("y").enqueue(np.zeros_like(X), callback=last)
+    session.close()
+
+    assert isinstance(first.error(), SessionStopped)
+    assert isinstance(last.error(), SessionStopped)
+    assert "a callback of queue 'x' raised" in caplog.text
+    manager.get_device(1).detach()
+
+
+def test_a_closed_session_makes_no_queues(tmp_path: Path) -> None:
+    session = Session(write_popef(tmp_path / "m.popef", doubling()))
+    session.close()
+    with pytest.raises(ApplicationRuntimeError, match="create_queue_manager of 'model' after its session was closed"):
+        session.create_queue_manager(1)
+
+
+def test_a_predicate_that_answers_no_policy_is_refused(tmp_path: Path) -> None:
+    with (
+        Session(write_popef(tmp_path / "m.popef", doubling())) as session,
+        pytest.raises(ApplicationRuntimeError, match="the predicate says True of anchor 'x'; expected an AnchorCallbackPolicy"),
+    ):
+        session.create_queue_manager(1, in_pred=lambda _: True)  # type: ignore[arg-type, return-value]
