@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
-from backends.ipu.compile.summary_report import BatchEstimate, OpRun
+from backends.ipu.compile.op_runs import OpRun
+from backends.ipu.compile.summary_report import BatchEstimate
 
 WIDTH = 860
 _LEFT, _RIGHT, _ROW, _BAR = 170, 90, 24, 14
@@ -189,10 +191,11 @@ def throughput(batches: Sequence[BatchEstimate], own: int) -> str:
     return _svg(top + height + 40, "".join(parts), "Throughput by batch size")
 
 
-def _overlap(begin: float, end: float, bins: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def _overlap(begin: float, end: float, bins: int) -> NDArray[np.float64]:
     """For each of `bins` unit intervals how much of it lies between `begin` and `end`."""
     edges = np.arange(bins + 1, dtype=np.float64)
-    return np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, 1.0)
+    shared: NDArray[np.float64] = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, 1.0)
+    return shared
 
 
 def _round_up(number: float) -> float:

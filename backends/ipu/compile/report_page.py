@@ -6,8 +6,9 @@ from html import escape
 from pathlib import Path
 
 from backends.ipu.compile import report_charts as charts
+from backends.ipu.compile.op_runs import OpRun
 from backends.ipu.compile.report_charts import MEMORY_KINDS, TIME_KINDS, microseconds
-from backends.ipu.compile.summary_report import GraphReport, IpuMemory, OpRun, SummaryReport
+from backends.ipu.compile.summary_report import GraphReport, IpuMemory, SummaryReport
 from compiler.output_files import written_whole
 
 _FILE = "summary_report"

@@ -5,7 +5,6 @@ memory. Every figure is modelled; `report_page` shows them as a page.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -13,6 +12,7 @@ import onnx_ir as ir
 
 from backends.ipu.compile.device_choice import check_options, check_sharding, choose_device
 from backends.ipu.compile.memory import FusedPart, OutOfTileMemory, check_fit, fused_accounts
+from backends.ipu.compile.op_runs import OpRun, op_runs
 from backends.ipu.compile.pass_notes import with_noted_options
 from backends.ipu.compile.plan import GraphPlan, survey_graph
 from backends.ipu.compile.rebatch import rebatch
@@ -21,7 +21,7 @@ from backends.ipu.compile.sub_graph import graph_precision
 from backends.ipu.compile.supported import check_streams, check_supported
 from backends.ipu.compile.typed_graph import check_output_shapes, static_shape, typed_graph
 from backends.ipu.hardware import IpuHardware
-from backends.ipu.program import MemoryAccount, StaticProgram, Step, StepKind, SubGraph
+from backends.ipu.program import MemoryAccount, StaticProgram, SubGraph
 from backends.ipu.timing import StepTiming, lane_cycles, load_time_s, step_timing
 from compiler.errors import CompileError, OptionError
 from compiler.options import CompilerOptions
@@ -33,38 +33,6 @@ _NOTE = "Simulated: every figure is computed by a cost model; no device was meas
 _TOP_HOLDERS = 12
 #: Batches that do not fit before larger ones are left out.
 _MISFITS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpRun:
-    """One node, or one stream, in the schedule of a micro-batch; times in seconds.
-
-    Attributes:
-        node, op_type: Of the converted graph; `Stream` moves an input or output, `Copy` goes between IPUs.
-        ipu, stage: Where it runs.
-        start_s: Since the micro-batch began, one step after the other.
-        compute_s, exchange_s, sync_s, link_s, host_s: By what the device does.
-        tiles: The most that take part in a step.
-        flops, data_bytes: Done and moved.
-    """
-
-    node: str
-    op_type: str
-    ipu: int
-    stage: int
-    start_s: float
-    compute_s: float
-    exchange_s: float
-    sync_s: float
-    link_s: float
-    host_s: float
-    tiles: int
-    flops: int
-    data_bytes: int
-
-    @property
-    def total_s(self) -> float:
-        return self.compute_s + self.exchange_s + self.sync_s + self.link_s + self.host_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +169,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
             timing=step_timing(program, at),
             lane_names=_lane_names(program, plan),
             lane_s=tuple(cycles / hardware.clock_hz for cycles in _lanes(program, plan)),
-            runs=_runs(plan.steps, hardware.clock_hz),
+            runs=op_runs(plan.steps, hardware.clock_hz),
             batches=_batches(source, count, hardware, options, batch_sizes),
         )
         for at, (source, model, plan, count) in enumerate(zip(named, models, plans, rows, strict=True))
@@ -277,54 +245,6 @@ def _misfit(name: str, memory: Sequence[IpuMemory]) -> str:
         except OutOfTileMemory as error:
             return str(error)
     return ""
-
-
-def _runs(steps: Sequence[Step], clock_hz: float) -> tuple[OpRun, ...]:
-    """Steps of one node gathered; a sync belongs to what it is waited for before."""
-    runs: list[OpRun] = []
-    begun, open_cycles = 0, 0
-    gathered: list[Step] = []
-
-    def close() -> None:
-        if not gathered:
-            return
-        spent: dict[StepKind, int] = defaultdict(int)
-        for step in gathered:
-            spent[step.kind] += step.cycles
-        named = next((step for step in gathered if step.node), gathered[0])
-        runs.append(
-            OpRun(
-                node=named.node,
-                op_type=named.op_type,
-                ipu=named.ipu,
-                stage=named.stage,
-                start_s=begun / clock_hz,
-                compute_s=spent[StepKind.COMPUTE] / clock_hz,
-                exchange_s=spent[StepKind.EXCHANGE] / clock_hz,
-                sync_s=spent[StepKind.SYNC] / clock_hz,
-                link_s=spent[StepKind.LINK] / clock_hz,
-                host_s=(spent[StepKind.HOST_READ] + spent[StepKind.HOST_WRITE]) / clock_hz,
-                tiles=max(step.tiles for step in gathered),
-                flops=sum(step.flops for step in gathered),
-                data_bytes=sum(step.data_bytes for step in gathered),
-            )
-        )
-
-    waiting: list[Step] = []
-    for step in steps:
-        if step.kind is StepKind.SYNC:
-            waiting.append(step)
-            continue
-        if gathered and (step.node, step.op_type) != (gathered[-1].node, gathered[-1].op_type):
-            close()
-            begun += open_cycles
-            gathered, open_cycles = [], 0
-        gathered += [*waiting, step]
-        open_cycles += sum(each.cycles for each in (*waiting, step))
-        waiting = []
-    gathered += waiting
-    close()
-    return tuple(runs)
 
 
 def _batches(
