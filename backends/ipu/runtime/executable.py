@@ -97,9 +97,12 @@ class Executable:
 
 def _model(source: Path | Sequence[Path] | BinaryIO, name: str | None) -> Model:
     reader = Reader()
+    given: object = source
+    if isinstance(given, bytes | bytearray | memoryview):
+        raise ApplicationRuntimeError("a PopEF file's content was given where its path is expected: put it into io.BytesIO")
     if isinstance(source, str | os.PathLike):
         reader.parse_file(source)
-    elif isinstance(source, Sequence) and not isinstance(source, bytes):
+    elif isinstance(source, Sequence):
         for path in source:
             reader.parse_file(path)
     else:
