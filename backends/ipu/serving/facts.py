@@ -47,23 +47,12 @@ class PopefFacts(ModelFacts):
                 check_package_hash(self.executable.program.package_hash)
             except PackageHashMismatch as error:
                 yield Misfit("default_model_filename", error.reason)
-        yield from self._memory_misfits()
         graph = self.graph(parameters.sub_graph)
         if graph is None:
             given = f"'{parameters.sub_graph[:40]}' chooses none or several" if parameters.sub_graph else "must be written: this is fused"
             yield Misfit(parameter_path("sub_graph"), f"{given}; the executable's sub-graphs: {', '.join(map(str, self.graphs))}")
         elif candidate.signature is not None:
             yield from disagreements(candidate.signature, graph.input_tensors, graph.output_tensors)
-
-    def _memory_misfits(self) -> Iterator[Misfit]:
-        for account in self.executable.program.memory:
-            fullest = max(account.tile_bytes, default=0)
-            if fullest > account.capacity_bytes:
-                tile = account.tile_bytes.index(fullest)
-                yield Misfit(
-                    "default_model_filename",
-                    f"Out of memory on tile {tile}: {fullest} bytes, a tile has {account.capacity_bytes} (IPU {account.ipu})",
-                )
 
 
 def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:

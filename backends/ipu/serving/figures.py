@@ -60,7 +60,7 @@ def fleet_figures(fleet: Fleet) -> Iterator[Figure]:
     for number, counts in sorted(served.items()):
         yield _figure("stoker_ipu_failed_batches_total", "Batches that failed.", "counter", counts.failed_batches, number)
     for number, counts in sorted(served.items()):
-        waited = "Time batches waited behind others of their executable, on the way to the device."
+        waited = "Time batches spent behind earlier ones of their executable that had not ended."
         yield _figure("stoker_ipu_queue_wait_seconds_total", waited, "counter", counts.queue_wait_s, number)
     for (number, action), count in sorted(tally.faults().items()):
         yield _figure(

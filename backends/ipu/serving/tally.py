@@ -14,7 +14,7 @@ class Served:
     Attributes:
         batches: Batches answered or failed.
         failed_batches: Those that failed.
-        queue_wait_s: Time batches spent behind others of their executable, on the way to the device.
+        queue_wait_s: Time batches spent behind earlier ones of their executable that had not ended.
     """
 
     batches: int = 0
