@@ -23,6 +23,9 @@ from poprt.passes import Pass, PassManager, get_all_pass_names, get_pass, layer_
 from poprt.profile import get_model_flops
 from poprt.quantizer import FP8Quantizer, quantize
 
+from tests.fakes.graphs import run_onnx
+from tests.fakes.transformers import padded, sequence, small_bert
+
 WEIGHT = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
 
@@ -166,11 +169,18 @@ def test_a_runner_is_chosen_by_its_configuration():
     np.testing.assert_allclose(outputs["graph0/z"], EXPECTED, rtol=1e-6)
 
 
-def test_packing_is_configured_in_poprts_words():
-    config = runtime.PackRunnerConfig(timeout_microseconds=100, max_valid_num=4, dynamic_input_name="ids")
+def test_packed_requests_of_one_sequence_each_are_answered(tmp_path):
+    model = small_bert(2, 8)
+    converted = Converter(pack_args={"max_valid_num": 5}).convert(model)
+    get_session(converted, 1, "poprt", output_dir=tmp_path, export_popef=True).load().close()
+    config = runtime.PackRunnerConfig(timeout_microseconds=100, max_valid_num=5, dynamic_input_name="input_ids")
     config.algorithm = runtime.PackAlgorithm.first_fit
-    config.enable_input_single_row_mode("attention_mask")
-    assert (config.algo, config.single_row_input) == (runtime.PackAlgorithm.first_fit, "attention_mask")
+    requests = [sequence(length, length) for length in (3, 5, 2)]
+    with runtime.Runner(str(tmp_path / "executable.popef"), config) as runner:
+        futures = [runner.execute_async(request) for request in requests]
+        for request, future in zip(requests, futures, strict=True):
+            expected = run_onnx(model, padded(request, 2, 8))["pooled"][0]
+            np.testing.assert_allclose(future.result(20)["pooled"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_waiting_for_a_device_is_configured_in_the_vendors_words():
