@@ -298,13 +298,9 @@ class Replica:
         try:
             graph = self._dummy_graph()
             while self._position:
-                dummy = MicroBatch(
-                    graph=graph,
-                    inputs={anchor.name: self._dummy(anchor) for anchor in graph.inputs},
-                    outputs={anchor.name: zeros_of(anchor) for anchor in graph.outputs},
-                    on_end=_forget,
-                )
-                self._enqueue(self._counted(dummy))
+                inputs = {anchor.name: self._dummy(anchor) for anchor in graph.inputs}
+                outputs = {anchor.name: zeros_of(anchor) for anchor in graph.outputs}
+                self._enqueue(self._counted(MicroBatch(graph=graph, inputs=inputs, outputs=outputs, on_end=_forget)))
         finally:
             self._lock.release()
 
