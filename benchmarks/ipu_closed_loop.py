@@ -11,34 +11,23 @@ report as throughput only. All of our own figures are simulated.
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from backends.ipu.runtime import DeviceManager, ModelRunner, RuntimeConfig, SimulatedSystem
-from backends.simulated.numerics import Numerics
-from backends.simulated.pacing import Pacing
+from backends.ipu.measure import LoopMeasurement, LoopSettings, measure
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
-from benchmarks.latency import percentile
 
 _SEED = 0
-_NS_PER_MS = 1e6
-#: Part of a run before anything is counted, in seconds: the executable is loaded by then, the pipeline fills.
-_WARM_UP_S = 0.5
 #: Bounds of one compilation, as the project promises them for 2 cores.
 COMPILE_LIMIT_S, COMPILE_LIMIT_MIB = 180, 4096
 #: As ByteMLPerf compiled ResNet-50; BERT without overlapped IO, as PopRT's report ran it.
@@ -109,16 +98,6 @@ class Compilation:
     peak_mib: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopResult:
-    """What the clients of a simulated device saw: rows a second, and latencies of requests in milliseconds."""
-
-    rows_per_s: float
-    mean_ms: float
-    p99_ms: float
-    requests: int
-
-
 def compile_row(row: Row, folder: Path) -> Compilation:
     """Builds the model and compiles it by `stoker compile`, in a child process.
 
@@ -148,59 +127,6 @@ def compile_row(row: Row, folder: Path) -> Compilation:
     return Compilation(path=source.with_suffix("") / "executable.popef", seconds=seconds, peak_mib=usage.ru_maxrss / 1024)
 
 
-def run_closed_loop(path: Path, *, rows: int, clients: int, seconds: float) -> LoopResult:
-    """Lets `clients` threads send batches of `rows` rows, each the next when it has the answer to the last, for `seconds`.
-
-    Raises:
-        IpuRuntimeError: a request failed.
-    """
-    config = RuntimeConfig(numerics=Numerics.OFF, pacing=Pacing.REALTIME)
-    with ModelRunner(path, config, device_manager=DeviceManager(SimulatedSystem(1, ipu_version=21))) as runner:
-        feeds = {desc.name: np.zeros(desc.shape, desc.numpy_data_type()) for desc in runner.get_execute_inputs()}
-        runner.execute(feeds)  # the first request waits until the executable is loaded
-        start_ns = time.monotonic_ns() + round(_WARM_UP_S * 1e9)
-        stop_ns = start_ns + round(seconds * 1e9)
-        loops = [_Client(runner, feeds, start_ns, stop_ns) for _ in range(clients)]
-        for loop in loops:
-            loop.start()
-        for loop in loops:
-            loop.join()
-    for loop in loops:
-        if loop.error is not None:
-            raise loop.error
-    latencies = sorted(each for loop in loops for each in loop.latencies_ns)
-    return LoopResult(
-        rows_per_s=len(latencies) * rows / seconds,
-        mean_ms=statistics.fmean(latencies) / _NS_PER_MS,
-        p99_ms=percentile(latencies, 99) / _NS_PER_MS,
-        requests=len(latencies),
-    )
-
-
-class _Client(threading.Thread):
-    """Counts the requests that end between `start_ns` and `stop_ns`."""
-
-    def __init__(self, runner: ModelRunner, feeds: dict[str, npt.NDArray[Any]], start_ns: int, stop_ns: int) -> None:
-        super().__init__(name="client")
-        self.latencies_ns: list[int] = []
-        self.error: Exception | None = None
-        self._runner, self._feeds = runner, feeds
-        self._start_ns, self._stop_ns = start_ns, stop_ns
-
-    def run(self) -> None:
-        outputs = {desc.name: np.empty(desc.shape, desc.numpy_data_type()) for desc in self._runner.get_execute_outputs()}
-        try:
-            end = time.monotonic_ns()
-            while end < self._stop_ns:
-                begin = end
-                self._runner.execute(self._feeds, outputs)
-                end = time.monotonic_ns()
-                if self._start_ns <= end < self._stop_ns:
-                    self.latencies_ns.append(end - begin)
-        except Exception as error:  # noqa: BLE001 - whoever joins the thread raises it
-            self.error = error
-
-
 def print_compilations(results: Sequence[tuple[Row, Compilation]], console: Console) -> None:
     """How long the compiler took, and how much memory."""
     table = Table(title="compiled on this host, read to file written", title_justify="left")
@@ -213,7 +139,7 @@ def print_compilations(results: Sequence[tuple[Row, Compilation]], console: Cons
     console.print(table)
 
 
-def print_loops(results: Sequence[tuple[Row, LoopResult]], clients: int, console: Console) -> None:
+def print_loops(results: Sequence[tuple[Row, LoopMeasurement]], clients: int, console: Console) -> None:
     """Simulated and published, side by side."""
     table = Table(title=f"C600, closed loop, {clients} clients with a batch each", title_justify="left")
     for heading in (
@@ -235,9 +161,9 @@ def print_loops(results: Sequence[tuple[Row, LoopResult]], clients: int, console
             f"{each.rows_per_s:,.0f}",
             f"{known.rows_per_s:,}",
             f"{each.rows_per_s / known.rows_per_s - 1:+.1%}",
-            f"{each.mean_ms:.2f}",
+            f"{each.mean_s * 1e3:.2f}",
             "" if known.mean_ms is None else f"{known.mean_ms:.2f}",
-            f"{each.p99_ms:.2f}",
+            f"{each.p99_s * 1e3:.2f}",
             "" if known.p99_ms is None else f"{known.p99_ms:.2f}",
             known.source,
         )
@@ -260,9 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in chosen:
             compiled.append((row, compile_row(row, Path(folder))))
             console.print(f"compiled {row.label} in {compiled[-1][1].seconds:.1f} s")
-        loops = [
-            (row, run_closed_loop(each.path, rows=row.batch, clients=options.clients, seconds=options.seconds)) for row, each in compiled
-        ]
+        loops = [(row, measure(each.path, LoopSettings(clients=options.clients, seconds=options.seconds))) for row, each in compiled]
         print_compilations(compiled, console)
     print_loops(loops, options.clients, console)
 
