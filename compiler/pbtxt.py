@@ -39,7 +39,7 @@ def print_message(message: Mapping[str, Any], indent: int = 0) -> str:
 def _printed_list(name: str, values: Sequence[Any], indent: int) -> str:
     pad = "  " * indent
     if values and isinstance(values[0], Mapping):
-        inner = f",\n{pad}  ".join("{ " + " ".join(print_message(each).split("\n")).strip() + " }" for each in values)
+        inner = f",\n{pad}  ".join("{ " + " ".join(line.strip() for line in print_message(each).splitlines()) + " }" for each in values)
         return f"{pad}{name} [\n{pad}  {inner}\n{pad}]\n"
     return f"{pad}{name}: [{', '.join(_scalar(each) for each in values)}]\n"
 

@@ -167,7 +167,10 @@ def differences(existing: Mapping[str, Sequence[Any]], config: Mapping[str, Any]
 
 
 def _tensor(each: ServedTensor) -> dict[str, Any]:
-    return {"name": each.name, "data_type": Word(each.datatype), "dims": list(each.dims)}
+    message: dict[str, Any] = {"name": each.name, "data_type": Word(each.datatype), "dims": list(each.dims) or [1]}
+    if not each.dims:
+        message["reshape"] = {"shape": []}  # config.pbtxt has no empty dims: clients send one element, the model gets a scalar
+    return message
 
 
 def _tensor_differences(kind: str, entry: Mapping[str, Sequence[Any]], wanted: ServedTensor) -> list[str]:
@@ -176,7 +179,7 @@ def _tensor_differences(kind: str, entry: Mapping[str, Sequence[Any]], wanted: S
     if datatype not in (wanted.datatype, wanted.device_datatype):
         found.append(f"{kind} '{wanted.name}' is {datatype}, the new version has {wanted.datatype}")
     reshape = _last(entry, "reshape")
-    dims = tuple(str(each) for each in (reshape.get("shape", ()) if reshape else entry.get("dims", ())))
+    dims = tuple(str(each) for each in (reshape.get("shape", ()) if reshape is not None else entry.get("dims", ())))
     if dims != tuple(str(each) for each in wanted.dims):
         found.append(f"{kind} '{wanted.name}' has dims [{', '.join(dims)}], the new version [{', '.join(map(str, wanted.dims))}]")
     return found

@@ -93,7 +93,7 @@ def test_the_models_of_one_executable_get_one_version_number(tmp_path: Path, art
     assert written == [tmp_path / "m_graph0" / "7", tmp_path / "m_graph1" / "7"]
     assert {path.name for path in written[0].iterdir()} == {"executable.popef", "name_map.json"}
     assert (written[1] / "name_map.json").read_text() == '{"1": "image"}'
-    assert 'key: "sub_graph" value {   string_value: "1" }' in (tmp_path / "m_graph1" / "config.pbtxt").read_text()
+    assert 'key: "sub_graph" value { string_value: "1" }' in (tmp_path / "m_graph1" / "config.pbtxt").read_text()
 
 
 def test_no_model_is_written_where_one_of_them_cannot_be(tmp_path: Path, artefact: Artefact) -> None:
@@ -235,3 +235,14 @@ def test_reading_ends_with_a_message_or_one_error(text: str) -> None:
     except CompileError:
         return
     assert all(values for values in message.values()) or "[" in text
+
+
+def test_a_scalar_is_one_element_to_clients(tmp_path: Path, artefact: Artefact) -> None:
+    scalar = ServedTensor("scale", "TYPE_FP32", (), "TYPE_FP32")
+    model = ServedModel(name="m", config={"backend": "poplar"}, inputs=[IMAGE, scalar], outputs=[SCORES])
+    for version in ("1", "2"):  # the second is compared with what the first wrote
+        (path,) = write_served_versions(tmp_path, [model], None, artefact.path, filename="executable.popef")
+        assert path.name == version
+    text = (tmp_path / "m" / "config.pbtxt").read_text()
+    served = parse_pbtxt(text, source="m/config.pbtxt", model_name="m").message.input[1]
+    assert (list(served.dims), served.HasField("reshape"), list(served.reshape.shape)) == ([1], True, [])
