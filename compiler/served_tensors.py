@@ -9,6 +9,8 @@ from compiler.errors import CompileError
 from compiler.repository_writer import ServedTensor
 
 _NAMES = {"FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64", "FLOAT16": "TYPE_FP16", "BFLOAT16": "TYPE_BF16", "STRING": "TYPE_STRING"}
+#: Types among which servers cast at the border. What is changed to another kind (images that come as bytes) clients must know.
+_CAST = (frozenset({"TYPE_FP16", "TYPE_FP32", "TYPE_FP64"}), frozenset({"TYPE_INT32", "TYPE_INT64"}))
 
 
 def served_tensors(
@@ -17,7 +19,7 @@ def served_tensors(
     """Inputs and outputs for config.pbtxt.
 
     Args:
-        source: Its element types are what clients send and get, whatever the device computes in; the server casts at the border.
+        source: Its element types are what clients send and get, where the server casts them to what the device takes.
         converted: Its shapes are static; what only it has, clients see as it has it.
         is_batched: Whether dimension 0 is the batch, which config.pbtxt leaves out.
 
@@ -37,8 +39,10 @@ def _tensors(values: Iterable[onnx.ValueInfoProto], types: dict[str, int], is_ba
         dims = tuple(size.dim_value for size in own.shape.dim)
         if 0 in dims or (is_batched and not dims):
             raise CompileError(f"tensor '{value.name}' has no static shape that a client could be told: {list(dims)}")
-        datatype = _config_name(value.name, types.get(value.name, own.elem_type))
         device = _config_name(value.name, own.elem_type)
+        datatype = _config_name(value.name, types.get(value.name, own.elem_type))
+        if not any({datatype, device} <= family for family in _CAST):
+            datatype = device
         served.append(ServedTensor(value.name, datatype, dims[1:] if is_batched else dims, device))
     return served
 
