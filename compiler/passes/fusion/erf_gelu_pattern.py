@@ -13,7 +13,7 @@ from compiler.passes.pass_ import Pass
 from compiler.passes.registry import register
 
 
-@register("erf_gelu_pattern")
+@register("erf_gelu_pattern", before=("fuse_mul_into_matmul",))
 class ErfGeluPattern(Pass):
     """Replaces x/2 * (1 + erf(x / sqrt 2)) by one Gelu node (domain com.microsoft).
 

@@ -19,7 +19,7 @@ LINEAR = math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715 * LINEAR
 
 
-@register("gelu_pattern")
+@register("gelu_pattern", before=("fuse_mul_into_matmul",))
 class GeluPattern(Pass):
     """Replaces x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) by one FastGelu node (domain com.microsoft).
 

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from compiler.convert.converter import Converter
 from compiler.passes.fusion.erf_gelu_pattern import ErfGeluPattern
 from compiler.passes.fusion.gelu_pattern import GeluPattern
 from tests.fakes.graphs import assert_same_results, op_types, parse, random_feeds
+from tests.fakes.networks import transformer
 
 ERF_SPELLINGS = {
     "torch: x / sqrt2, x * (1 + erf), * 0.5": "d = Div(x, s2) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half)",
@@ -109,3 +111,11 @@ def test_a_gelu_inside_a_branch_is_found():
     for chosen in (True, False):
         feeds = {"c": np.array(chosen), "x": np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)}
         assert_same_results(model, fused, feeds)
+
+
+def test_a_converted_transformer_has_its_gelu_as_one_node_although_products_go_into_weights() -> None:
+    network = transformer()
+    converted = Converter(enable_erf_gelu=True).convert(network.model)
+    assert op_types(converted).count("Gelu") == 1
+    assert "Erf" not in op_types(converted)
+    assert_same_results(network.model, converted, network.feeds, rtol=1e-4, atol=1e-5)
