@@ -268,3 +268,15 @@ def test_what_is_not_known_of_a_value_fits_everything() -> None:
     assert GraphValue((), half).fits([2], half)
     assert GraphValue((2,), None).fits([2], half)
     assert str(GraphValue((None, 3), half)) == "float16[?, 3]"
+
+
+def test_a_graph_with_a_name_that_is_no_text_is_refused_without_a_word_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    damaged = gelu().SerializeToString().replace(b"Erf", b"E\xffrf"[:3])
+
+    with pytest.raises(NumericsError, match="cannot be prepared"):
+        GraphRunner(damaged)
+    assert capfd.readouterr().out == ""
+
+
+def test_no_outputs_are_no_values() -> None:
+    assert GraphRunner(gelu().SerializeToString()).run({}, []) == {}
