@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 #: Raised by hand whenever the program's meaning or its encoding changes; part of the package hash, so that older files are refused.
 FORMAT_VERSION = 1
+#: Attribute of a program that needs libraries of custom operators to run: name and hash of each, separated by commas.
+CUSTOM_LIBRARIES = "custom_op_libraries"
 
 
 class StepKind(enum.IntEnum):

@@ -19,14 +19,12 @@ from backends.ipu.popef.package_hash import package_hash
 from backends.ipu.popef.program_codec import encode_description
 from backends.ipu.popef.schema import Anchor, Metadata, Option, ProgramFlow, TensorDataInfo
 from backends.ipu.popef.writer import FileWriter
-from backends.ipu.program import StaticProgram
+from backends.ipu.program import CUSTOM_LIBRARIES, StaticProgram
 from compiler.custom_libraries import library_marks
 from compiler.errors import CompileError, OptionError
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
 
-#: Attribute of a program that needs libraries of custom operators to run: name and hash of each.
-CUSTOM_LIBRARIES = "custom_op_libraries"
 #: Digits of the hash that names an executable.
 _NAME_DIGITS = 20
 

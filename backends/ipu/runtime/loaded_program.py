@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.ipu.popef.schema import Anchor, TensorType
+from backends.ipu.program import CUSTOM_LIBRARIES, StaticProgram, SubGraph
 from backends.ipu.runtime.computation import Computation
 from backends.ipu.runtime.errors import ApplicationRuntimeError, SessionStopped
 from backends.ipu.runtime.executable import Executable
@@ -45,7 +46,7 @@ class LoadedProgram:
         self.reloads_when_evicted = config.reloads_when_evicted
         self.is_loaded_once = False
         self.computations: Mapping[int, Computation] = {
-            graph.index: Computation(executable, graph, _runner(graph.name, graph.onnx, config)) for graph in executable.program.graphs
+            graph.index: Computation(executable, graph, _runner(executable.program, graph, config)) for graph in executable.program.graphs
         }
         self._metadata = executable.metadata
         self._streams = streams
@@ -115,13 +116,15 @@ class LoadedProgram:
             stream.release(None)
 
 
-def _runner(name: str, onnx: bytes, config: SessionConfig) -> GraphRunner | None:
+def _runner(program: StaticProgram, graph: SubGraph, config: SessionConfig) -> GraphRunner | None:
     if config.numerics is Numerics.OFF:
         return None
     try:
-        return GraphRunner(onnx, config.threads, custom_op_libraries=config.custom_op_libraries)
+        return GraphRunner(graph.onnx, config.threads, custom_op_libraries=config.custom_op_libraries)
     except NumericsError as error:
-        raise ApplicationRuntimeError(f"sub-graph '{name}': {error}") from error
+        needed = program.attributes.get(CUSTOM_LIBRARIES, "")
+        hint = f"; it was compiled with custom operators: custom_op_libraries must name {needed}" if needed else ""
+        raise ApplicationRuntimeError(f"sub-graph '{graph.name}': {error}{hint}") from error
 
 
 def _runs_in(anchor: Anchor, programs: tuple[int, ...]) -> bool:
