@@ -80,6 +80,8 @@ def check_sharding(options: CompilerOptions, plan: GraphPlan) -> None:
     if used < options.num_ipus:
         _logger.warning("the model uses %d of %d IPUs: nodes are placed on others by manual_sharding only", used, options.num_ipus)
     stages = plan.pipeline_stages
+    if options.enable_pipelining and stages == 1:
+        _logger.warning("enable_pipelining has no effect: all nodes are in one stage, manual_sharding_config spreads them over several")
     if stages > 1 and options.batches_per_step % stages:
         raise OptionError(
             f"the model is pipelined over {stages} stages, so batches_per_step must be a multiple of that; it is {options.batches_per_step}"

@@ -193,7 +193,7 @@ def _operations(graph: GraphReport, clock_hz: float) -> str:
         + f"</section><section><h3>Longest operations ({len(top)} of {len(graph.runs)})</h3>{charts.legend(used)}"
         + charts.stacked_rows([(run.node, _parts([run]), f"{run.total_s / whole:.1%}") for run in top[:_TOP_BARS]])
         + _table(
-            ("node", "operator", "IPU", "cycles", "compute", "exchange", "sync", "share"),
+            ("node", "operator", "IPU", "cycles", "compute", "exchange, link, IO", "sync", "share"),
             [
                 (
                     run.node,
