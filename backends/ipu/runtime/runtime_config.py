@@ -53,7 +53,8 @@ class RuntimeConfig:
         ring_buffer_size_multiplier: Calls of the main program that the rings between host and device have room for.
         auto_reset: Whether the device is reset, or the executable loaded again, before the next request after an error that this cures.
         flush_on_waiting_outputs: Whether a starving device gets dummy data only while somebody waits for outputs.
-        is_batch_size_timeout_enabled: Whether the next two count, in place of `timeout_ns`, for partial batches.
+        is_batch_size_timeout_enabled: Whether the next two count, in place of `timeout_ns`, for partial batches. `MAX_TIMEOUT_NS`: for
+            ever.
         batch_size_timeout_ns: How long a partial batch of one replica waits for later requests.
         data_parallel_timeout_ns: How long whole batches wait for those of the other replicas of a replicated executable.
         request_tracepoints_buffer_size: Requests whose times are kept; 0: of all. Only with `flush_on_waiting_outputs`.
