@@ -143,17 +143,20 @@ def new_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, role: s
     """A constant for `node`, named after the node's output and `role`: an initialiser of its graph, or a Constant in a function."""
     graph = node.graph
     assert graph is not None, "a constant was asked for by a node that is in no graph"
-    name = unused_name(graph, f"{node.outputs[0].name}_{role}")
+    return place_constant(node, array, unused_name(graph, f"{node.outputs[0].name}_{role}"))
+
+
+def place_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, name: str) -> ir.Value:
+    """A constant called `name`, which must be unused, for `node` and those after it: see `new_constant`."""
+    graph = node.graph
+    assert graph is not None, "a constant was asked for by a node that is in no graph"
     tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name) if isinstance(array, np.ndarray) else array
+    value = ir.Value(name=name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
     if graph.meta.get(FUNCTION_BODY):
-        constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[ir.Value(name=name)])
-        value = constant.outputs[0]
-        graph.insert_before(node, constant)
+        graph.insert_before(node, ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value]))
     else:
-        value = ir.Value(name=name, const_value=tensor)
+        value.const_value = tensor
         graph.register_initializer(value)
-    value.shape = ir.Shape(tensor.shape.numpy())
-    value.type = ir.TensorType(tensor.dtype)
     return value
 
 

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from compiler.errors import PassError
-from compiler.passes.edit import describe, substitute
+from compiler.passes.edit import describe, place_constant, substitute
 from compiler.passes.matching.edges import values_read_by
-from compiler.passes.traverse import FUNCTION_BODY, subgraphs_of, traverse_graphs
+from compiler.passes.traverse import subgraphs_of, traverse_graphs
 
 
 class GraphEditor:
@@ -38,16 +38,7 @@ class GraphEditor:
 
     def constant(self, near: ir.Node, array: ArrayLike, hint: str) -> ir.Value:
         """A constant for `near` and nodes after it: an initialiser of its graph, or a Constant node in front of it in a function."""
-        graph = graph_of(near)
-        name = self.fresh_name(hint)
-        tensor = ir.tensor(np.ascontiguousarray(array).reshape(np.shape(array)), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-        if graph.meta.get(FUNCTION_BODY):
-            graph.insert_before(near, ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value]))
-        else:
-            value.const_value = tensor
-            graph.register_initializer(value)
-        return value
+        return place_constant(near, np.asarray(array), self.fresh_name(hint))
 
     def insert(
         self,
