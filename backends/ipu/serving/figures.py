@@ -39,19 +39,17 @@ _DEVICE = (
 def fleet_figures(fleet: Fleet) -> Iterator[Figure]:
     """Everything, grouped by name."""
     residents, tally = fleet.residents, fleet.tally
-    attached = {device.id: device for device in fleet.devices()}
-    ids = sorted({*attached, *tally.device_ids()})
-    metrics = {number: tally.device(number, attached.get(number)) for number in ids}
+    metrics = tally.devices()
     yield Figure(
         name="stoker_ipu_devices", help="Simulated IPUs of the server.", kind="gauge", value=tally.ipus, labels={"simulated": "true"}
     )
     for each in _DEVICE:
-        for number in ids:
+        for number in metrics:
             yield _figure(each.name, each.help, "counter", each.read(metrics[number]), number)
-    for number in ids:
+    for number in metrics:
         on_device = sum(resident.device.id == number for resident in residents)
         yield _figure("stoker_ipu_executables", "Executables that share the device; it holds one at a time.", "gauge", on_device, number)
-    for number in ids:
+    for number in metrics:
         in_flight = sum(resident.in_flight for resident in residents if resident.device.id == number)
         yield _figure("stoker_ipu_batches_in_flight", "Batches on their way through the rings.", "gauge", in_flight, number)
     served = tally.served()

@@ -123,11 +123,13 @@ class Fleet:
     def _free_device(self, executable: Executable, options: RunOptions) -> Device | None:
         constraints = DeviceConstraints(num_ipus=executable.num_ipus, device_ids=options.device_ids)
         try:
-            return self._manager.get_device(executable.program, constraints=constraints)
+            device = self._manager.get_device(executable.program, constraints=constraints)
         except DeviceUnavailable:
             return None
         except IpuRuntimeError as error:
             raise ModelLoadError(f"{error}; --backend-config=poplar,sim_num_IPUs=N sets how many there are") from error
+        self.tally.attach(device)
+        return device
 
     def _shared_device(self, executable: Executable, options: RunOptions) -> Device:
         shared = self._least_crowded(executable, options)
@@ -160,5 +162,5 @@ class Fleet:
 
     def _detach_if_unused(self, device: Device) -> None:
         if not any(resident.device is device for resident in self._residents):
-            device.detach()
             self.tally.retire(device)
+            device.detach()

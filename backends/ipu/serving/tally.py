@@ -29,20 +29,30 @@ class Tally:
         """Of a system of `ipus`."""
         self.ipus = ipus
         self._lock = threading.Lock()
+        self._attached: dict[int, Device] = {}
         self._retired: dict[int, DeviceMetrics] = {}
         self._served: dict[int, Served] = {}
         self._faults: dict[tuple[int, str], int] = {}
 
-    def retire(self, device: Device) -> None:
-        """Keeps what `device` counted: it is detached, and the next on its IPUs begins anew."""
+    def attach(self, device: Device) -> None:
+        """Counts what `device` counts from here on."""
         with self._lock:
-            self._retired[device.id] = _sum(self._retired.get(device.id, DeviceMetrics()), device.metrics)
+            self._attached[device.id] = device
 
-    def device(self, device_id: int, attached: Device | None) -> DeviceMetrics:
-        """What all devices with that first IPU counted; `attached` is the present one."""
+    def retire(self, device: Device) -> None:
+        """Keeps what `device` counted: the next one on its IPUs begins anew."""
         with self._lock:
-            retired = self._retired.get(device_id, DeviceMetrics())
-        return _sum(retired, attached.metrics) if attached is not None else retired
+            if self._attached.pop(device.id, None) is not None:
+                self._retired[device.id] = _sum(self._retired.get(device.id, DeviceMetrics()), device.metrics)
+
+    def devices(self) -> Mapping[int, DeviceMetrics]:
+        """What all devices, by first IPU, counted together."""
+        with self._lock:
+            return {
+                number: _sum(self._retired.get(number, DeviceMetrics()), device.metrics if device else DeviceMetrics())
+                for number in sorted({*self._attached, *self._retired})
+                for device in (self._attached.get(number),)
+            }
 
     def count_batch(self, device_id: int, *, queue_wait_s: float, has_failed: bool) -> None:
         """Adds a batch."""
@@ -69,11 +79,6 @@ class Tally:
         """By device id and kind."""
         with self._lock:
             return dict(self._faults)
-
-    def device_ids(self) -> frozenset[int]:
-        """Devices that were ever detached."""
-        with self._lock:
-            return frozenset(self._retired)
 
 
 def _sum(first: DeviceMetrics, second: DeviceMetrics) -> DeviceMetrics:
