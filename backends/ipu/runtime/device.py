@@ -156,17 +156,16 @@ class Device:
             self._resident = None
 
     def detach(self) -> None:
-        """Gives the IPUs back to the system; sessions on it fail from here on."""
+        """Gives the IPUs back to the system, once the call that they are in has ended; sessions on it fail from here on."""
         with self._turns:
             if not self._is_attached:
                 return
             self._is_attached = False
             self._resident = None
             self._turns.notify_all()
-        with self.system.condition:
-            for ipu in self.ipus:
-                ipu.is_attached = False
-            self.system.condition.notify_all()
+            is_idle = self._holder is None
+        if is_idle:
+            self._give_back()
 
     def break_down(self, error: UnknownRuntimeError | RecoverableRuntimeError, *, is_lost: bool = False) -> None:
         """From here on every use raises `error`, until `reset` cures it; a lost device is never cured."""
@@ -232,6 +231,15 @@ class Device:
             with self._turns:
                 self._holder = None
                 self._turns.notify_all()
+                is_detached = not self._is_attached
+            if is_detached:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        with self.system.condition:
+            for ipu in self.ipus:
+                ipu.is_attached = False
+            self.system.condition.notify_all()
 
     def _refuse_if_unusable(self, program: Resident) -> None:
         if self._broken is not None:

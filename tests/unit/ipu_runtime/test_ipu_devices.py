@@ -179,6 +179,23 @@ def test_a_detached_device_runs_nothing(tmp_path: Path) -> None:
         assert "device 0 is detached; executable 'model' cannot run on it" in str(error)
 
 
+def test_ipus_are_given_out_again_only_when_the_call_on_them_has_ended(tmp_path: Path) -> None:
+    manager = DeviceManager(SimulatedSystem(1))
+    path = write_popef(tmp_path / "m.popef", doubling((2,)), batches_per_step=2)
+    device = manager.get_device(Executable(path).program)
+    with Session(path, device=device) as session:
+        queues = session.create_queue_manager(2)
+        session.run_load_programs()
+        session.run_main_programs()
+        told = enqueue(queues, {"x": np.ones(2, np.float32)}, {"y": np.zeros(2, np.float32)})
+        assert told.error() is None  # and the call waits for its second micro-batch
+        device.detach()
+        with pytest.raises(DeviceUnavailable):
+            manager.get_device(1)
+        session.stop()
+        manager.get_device(1).detach()
+
+
 def test_an_unloaded_program_is_loaded_again_when_it_is_used(tmp_path: Path) -> None:
     device = DeviceManager.create_ipu_model_device()
     with Session(write_popef(tmp_path / "m.popef", doubling((2,))), device=device) as session:
