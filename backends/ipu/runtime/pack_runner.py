@@ -154,13 +154,18 @@ class PackRunner(ModelRunner):
 
     def _delivery(self, pack: Pack[PackRequest]) -> Callable[[Future[Outputs]], None]:
         def deliver(batch: Future[Outputs]) -> None:
-            error = batch.exception()
-            if error is not None:
-                fail(pack, error)
+            failure = batch.exception()
+            if failure is not None:
+                fail(pack, failure)
                 return
             results = batch.result()
             for number, placed in enumerate(pack.items):
-                placed.item.future.set_result(placed.item.deliver(self.layout, results, placed.starts, number))
+                try:
+                    outputs = placed.item.deliver(self.layout, results, placed.starts, number)
+                except Exception as error:  # noqa: BLE001 - a caller took his memory back: the others still get their answers
+                    placed.item.future.set_exception(error)
+                else:
+                    placed.item.future.set_result(outputs)
 
         return deliver
 

@@ -113,6 +113,7 @@ def test_calls_of_the_vendors_examples_run(by_row) -> None:
     config.algorithm = PackAlgorithm.first_fit
     config.enable_input_single_row_mode("attention_mask")
     assert config.runner_type is RunnerType.PACK_RUNNER
+    assert PackRunnerConfig(1500, 40, "input_ids", "unpack_info").unpack_info_input_name == "unpack_info"
     queued = []
     with PackRunner(by_row, config) as runner:
         for seed, length in enumerate((3, 5, 8)):
@@ -181,6 +182,19 @@ def test_a_request_that_does_not_fit_is_refused_at_once(runner, change, text) ->
 def test_memory_that_does_not_fit_is_refused(runner, outputs, text) -> None:
     with pytest.raises(ApplicationRuntimeError, match=text):
         runner.execute_async(sequence(3, 0), outputs)
+
+
+def test_memory_that_was_taken_back_costs_nobody_else_his_answer(by_row) -> None:
+    kept = sequence(3, 4)
+    taken = np.zeros(LENGTH, np.float32)
+    with PackRunner(by_row, PackRunnerConfig(timeout_microseconds=LONG)) as runner:
+        lost = runner.execute_async(sequence(2, 0), {"tokens": taken})
+        other = runner.execute_async(kept)
+        taken.flags.writeable = False
+        runner.flush()
+        with pytest.raises(ValueError, match="read-only"):
+            lost.result(PATIENCE_S)
+        assert_answered(other.result(PATIENCE_S), kept)
 
 
 @pytest.mark.parametrize(
