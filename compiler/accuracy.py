@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from rich.table import Table
 
-from compiler.check import compare_models, error_table
+from compiler.check import byte_images, compare_models, error_table
 from compiler.convert.opset import convert_to_internal, opset_of
 from compiler.convert.options import ConversionOptions
 from compiler.output_files import write_text
@@ -101,10 +101,10 @@ def report_drift(
 
 
 def _inputs_to_sample(source: onnx.ModelProto, converted: onnx.ModelProto) -> list[ir.Value] | None:
-    """Inputs of the source's types and the converted model's shapes; None where the two have not the same ones."""
+    """Inputs of the source's types and the converted model's shapes; None where the two do not take the same data."""
     before = {str(value.name): value for value in inputs_of(ir.from_proto(source).graph)}
     after = {str(value.name): value for value in inputs_of(ir.from_proto(converted).graph)}
-    if before.keys() != after.keys():
+    if before.keys() != after.keys() or byte_images(converted):
         return None
     return [ir.Value(name=name, type=value.type, shape=after[name].shape) for name, value in before.items()]
 

@@ -1,6 +1,7 @@
 """`--check`: the converted model and its source on ONNX Runtime, with the same random data, and how far they are apart."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from onnx import helper
 
 from compiler.custom_libraries import register_libraries
 from compiler.errors import CompileError
+from compiler.passes.layout import marks
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class OutputError:
 def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0) -> list[OutputError]:
     """Runs both with the same data: standard normal floats, integers from 0 to 1 (valid as indices and masks), random booleans.
 
+    Images that the converted model takes as bytes are random pixels; the source gets them normalised, as the device does it.
+
     Args:
         source: Before conversion; its variable dimensions get the sizes of `converted`.
         converted: After it; of static shapes.
@@ -56,7 +60,8 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
         raise CompileError(
             f"check: the conversion changed the inputs ({', '.join(strange)}), so that the same data does not fit both models"
         )
-    expected = _run(before, {each.name: feeds[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source")
+    given = {**feeds, **_normalised(feeds, byte_images(converted))}
+    expected = _run(before, {each.name: given[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source")
     actual = _run(after, feeds, "converted")
     common = [name for name in actual if name in expected]
     if not common:
@@ -100,10 +105,28 @@ def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray
     return float(np.dot(wanted, got)) / length if length else 0.0
 
 
+def byte_images(converted: onnx.ModelProto) -> Mapping[str, Mapping[str, Any]]:
+    """The images that `eight_bits_io` made bytes, by input name: mean, std and axis of the colours."""
+    noted = {each.key: each.value for each in converted.metadata_props}
+    images: dict[str, dict[str, Any]] = json.loads(noted.get(marks.EIGHT_BITS_IO, "{}"))
+    return images
+
+
+def _normalised(feeds: Mapping[str, NDArray[Any]], images: Mapping[str, Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    made = {}
+    for name, image in images.items():
+        shape = [1] * feeds[name].ndim
+        shape[image["axis"]] = -1
+        mean, std = (np.asarray(image[key], np.float32).reshape(shape) for key in ("mean", "std"))
+        made[name] = (feeds[name].astype(np.float32) / 255 - mean) / std
+    return made
+
+
 def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Data for every input of a model of static shapes, by name."""
     generator = np.random.default_rng(seed)
     given = {each.name for each in model.graph.initializer}
+    images = byte_images(model)
     feeds: dict[str, NDArray[Any]] = {}
     for value in model.graph.input:
         if value.name in given:
@@ -112,7 +135,11 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any
         shape = [size.dim_value for size in kind.shape.dim]
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         whole = dtype.kind in "iub"
-        data = generator.integers(0, 2, shape) if whole else generator.standard_normal(shape, dtype=np.float32)
+        data = (
+            generator.integers(0, 256 if value.name in images else 2, shape)
+            if whole
+            else generator.standard_normal(shape, dtype=np.float32)
+        )
         feeds[value.name] = np.asarray(data).astype(dtype)
     return feeds
 

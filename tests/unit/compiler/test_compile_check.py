@@ -8,6 +8,7 @@ import pytest
 import compiler.targets
 from compiler.check import compare_models, output_error, random_feeds
 from compiler.errors import CompileError, OptionError
+from compiler.passes import get_pass
 from compiler.progress import Progress
 from compiler.targets import find_target, target_names
 from tests.fakes.fake_target import FakeEntryPoint, FakeTarget
@@ -33,6 +34,14 @@ def test_models_are_compared_over_changed_types() -> None:
     (found,) = compare_models(source, converted)
     assert found.shape == (3, 2)
     assert 0 < found.max_error < 0.01
+
+
+def test_pixels_are_compared_with_what_they_mean() -> None:
+    source = parse("g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = Relu(x) }")
+    converted = get_pass("eight_bits_io")(source)
+    assert random_feeds(converted)["x"].max() > 200
+    (found,) = compare_models(source, converted)
+    assert found.max_relative_error < 1e-5
 
 
 def test_data_is_the_same_for_the_same_seed() -> None:
