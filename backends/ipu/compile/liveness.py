@@ -15,7 +15,7 @@ from backends.ipu.compile.tile_map import TileBytes, TileSpan
 
 @dataclass(slots=True)
 class Storage:
-    """A region: its place, and the first and last point at which it lives."""
+    """A region: what people call it, its place, and the first and last point at which it lives."""
 
     name: str
     span: TileSpan
@@ -83,7 +83,7 @@ def peak(storages: Sequence[Storage], temporaries: Sequence[Temporary], resident
         now[: temporary.tiles] -= temporary.tile_bytes
     tiles = len(resident)
     alive = (each for each in storages if min(each.first, points - 1) <= at <= each.last)
-    holders = [(f"tensor '{each.name}'", each.span.on_tile(tile, tiles)) for each in alive]
+    holders = [(each.name, each.span.on_tile(tile, tiles)) for each in alive]
     if temporaries:
         holders.append((f"temporary data of {temporaries[at].owner}", temporary_bytes))
     return Peak(tile, live_bytes, temporary_bytes, tuple(sorted(holders, key=lambda item: -item[1])), most)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from backends.ipu.compile.constants import CostConstants
 from backends.ipu.compile.cost_model import NodeCost
 from backends.ipu.compile.liveness import Peak, Storage, Temporary, peak
-from backends.ipu.compile.shape_facts import TensorFacts
+from backends.ipu.compile.shape_facts import TensorFacts, node_label
 from backends.ipu.compile.tile_map import TileBytes, TileMap, TileSpan
 from backends.ipu.program import MemoryAccount, StepKind
 
@@ -54,11 +54,11 @@ class Residency:
 
     def hold(self, value: ir.Value, facts: TensorFacts, *, waiting: int = 0) -> None:
         """Gives `value` a region of its own, from now on; and one for the whole run to each of `waiting` micro-batches behind this one."""
-        storage = Storage(value.name or "", self._map.place(facts.byte_count), self.point, self.point)
+        storage = Storage(_described(value), self._map.place(facts.byte_count), self.point, self.point)
         self._storages.append(storage)
         self._held[value] = storage
         if waiting:
-            name = f"{value.name} of {waiting} waiting micro-batch(es)"
+            name = f"{_described(value)}, of {waiting} waiting micro-batch(es)"
             self._storages.append(Storage(name, self._map.place(waiting * facts.byte_count), 0, sys.maxsize))
 
     def share(self, value: ir.Value, source: ir.Value) -> None:
@@ -120,7 +120,7 @@ class Residency:
     def holders(self) -> list[tuple[str, int]]:
         """What takes memory on the fullest tile at the fullest moment, with its bytes there, most first."""
         fullest = self._fullest()
-        weights = [(f"weight '{value.name}'", span.on_tile(fullest.tile, self._tiles)) for value, span in self._weights.items()]
+        weights = [(_described(value), span.on_tile(fullest.tile, self._tiles)) for value, span in self._weights.items()]
         code = int(self._control_code()[fullest.tile] + self._exchange_code()[fullest.tile]) + self._fixed_code_bytes
         found = [*fullest.holders, *weights, ("code", code)]
         return sorted((each for each in found if each[1]), key=lambda item: -item[1])
@@ -153,3 +153,13 @@ class Residency:
 
     def _io_tile_bytes(self) -> int:
         return math.ceil(self._io_bytes / (self._io_tiles or self._tiles))
+
+
+def _described(value: ir.Value) -> str:
+    """A tensor by its name and the node it belongs to: its maker, or for a weight the first reader."""
+    maker = value.producer()
+    if maker is not None:
+        return f"tensor '{value.name}' of node '{node_label(maker)}' ({maker.op_type})"
+    reader = next((use.node for use in value.uses()), None)
+    kind = "input" if value.const_value is None else "weight"
+    return f"{kind} '{value.name}'" + (f" of node '{node_label(reader)}' ({reader.op_type})" if reader is not None else "")

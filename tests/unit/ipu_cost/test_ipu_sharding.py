@@ -158,3 +158,8 @@ def test_replicas_and_shards_multiply_into_the_devices_needed(tmp_path: Path) ->
 def test_the_source_of_a_sharded_model_keeps_its_marks() -> None:
     notes = {node.name: node.metadata_props for node in typed_graph(as_source(three_parts()).model).graph}
     assert notes["five"]["__ipu_number"] == "2"
+
+
+def test_a_pipeline_of_one_stage_is_said_to_be_none(caplog: pytest.LogCaptureFixture) -> None:
+    compile_model(parse(THREE_PARTS, {"w": WEIGHT}), options=CompilerOptions(enable_pipelining=True))
+    assert "enable_pipelining has no effect: all nodes are in one stage" in caplog.text

@@ -91,6 +91,8 @@ def test_lanes_are_named_by_what_works_side_by_side() -> None:
 
 def test_the_holders_explain_the_fullest_tile() -> None:
     (memory,) = report_of().memory
+    form = r"code|((tensor|input|weight) '\w+' of|temporary data of) node '\w+' \(\w+\)"
+    assert [what for what, _ in memory.holders if not re.fullmatch(form, what)] == []
     assert memory.fullest_bytes == sum(memory.account.by_category.values()) == sum(size for _, size in memory.holders)
 
 

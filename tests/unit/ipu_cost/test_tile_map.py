@@ -42,7 +42,7 @@ def test_the_fullest_moment_counts_what_lives_then_and_what_runs_then() -> None:
         np.full(TILES, 1000, np.int64),
     )
     assert (found.live_bytes, found.temporary_bytes) == (160, 10)
-    assert found.holders == (("tensor 'early'", 100), ("tensor 'late'", 60), ("temporary data of b", 10))
+    assert found.holders == (("early", 100), ("late", 60), ("temporary data of b", 10))
     assert found.most.tolist() == [1170] * TILES
 
 
