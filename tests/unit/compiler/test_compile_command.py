@@ -4,10 +4,8 @@ import json
 import logging
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from compiler.cli_arguments import completion_script
 from compiler.errors import CompileError, Unsupported, UnsupportedOperators
@@ -121,62 +119,6 @@ def test_an_invalid_graph_is_refused_with_what_the_checker_found(stoker_compile,
     assert "nowhere" in ran.err
 
 
-def test_operators_that_onnx_does_not_know_are_listed_all_at_once(stoker_compile, folder: Path) -> None:
-    nodes = [
-        helper.make_node("Reluu", ["x"], ["a"], name="first"),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Foo", ["b"], ["y"], name="last"),
-    ]
-    onnx.save(model_of(nodes, [tensor("x", [2, 3])], [tensor("y", [2, 3])], {}, opset=13), folder / "unknown.onnx")
-    ran = stoker_compile("-i", "unknown.onnx")
-    assert ran.code == 1
-    assert ran.err.splitlines()[-3:] == [
-        "stoker compile: error: the model is no valid ONNX model: 2 node(s) are of operators that its opset does not have:",
-        "  Reluu (node 'first'): opset 13 has no such operator",
-        "  Foo (node 'last'): opset 13 has no such operator",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "reason"),
-    [
-        (("--pack_args", "foo=1"), 1, "pass 'packed_transformer': there is no setting 'foo'; it takes max_valid_num"),
-        (("--fp8_params", "F143,F143,1"), 2, "fp8_params: 'F143,F143,1'; expected input format, weight format"),
-        (("--fp8_params", "F143,F144,1,1"), 2, "F144"),
-        (("--checkpoints", "nosuch"), 1, "no node of the main graph makes 'nosuch'"),
-        (("--remove_outputs", "nosuch"), 1, "there is no output 'nosuch'; the outputs are y"),
-        (("--serialize_matmul", "nosuch=2"), 1, "there is no MatMul node named 'nosuch'|has no MatMul node named 'nosuch'"),
-        (("--custom_library_so_paths", "no.so"), 2, "custom_library_so_paths: there is no file no.so"),
-        (("--custom_pass_config", "no.py"), 1, "no.py: there is no such file of custom passes"),
-        (("--convert_version", "3"), 2, "convert_version 3: expected 7 to"),
-        (("--output_dir", "model.onnx/inside"), 1, "cannot make folder model.onnx/inside"),
-    ],
-)
-def test_each_failure_is_one_line_without_a_traceback(stoker_compile, words: tuple[str, ...], code: int, reason: str) -> None:
-    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--disable_compilation_progress_bar", *words)
-    assert ran.code == code
-    assert ran.err.startswith("stoker compile: error: ")
-    assert len(ran.err.splitlines()) == 1
-    assert any(each in ran.err for each in reason.split("|"))
-
-
-def test_a_custom_pass_that_fails_is_named(stoker_compile, folder: Path) -> None:
-    (folder / "mine.py").write_text(
-        "from compiler.passes import Pass, register\n\n"
-        "@register('breaks')\nclass Breaks(Pass):\n    'Fails.'\n    def run(self, model):\n        raise ValueError('inside')\n"
-    )
-    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--custom_pass_config", "mine.py", "--passes", "breaks")
-    assert (ran.code, ran.err.splitlines()[-1]) == (1, "stoker compile: error: pass 'breaks' failed: ValueError: inside")
-
-
-def test_a_skip_list_that_names_nothing_says_so(stoker_compile) -> None:
-    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--precision", "fp16", "--fp16_skip_op_types", "MatMul,Sofmax")
-    assert ran.code == 0
-    assert [line for line in ran.err.splitlines() if line.startswith("WARNING")] == [
-        "WARNING fp16_skip_op_types has 'Sofmax': the model has no such operator"
-    ]
-
-
 def test_running_prints_what_scripts_look_for(stoker_compile, folder: Path) -> None:
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=1,3", "--run")
     assert ran.code == 0
@@ -197,46 +139,6 @@ def test_checking_prints_the_error_figures(stoker_compile) -> None:
     name, _, worst, *_ = [cell.strip() for cell in row.strip("│ ").split("│")]
     assert name == "y"
     assert float(worst) < 1e-6
-
-
-def test_each_layers_distance_is_printed_and_logged(stoker_compile, folder: Path) -> None:
-    ran = stoker_compile(
-        "-i", "model.onnx", "--input_shape", "x=4,3", "--precision", "fp8", "--precision_compare", "--output_dir", "deep/er"
-    )
-    assert ran.code == 0
-    row = next(line for line in ran.out.splitlines() if "MatMul" in line)
-    _, op_type, tensor, computed, distance = [cell.strip() for cell in row.strip("│ ").split("│")]
-    assert (op_type, tensor) == ("MatMul", "product")
-    assert computed.startswith("fp8 F143 x 2^-1")
-    assert 0 < float(distance) < 0.1
-    assert "product" in (folder / "deep" / "er" / "precision_compare.log").read_text()
-    assert "node " in (folder / "deep" / "er" / "quantize.log").read_text()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
-def test_drift_is_reported_over_samples_that_were_given(stoker_compile, folder: Path, precision: str) -> None:
-    np.savez(folder / "samples.npz", x=np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32))
-    words = ("--precision", precision, "--data_preprocess", "samples.npz", "--output_dir", "out")
-    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", *words)
-    assert ran.code == 0
-    assert f"accuracy drift of model.onnx: converted ({precision}) against source" in ran.out
-    (drift,) = json.loads((folder / "out" / "accuracy_drift.json").read_text())["outputs"]
-    assert drift["output"] == "y"
-    assert (drift["max_abs"] == 0) == (precision == "fp32")
-
-
-def test_samples_that_fit_no_input_are_refused(stoker_compile, folder: Path) -> None:
-    np.savez(folder / "samples.npz", z=np.zeros((4, 3), np.float32))
-    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.npz")
-    assert (ran.code, ran.err.splitlines()[-1]) == (2, "stoker compile: error: calibration data has nothing for input(s) x")
-
-
-def test_an_unpickled_program_does_not_run(stoker_compile, folder: Path) -> None:
-    (folder / "samples.pickle").write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
-    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.pickle")
-    assert ran.code == 2
-    assert "only numpy arrays are read" in ran.err
-    assert not (folder / "ran").exists()
 
 
 def test_options_of_the_compiler_reach_the_target(stoker_compile, target: FakeTarget) -> None:

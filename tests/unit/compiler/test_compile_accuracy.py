@@ -1,0 +1,47 @@
+"""What `stoker compile` says of accuracy: each layer's distance, the outputs' drift; and what it reads samples from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+def test_each_layers_distance_is_printed_and_logged(stoker_compile, folder: Path) -> None:
+    ran = stoker_compile(
+        "-i", "model.onnx", "--input_shape", "x=4,3", "--precision", "fp8", "--precision_compare", "--output_dir", "deep/er"
+    )
+    assert ran.code == 0
+    row = next(line for line in ran.out.splitlines() if "MatMul" in line)
+    _, op_type, tensor, computed, distance = [cell.strip() for cell in row.strip("│ ").split("│")]
+    assert (op_type, tensor) == ("MatMul", "product")
+    assert computed.startswith("fp8 F143 x 2^-1")
+    assert 0 < float(distance) < 0.1
+    assert "product" in (folder / "deep" / "er" / "precision_compare.log").read_text()
+    assert "node " in (folder / "deep" / "er" / "quantize.log").read_text()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
+def test_drift_is_reported_over_samples_that_were_given(stoker_compile, folder: Path, precision: str) -> None:
+    np.savez(folder / "samples.npz", x=np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32))
+    words = ("--precision", precision, "--data_preprocess", "samples.npz", "--output_dir", "out")
+    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", *words)
+    assert ran.code == 0
+    assert f"accuracy drift of model.onnx: converted ({precision}) against source" in ran.out
+    (drift,) = json.loads((folder / "out" / "accuracy_drift.json").read_text())["outputs"]
+    assert drift["output"] == "y"
+    assert (drift["max_abs"] == 0) == (precision == "fp32")
+
+
+def test_samples_that_fit_no_input_are_refused(stoker_compile, folder: Path) -> None:
+    np.savez(folder / "samples.npz", z=np.zeros((4, 3), np.float32))
+    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.npz")
+    assert (ran.code, ran.err.splitlines()[-1]) == (2, "stoker compile: error: calibration data has nothing for input(s) x")
+
+
+def test_an_unpickled_program_does_not_run(stoker_compile, folder: Path) -> None:
+    (folder / "samples.pickle").write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
+    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.pickle")
+    assert ran.code == 2
+    assert "only numpy arrays are read" in ran.err
+    assert not (folder / "ran").exists()
