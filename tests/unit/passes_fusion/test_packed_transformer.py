@@ -149,6 +149,38 @@ def test_the_first_token_is_found_however_it_is_chosen(form, segment) -> None:
     assert note_of(packed)["sequence_outputs"] == ["pooled", "wide"]
 
 
+BY_TOKEN = {
+    "rows and tokens as one dimension": (
+        "a = Reshape(h, flat) b = Gemm(a, w_pool, b_pool) c = Reshape(b, back) wide = ReduceSum<keepdims=0>(c, last)"
+    ),
+    "pieces joined again": "a, b = Split<axis=-1, num_outputs=2>(h) c = Concat<axis=-1>(b, a) wide = ReduceMax<keepdims=0>(c, last)",
+    "the best of each token": "a = ArgMax<axis=-1, keepdims=0>(h) wide = Cast<to=1>(a)",
+    "softmax of each token": "a = Softmax<axis=-1>(h) b = Slice(a, start, stop, last) wide = Squeeze(b, last)",
+    "a one-hot vector for each token": (
+        "i = Cast<to=7>(token_type_ids) a = OneHot(i, depth, values) b = MatMul(a, kind_table) wide = ReduceSum<keepdims=0>(b, last)"
+    ),
+    "another order": "a = Transpose<perm=[2,1,0]>(h) b = Mul(a, tilt) c = Transpose(b) wide = ReduceSum<keepdims=0>(c, last)",
+}
+
+
+@pytest.mark.parametrize("segment", [None, 5])
+@pytest.mark.parametrize("form", BY_TOKEN)
+def test_what_is_done_to_each_token_stays(form, segment) -> None:
+    constants = {
+        "flat": np.array([-1, 8]),
+        "back": np.array([ROWS, LENGTH, 8]),
+        "start": np.array([2]),
+        "stop": np.array([3]),
+        "depth": np.array(2),
+        "values": np.array([0, 1], np.float32),
+        "tilt": np.linspace(1, 2, LENGTH, dtype=np.float32).reshape(1, LENGTH, 1),
+    }
+    model = small_bert(ROWS, LENGTH, extra=BY_TOKEN[form], outputs=("tokens", "wide"), constants=constants)
+    model.graph.output[1].CopyFrom(tensor("wide", (ROWS, LENGTH)))
+    packed = assert_packed(model, segment_max_size=segment)
+    assert note_of(packed)["token_outputs"] == ["tokens", "wide"]
+
+
 @pytest.mark.parametrize(("places", "segment"), [(WHOLE, None), (SPLIT, 6)])
 def test_positions_counted_by_the_model_itself_begin_anew_with_each_sequence(places, segment) -> None:
     mask = """m0 = Unsqueeze(attention_mask, middle) m1 = Cast<to=1>(m0) m2 = Sub(one, m1) mask = Mul(m2, lowest)
