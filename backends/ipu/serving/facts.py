@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from backends.api.agreement import disagreements
 from backends.api.candidate import Candidate, Misfit, parameter_path
@@ -9,7 +10,9 @@ from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts
 from backends.ipu.popef.errors import PackageHashMismatch, PopefError
+from backends.ipu.popef.model import ModelBuilder
 from backends.ipu.popef.package_hash import check_package_hash
+from backends.ipu.popef.reader import Reader
 from backends.ipu.runtime import Executable, IpuRuntimeError
 from backends.ipu.serving.name_map import read_name_map
 from backends.ipu.serving.parameters import ModelParameters
@@ -63,7 +66,7 @@ def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:
     """
     path = files.path(model_filename)
     try:
-        executable = Executable(path, check_package_hash=False)
+        executable = _executable(path)
     except PopefError as error:
         place = ", ".join(part for part in (error.blob, "" if error.offset is None else f"offset {error.offset}") if part)
         raise ModelLoadError(f"'{model_filename}' is no readable PopEF file: {place + ': ' if place else ''}{error.reason}") from error
@@ -81,6 +84,14 @@ def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:
         executable=executable,
         graphs=graphs,
     )
+
+
+def _executable(path: Path) -> Executable:
+    reader = Reader()
+    reader.parse_file(path)
+    for blob in reader.blobs():
+        blob.verify()  # also what nothing reads: a damaged file is replaced, not served
+    return Executable(ModelBuilder(reader).create_model(), check_package_hash=False)
 
 
 def _notes(executable: Executable, graphs: tuple[ServedGraph, ...]) -> Iterator[str]:

@@ -154,8 +154,8 @@ def test_a_sub_graph_of_a_plain_executable_is_its_only_one(bench: Bench) -> None
 
 
 def test_a_corrupt_file_is_refused_by_blob_and_offset_and_without_a_path(bench: Bench) -> None:
-    whole = popef(doubling((2, 2)))
-    for at in (20, 200, len(whole) // 2, len(whole) - 5):
+    whole = popef(doubling((2, 2)), opaques={"note": b"read by nobody" * 10})
+    for at in (20, 200, len(whole) // 2, whole.index(b"by nobody"), len(whole) - 5):
         broken = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
         with pytest.raises(ModelLoadError, match=r"'executable\.popef'.*offset \d+") as caught:
             bench.load(broken, TWO_ROWS)
