@@ -155,6 +155,7 @@ class _PackingInputs:
         self._first = graph[0]
         self._positions = next((value for value in group if "position" in (value.name or "")), None)
         self._unpack: ir.Value | None = None
+        self._made: set[ir.Value] = set()
         self.mask_name = ""
         self.numbers = self._numbered(_mask_of(group, tokens))
 
@@ -183,10 +184,14 @@ class _PackingInputs:
     def finish(self) -> None:
         """Takes out what nobody came to read."""
         self._editor.remove_dead(self.numbers.producer())
+        if self.numbers in self._made and not self.numbers.uses():
+            self._graph.inputs.remove(self.numbers)
+            self.mask_name = ""
 
     def _input(self, name: str, shape: Sequence[int]) -> ir.Value:
         value = ir.Value(name=self._editor.fresh_name(name), type=ir.TensorType(ir.DataType.INT32), shape=ir.Shape(shape))
         self._graph.inputs.append(value)
+        self._made.add(value)
         return value
 
     def _numbered(self, mask: ir.Value | None) -> ir.Value:

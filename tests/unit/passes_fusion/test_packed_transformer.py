@@ -283,6 +283,12 @@ def test_outputs_that_are_neither_by_token_nor_by_sequence_are_refused() -> None
         PackedTransformer()(model)
 
 
+def test_a_model_without_attention_gets_no_mask() -> None:
+    packed = PackedTransformer(max_valid_num=3)(parse("g (float[2,4,3] x) => (float[2,4,3] y) { y = Relu(x) }"))
+    assert [each.name for each in packed.graph.input] == ["x"]
+    assert note_of(packed)["mask_input"] == ""
+
+
 def test_models_without_rows_and_models_packed_already_are_refused() -> None:
     with pytest.raises(PassError, match=r"an input \[rows, row length\] of fixed sizes is needed"):
         PackedTransformer()(parse("g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }"))
