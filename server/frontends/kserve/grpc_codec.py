@@ -27,6 +27,7 @@ from server.frontends.kserve.string_elements import declared_count
 from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_pieces, array_to_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
+from server.frontends.wire_walk import encoded_varint
 from server.pb import grpc_service_pb2 as pb
 
 _CONTENTS = {
@@ -213,7 +214,7 @@ def encode_serialised(response: InferResponse, classifications: Mapping[str, int
     parts: list[bytes] = []
     for array, datatype in _outputs(message, response, classifications, labels):
         pieces = array_pieces(array, datatype)
-        parts += (_varint(_RAW_OUTPUT_TAG) + _varint(sum(map(len, pieces))), *pieces)
+        parts += (encoded_varint(_RAW_OUTPUT_TAG) + encoded_varint(sum(map(len, pieces))), *pieces)
     return b"".join((message.SerializeToString(), *parts))
 
 
@@ -234,15 +235,6 @@ def _outputs(
         message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
         held.append((array, datatype))
     return held
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, contents: pb.InferTensorContents) -> Array:

@@ -5,33 +5,22 @@ field by field, hopping over their contents: the counts are held to the limits, 
 which are most of a large request, are cut out on the way and never copied; only what is left is parsed.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
-
-import numpy as np
 
 from backends.api.errors import InvalidRequest, TooLarge
 from server.frontends.limits import Limits
+from server.frontends.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, LENGTH, VARINT, VARINT_BYTES, WireWalk
 
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 # Tags: a field's number and how it is written. A field written otherwise is an unknown one to the parser.
-_PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | _LENGTH for number in (4, 5, 6, 7))
-_TENSOR_SHAPE = (3 << 3 | _VARINT, 3 << 3 | _LENGTH)
-_TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | _LENGTH for number in (4, 5))
-_OUTPUT_PARAMETERS = 2 << 3 | _LENGTH
-_BYTES_CONTENTS = 8 << 3 | _LENGTH
+_PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | LENGTH for number in (4, 5, 6, 7))
+_TENSOR_SHAPE = (3 << 3 | VARINT, 3 << 3 | LENGTH)
+_TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | LENGTH for number in (4, 5))
+_OUTPUT_PARAMETERS = 2 << 3 | LENGTH
+_BYTES_CONTENTS = 8 << 3 | LENGTH
 #: Of typed contents, by field: bytes of an element in memory where the wire holds varints, which may be as short as one byte.
 _VARINT_ITEM_BYTES = {2: 4, 3: 8, 4: 4, 5: 8}
-#: What one message, map entry or string in a repeated field takes, roundly; arrays double as they grow, and leave the old one behind.
-_FIELD_BYTES, _STRING_BYTES, _GROWTH = 128, 16, 2
-#: No entry of a packed shape is longer.
-_VARINT_BYTES = 10
-#: All fields that are looked at in one message; the limits on tensors and parameters allow less than that in any sane mix.
-_MOST_FIELDS = 65_536
-#: Typed contents of more fields than that are priced by their length alone.
-_CONTENTS_FIELDS = 4096
 
 
 class InferWire(NamedTuple):
@@ -72,13 +61,12 @@ def check_control_request(data: bytes, limits: Limits) -> None:
             raise InvalidRequest(f"request has {count} parameters, more than the {limits.parameter_count} allowed")
 
 
-class _Walk:
+class _Walk(WireWalk):
     """One pass over one message."""
 
     def __init__(self, data: bytes, limits: Limits) -> None:
-        self._data = data
+        super().__init__(data)
         self._limits = limits
-        self._left = _MOST_FIELDS
 
     def infer_request(self) -> InferWire:
         limits, data, view = self._limits, self._data, memoryview(self._data)
@@ -102,7 +90,7 @@ class _Walk:
             elif tag == _PARAMETERS:
                 parameters += 1
                 _bound(parameters, limits.parameter_count, "parameters")
-            cost += _FIELD_BYTES
+            cost += FIELD_BYTES
         kept.append(view[kept_from:])
         rest = b"".join(kept) if raws else data
         cost += len(rest)
@@ -112,46 +100,6 @@ class _Walk:
             )
         return InferWire(rest, raws, cost)
 
-    def fields(self, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-        """(tag, where it begins, where its value begins, where it ends) of each field from `at` to `stop`."""
-        while at < stop:
-            self._left -= 1
-            if self._left < 0:
-                raise TooLarge(f"the message has more than {_MOST_FIELDS} fields")
-            field = self._field(at, stop)
-            yield field
-            at = field[3]
-
-    def _field(self, begin: int, stop: int) -> tuple[int, int, int, int]:
-        tag, at = self._varint(begin, stop)
-        kind = tag & 7
-        value = at
-        if kind == _LENGTH:
-            length, value = self._varint(at, stop)
-            end = value + length
-        elif kind == _VARINT:
-            _, end = self._varint(at, stop)
-        elif kind == _FIXED64:
-            end = at + 8
-        elif kind == _FIXED32:
-            end = at + 4
-        else:
-            raise _invalid()
-        if end > stop:
-            raise _invalid()
-        return tag, begin, value, end
-
-    def _varint(self, at: int, stop: int) -> tuple[int, int]:
-        data = self._data
-        value = shift = 0
-        for byte in data[at : min(stop, at + _VARINT_BYTES)]:
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, at
-            shift += 7
-        raise _invalid()
-
     def _tensor(self, at: int, stop: int) -> int:
         """What a tensor's fields take beside their bytes."""
         limits = self._limits
@@ -160,14 +108,14 @@ class _Walk:
             if tag in _TENSOR_SHAPE:
                 # One entry, or a packed run of them.
                 dims += 1
-                if dims > limits.dims_count or end - value > limits.dims_count * _VARINT_BYTES:
+                if dims > limits.dims_count or end - value > limits.dims_count * VARINT_BYTES:
                     raise InvalidRequest(f"an input has more than the {limits.dims_count} dimensions allowed")
             elif tag == _TENSOR_PARAMETERS:
                 parameters += 1
                 _bound(parameters, limits.parameter_count, "parameters of one input")
             elif tag == _TENSOR_CONTENTS:
                 cost += self._contents(value, end)
-            cost += _FIELD_BYTES
+            cost += FIELD_BYTES
         return cost
 
     def _output(self, at: int, stop: int) -> int:
@@ -177,30 +125,22 @@ class _Walk:
             if tag == _OUTPUT_PARAMETERS:
                 parameters += 1
                 _bound(parameters, self._limits.parameter_count, "parameters of one output")
-            cost += _FIELD_BYTES
+            cost += FIELD_BYTES
         return cost
 
     def _contents(self, at: int, stop: int) -> int:
         """What typed contents take beside their bytes."""
         cost = 0
-        for _ in range(_CONTENTS_FIELDS):
+        for _ in range(CONTENTS_FIELDS):
             if at == stop:
                 return cost
-            tag, _, value, end = self._field(at, stop)
-            if tag == _BYTES_CONTENTS:
-                cost += _STRING_BYTES * _GROWTH
-            elif tag >> 3 in _VARINT_ITEM_BYTES:
-                last_bytes = np.frombuffer(self._data, np.uint8, end - value, value) < 0x80
-                cost += int(np.count_nonzero(last_bytes)) * _VARINT_ITEM_BYTES[tag >> 3] * _GROWTH
+            tag, _, value, end = self.field(at, stop)
+            cost += self.values_cost(tag, value, end, _BYTES_CONTENTS, _VARINT_ITEM_BYTES)
             at = end
-        # Many short strings, or numbers sent one by one: no field takes less than two bytes.
-        return cost + (stop - at) // 2 * _STRING_BYTES * _GROWTH
+        # Many short strings, or numbers sent one by one.
+        return cost + self.rest_cost(at, stop)
 
 
 def _bound(count: int, most: int, what: str) -> None:
     if count > most:
         raise InvalidRequest(f"request has more than the {most} {what} allowed")
-
-
-def _invalid() -> InvalidRequest:
-    return InvalidRequest("the request is not a valid protobuf message")
