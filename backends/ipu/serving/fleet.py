@@ -115,7 +115,8 @@ class Fleet:
             runner = ModelRunner(executable, runtime_config(), device=device)
         except (IpuRuntimeError, PopefError, ValueError) as error:
             self._detach_if_unused(device)
-            raise ModelLoadError(f"executable '{executable.name}' cannot be loaded to simulated IPU {device.id}: {error}") from error
+            reason = error.reason if isinstance(error, PopefError) else error
+            raise ModelLoadError(f"executable '{executable.name}' cannot be loaded to simulated IPU {device.id}: {reason}") from error
         resident = Resident(runner, digest=digest, options=options, device=device, tally=self.tally, clock=self._clock)
         self._residents = (*self._residents, resident)
         return resident

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed, ServingError, Unavailable
+from backends.ipu.popef.errors import PopefError
 from backends.ipu.runtime import (
     ApplicationRuntimeError,
     Device,
@@ -108,6 +109,8 @@ class Resident:
             has_failed = False
         except IpuRuntimeError as error:
             raise self._failure(error) from error
+        except PopefError as error:  # while the executable was loaded again; its text would show a path of this host
+            raise BackendFailed(f"the executable cannot be loaded again: {error.blob or 'its file'}: {error.reason}") from error
         finally:
             end_ns = self._clock.now_ns()
             with self._lock:
