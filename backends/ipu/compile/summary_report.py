@@ -193,7 +193,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
 def _checked(source: SourceModel, hardware: IpuHardware) -> ir.Model:
     model = typed_graph(source.model, tuple(source.outputs))
     check_streams(model)
-    check_supported(model, hardware)
+    check_supported(model, hardware, has_custom_libraries=bool(source.custom_libraries))
     check_output_shapes(model)
     return model
 
