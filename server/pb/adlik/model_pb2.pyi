@@ -113,7 +113,7 @@ class VersionPolicyProto(_message.Message):
         VERSIONS_FIELD_NUMBER: _ClassVar[int]
         versions: _containers.RepeatedScalarFieldContainer[int]
         def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
-    class None(_message.Message):
+    class None_(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
     LATEST_FIELD_NUMBER: _ClassVar[int]
@@ -123,8 +123,8 @@ class VersionPolicyProto(_message.Message):
     latest: VersionPolicyProto.Latest
     all: VersionPolicyProto.All
     specific: VersionPolicyProto.Specific
-    none: getattr(VersionPolicyProto, 'None')
-    def __init__(self, latest: _Optional[_Union[VersionPolicyProto.Latest, _Mapping]] = ..., all: _Optional[_Union[VersionPolicyProto.All, _Mapping]] = ..., specific: _Optional[_Union[VersionPolicyProto.Specific, _Mapping]] = ..., none: _Optional[_Union[getattr(VersionPolicyProto, 'None'), _Mapping]] = ...) -> None: ...
+    none: VersionPolicyProto.None_
+    def __init__(self, latest: _Optional[_Union[VersionPolicyProto.Latest, _Mapping]] = ..., all: _Optional[_Union[VersionPolicyProto.All, _Mapping]] = ..., specific: _Optional[_Union[VersionPolicyProto.Specific, _Mapping]] = ..., none: _Optional[_Union[VersionPolicyProto.None_, _Mapping]] = ...) -> None: ...
 
 class ModelConfigProto(_message.Message):
     __slots__ = ("name", "platform", "platform_version", "version_policy", "max_batch_size", "input", "output", "instance_group", "dynamic_batching", "algorithm")
