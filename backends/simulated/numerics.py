@@ -74,16 +74,20 @@ class GraphRunner:
         inputs, outputs: By name, in the graph's order.
     """
 
-    def __init__(self, onnx_bytes: bytes, threads: int = 1, *, custom_op_libraries: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, onnx_bytes: bytes, threads: int = 1, *, custom_op_libraries: Sequence[Path] = (), weights: Mapping[str, Array] | None = None
+    ) -> None:
         """Prepares the graph.
 
         Args:
             onnx_bytes: The serialised ModelProto.
             threads: Threads an operator may use.
             custom_op_libraries: Shared libraries with custom operators for ONNX Runtime. They run native code in this process.
+            weights: Values of the initialisers that the graph names as external data; each must be one of its initialisers. They are
+                shared, not copied: several graphs may have the same, and nobody may write to them.
 
         Raises:
-            NumericsError: the graph or a library cannot be used.
+            NumericsError: the graph, a library or a weight cannot be used.
         """
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -93,9 +97,13 @@ class GraphRunner:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         # Spinning threads would take cores from the other simulated devices of this host.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # The session refers to these arrays' memory; they live as long as it does.
+        self._weights = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in (weights or {}).items()}
         try:
             for library in custom_op_libraries:
                 options.register_custom_ops_library(str(library))
+            if self._weights:
+                options.add_external_initializers(list(self._weights), list(self._weights.values()))
             # Without the fallback, which prints to stdout and tries the same provider once more.
             self._session = ort.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         except Exception as error:  # onnxruntime's errors share no class of their own
