@@ -1,6 +1,8 @@
 """Which executable is on which simulated IPU, and what that costs."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,10 +132,12 @@ def test_a_failed_load_leaves_its_ipu_free(bench_with: Callable[..., Bench]) -> 
     assert bench.figure("stoker_ipu_executables") == 1
 
 
-def test_every_figure_says_it_is_simulated(bench: Bench) -> None:
+def test_every_figure_says_it_is_simulated_and_is_explained(bench: Bench) -> None:
     answer(bench.load(popef(doubling((2, 2))), TWO_ROWS), ONES)
     figures = list(bench.backend.figures())
     assert all(figure.labels["simulated"] == "true" for figure in figures)
     assert all(figure.name.startswith("stoker_ipu_") for figure in figures)
     assert all(figure.name.endswith("_total") == (figure.kind == "counter") for figure in figures)
     assert all(figure.labels["device"] == "0" for figure in figures if figure.name != "stoker_ipu_devices")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text()
+    assert set(re.findall(r"`(stoker_ipu_\w+)`", page)) == {figure.name for figure in figures}

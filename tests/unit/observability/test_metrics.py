@@ -239,4 +239,6 @@ def test_every_metric_is_explained_in_the_documentation() -> None:
     names = {line.split()[2] for line in lines_of(busy_metrics()) if line.startswith("# TYPE")}
     ours = {name for name in names if name.startswith(("nv_", "stoker_"))}
     assert {name for name in ours if f"`{name}`" not in page} == set()
-    assert set(re.findall(r"^\| `((?:nv|stoker)_\w+)`", page, re.MULTILINE)) <= ours, "explained, but not there"
+    explained = set(re.findall(r"^\| `((?:nv|stoker)_\w+)`", page, re.MULTILINE))
+    # Simulated devices have figures of their own, which the tests of their backends hold against the page.
+    assert {name for name in explained if not name.startswith(("stoker_ipu_", "stoker_gcu_"))} <= ours, "explained, but not there"
