@@ -14,6 +14,7 @@ from typing import Any
 from compiler.errors import CompileError, OptionError
 from compiler.output_files import new_folder, write_text
 from compiler.pbtxt import Word, print_message, read_message
+from compiler.tensorflow_types import TENSORFLOW_NAMES, triton_name
 
 CONFIG_NAME = "config.pbtxt"
 #: What servers take for the name of a model's folder.
@@ -29,12 +30,14 @@ class ServedTensor:
         datatype: `TYPE_FP32`... as clients send and get it.
         dims: One item's, without the batch dimension where the model is batched.
         device_datatype: As the executable takes it; a config that says this one instead agrees too.
+        layout: `FORMAT_NCHW` or `FORMAT_NHWC` of an image; empty where nobody said.
     """
 
     name: str
     datatype: str
     dims: tuple[int, ...]
     device_datatype: str
+    layout: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,8 @@ class ServedModel:
 
     Attributes:
         name: Of its folder in the repository.
-        config: What the target says for config.pbtxt: `backend`, `max_batch_size`, `parameters` and further fields.
+        config: What the target says for config.pbtxt: `backend`, `max_batch_size`, `parameters` and further fields. One that says
+            `platform` instead of `backend` is written in Adlik's form: with TensorFlow's names of the element types.
         inputs, outputs: In the order of the model.
         files: Further text files of the version's folder, by name.
     """
@@ -79,8 +83,7 @@ def write_served_versions(
         CompileError: a config.pbtxt that is there does not agree (the text says how), or nothing can be written.
     """
     for model in models:
-        if not _MODEL_NAME.fullmatch(model.name):
-            raise OptionError(f"model_name '{model.name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
+        check_model_name(model.name)
     for model in models:
         folder = repository / model.name
         _check_agreement(folder / CONFIG_NAME, model)
@@ -91,6 +94,14 @@ def write_served_versions(
         return [_write(repository / models[0].name, models[0], chosen, version is None, executable, filename)]
     # Parts of one executable keep one number: the server's log and its metrics then say which belong together.
     return [_write(repository / model.name, model, chosen, False, executable, filename) for model in models]
+
+
+def check_model_name(name: str) -> None:
+    """Raises:
+    OptionError: `name` cannot be that of a served model.
+    """
+    if not _MODEL_NAME.fullmatch(name):
+        raise OptionError(f"model_name '{name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
 
 
 def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, executable: Path, filename: str) -> Path:
@@ -130,9 +141,15 @@ def served_config(
     """The fields of config.pbtxt, in the order in which they are printed."""
     fields = dict(target_config)
     parameters = fields.pop("parameters", {})
-    config: dict[str, Any] = {"name": name, "backend": fields.pop("backend", ""), "max_batch_size": fields.pop("max_batch_size", 0)}
-    config["input"] = [_tensor(each) for each in inputs]
-    config["output"] = [_tensor(each) for each in outputs]
+    is_adlik = "platform" in fields
+    config: dict[str, Any] = {"name": name}
+    if is_adlik:
+        config |= {key: fields.pop(key) for key in ("platform", "platform_version") if key in fields}
+    else:
+        config["backend"] = fields.pop("backend", "")
+    config["max_batch_size"] = fields.pop("max_batch_size", 0)
+    config["input"] = [_tensor(each, is_adlik) for each in inputs]
+    config["output"] = [_tensor(each, is_adlik) for each in outputs]
     config |= fields
     if parameters:
         config["parameters"] = [{"key": key, "value": {"string_value": str(value)}} for key, value in parameters.items()]
@@ -143,8 +160,8 @@ def differences(existing: Mapping[str, Sequence[Any]], config: Mapping[str, Any]
     """What a config.pbtxt that was read says otherwise than `config`; fields that only it has are none of our business."""
     found = [
         f"{name} is {existing[name][-1]}, the new version needs {config[name]}"
-        for name in ("name", "backend", "max_batch_size")
-        if name in existing and str(existing[name][-1]) != str(config[name])
+        for name in ("name", "backend", "platform", "max_batch_size")
+        if name in existing and name in config and str(existing[name][-1]) != str(config[name])
     ]
     if "max_batch_size" not in existing and config["max_batch_size"]:
         found.append(f"max_batch_size is not written (0), the new version needs {config['max_batch_size']}")
@@ -166,8 +183,11 @@ def differences(existing: Mapping[str, Sequence[Any]], config: Mapping[str, Any]
     return found
 
 
-def _tensor(each: ServedTensor) -> dict[str, Any]:
-    message: dict[str, Any] = {"name": each.name, "data_type": Word(each.datatype), "dims": list(each.dims) or [1]}
+def _tensor(each: ServedTensor, is_adlik: bool) -> dict[str, Any]:
+    message: dict[str, Any] = {"name": each.name, "data_type": Word(TENSORFLOW_NAMES[each.datatype] if is_adlik else each.datatype)}
+    if each.layout:
+        message["format"] = Word(each.layout)
+    message["dims"] = list(each.dims) or [1]
     if not each.dims:
         message["reshape"] = {"shape": []}  # config.pbtxt has no empty dims: clients send one element, the model gets a scalar
     return message
@@ -176,7 +196,7 @@ def _tensor(each: ServedTensor) -> dict[str, Any]:
 def _tensor_differences(kind: str, entry: Mapping[str, Sequence[Any]], wanted: ServedTensor) -> list[str]:
     found = []
     datatype = _last(entry, "data_type")
-    if datatype not in (wanted.datatype, wanted.device_datatype):
+    if triton_name(str(datatype)) not in (wanted.datatype, wanted.device_datatype):
         found.append(f"{kind} '{wanted.name}' is {datatype}, the new version has {wanted.datatype}")
     reshape = _last(entry, "reshape")
     dims = tuple(str(each) for each in (reshape.get("shape", ()) if reshape is not None else entry.get("dims", ())))
