@@ -4,9 +4,11 @@ import io
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import compiler.targets
 from compiler.check import compare_models, output_error, random_feeds
+from compiler.convert.converter import Converter
 from compiler.errors import CompileError, OptionError
 from compiler.passes import get_pass
 from compiler.progress import Progress
@@ -42,6 +44,31 @@ def test_pixels_are_compared_with_what_they_mean() -> None:
     assert random_feeds(converted)["x"].max() > 200
     (found,) = compare_models(source, converted)
     assert found.max_relative_error < 1e-5
+
+
+def test_an_attention_in_eight_bits_is_compared() -> None:
+    """ONNX Runtime would move the transposition between the cast to eight bits and the one back, and then refuse what it made."""
+    source = parse("""
+        g (float[1,8,16] x) => (float[1,4,8,8] scores)
+        <float[16,16] query_weight, float[16,16] key_weight, int64[4] split = {1, 8, 4, 4}>
+        {
+            query = MatMul(x, query_weight)
+            key = MatMul(x, key_weight)
+            query_heads = Reshape(query, split)
+            key_heads = Reshape(key, split)
+            rows = Transpose<perm = [0, 2, 1, 3]>(query_heads)
+            columns = Transpose<perm = [0, 2, 3, 1]>(key_heads)
+            scores = MatMul(rows, columns)
+        }
+    """)
+    generator = np.random.default_rng(0)
+    for name in ("query_weight", "key_weight"):
+        weight = generator.standard_normal((16, 16), dtype=np.float32) / 4
+        source.graph.initializer.append(numpy_helper.from_array(weight, name))
+    converted = Converter(precision="fp8", fp8_params="F143,F143,-4,-4").convert(source)
+    (found,) = compare_models(source, converted)
+    assert 0 < found.max_relative_error < 0.2
+    assert found.cosine > 0.99
 
 
 def test_data_is_the_same_for_the_same_seed() -> None:
