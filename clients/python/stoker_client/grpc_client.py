@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from google.protobuf.message import Message
 from stoker_client._pb import messages as pb
 from stoker_client.async_client import AsyncClient
 from stoker_client.client import Client
-from stoker_client.errors import StokerError
+from stoker_client.dialect import T
+from stoker_client.errors import Cancelled, StokerError
 from stoker_client.grpc_dialect import STREAM_METHOD, GrpcDialect, GrpcRequest, read_message, stream_result
 from stoker_client.grpc_errors import error_from_status
 from stoker_client.inference import InferRequest, InferResult
@@ -31,8 +33,10 @@ _RECONNECT_FIRST_MS = 100
 _RECONNECT_MAX_MS = 5000
 
 
-def _options(connection: Connection) -> list[tuple[str, int]]:
+def _options(connection: Connection) -> list[tuple[str, Any]]:
+    server_name = connection.tls.server_name if connection.tls is not None else None
     return [
+        *([] if server_name is None else [("grpc.ssl_target_name_override", server_name)]),
         ("grpc.max_send_message_length", connection.max_message_bytes),
         ("grpc.max_receive_message_length", connection.max_message_bytes),
         # gRPC's own first pause of 1 s would make quick retries of a refused connection fail without trying.
@@ -47,8 +51,8 @@ def _credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
 
 
-def _read(path: str | Path | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
+def _read(pem: str | Path | bytes | None) -> bytes | None:
+    return pem if pem is None or isinstance(pem, bytes) else Path(pem).read_bytes()
 
 
 def _serialize(message: Message) -> bytes:
@@ -143,6 +147,20 @@ def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("grpc.aio announced the end of a call before it knew its status")
 
 
+def _settle(future: "Future[T]", call: Any, read: Callable[[bytes], T]) -> None:
+    """Hands the end of gRPC's call on to the future."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(read(call.result()))
+    except grpc.FutureCancelledError:
+        future.set_exception(Cancelled("the call was cancelled", status="CANCELLED"))
+    except grpc.RpcError as error:
+        future.set_exception(_error_of(error))
+    except Exception as error:  # noqa: BLE001 - raised again where the result is asked for
+        future.set_exception(error)
+
+
 class GrpcTransport:
     """One gRPC channel. Thread-safe."""
 
@@ -153,18 +171,29 @@ class GrpcTransport:
             self._channel = grpc.secure_channel(target, _credentials(connection.tls), options)
         else:
             self._channel = grpc.insecure_channel(target, options)
-        self._methods: dict[str, Callable[..., bytes]] = {}
+        self._methods: dict[str, Any] = {}
 
     def send(self, request: GrpcRequest, timeout_s: float | None) -> Message:
         """Makes one unary call; raises a `StokerError` for any status but OK."""
-        method = self._methods.get(request.path)
-        if method is None:
-            method = self._methods[request.path] = self._channel.unary_unary(request.path, request_serializer=_serialize)
         try:
-            data = method(request.message, timeout=timeout_s, metadata=self._metadata)
+            data = self._method(request.path)(request.message, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error_of(error) from error
         return read_message(request.reply, data)
+
+    def submit(self, path: str, message: Message, read: Callable[[bytes], T], timeout_s: float | None) -> "Future[T]":
+        """Starts one unary call. The future holds what `read` makes of the answer, or the `StokerError`; cancelling it ends the call."""
+        call = self._method(path).future(message, timeout=timeout_s, metadata=self._metadata)
+        future: Future[T] = Future()
+        future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
+        call.add_done_callback(lambda ended: _settle(future, ended, read))
+        return future
+
+    def _method(self, path: str) -> Any:
+        method = self._methods.get(path)
+        if method is None:
+            method = self._methods[path] = self._channel.unary_unary(path, request_serializer=_serialize)
+        return method
 
     def stream(self, messages: Iterator[Message], timeout_s: float | None) -> Iterator[bytes]:
         """Makes one bidirectional call; raises as `send`, or what `messages` raised."""

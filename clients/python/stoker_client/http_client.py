@@ -28,7 +28,10 @@ def _arguments(connection: Connection) -> dict[str, Any]:
     verify: ssl.SSLContext | bool = True
     if connection.endpoint.secure:
         tls = connection.tls or TlsConfig()
-        verify = ssl.create_default_context(cafile=tls.ca)
+        if isinstance(tls.ca, bytes):
+            verify = ssl.create_default_context(cadata=tls.ca.decode("ascii"))
+        else:
+            verify = ssl.create_default_context(cafile=tls.ca)
         if tls.cert is not None:
             verify.load_cert_chain(tls.cert, tls.key)
     return {
@@ -49,6 +52,11 @@ def _error_of(error: httpx.TransportError | httpx.DecodingError | httpx.InvalidU
     if isinstance(error, httpx.TransportError) and not isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return ConnectionFailed(text, request_may_have_run=True)
     return InvalidRequest(text)
+
+
+def _extensions(connection: Connection) -> dict[str, Any]:
+    """What httpx is told with every request: the name to check the certificate for, where it is not the address's."""
+    return {"sni_hostname": connection.tls.server_name} if connection.tls is not None and connection.tls.server_name is not None else {}
 
 
 class _Body:
@@ -78,6 +86,7 @@ class HttpTransport:
     def __init__(self, connection: Connection) -> None:
         self._origin = connection.endpoint.url
         self._max_bytes = connection.max_message_bytes
+        self._extensions = _extensions(connection)
         self._client = httpx.Client(**_arguments(connection))
 
     def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
@@ -90,7 +99,13 @@ class HttpTransport:
         url = self._origin + request.path
         try:
             with self._client.stream(
-                request.method, url, content=request.body, headers=dict(request.headers), timeout=timeout_s, follow_redirects=False
+                request.method,
+                url,
+                content=request.body,
+                headers=dict(request.headers),
+                timeout=timeout_s,
+                follow_redirects=False,
+                extensions=self._extensions,
             ) as response:
                 for chunk in response.iter_bytes():
                     body.add(chunk)
@@ -111,6 +126,7 @@ class AsyncHttpTransport:
     def __init__(self, connection: Connection) -> None:
         self._origin = connection.endpoint.url
         self._max_bytes = connection.max_message_bytes
+        self._extensions = _extensions(connection)
         self._client = httpx.AsyncClient(**_arguments(connection))
 
     async def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
@@ -121,7 +137,13 @@ class AsyncHttpTransport:
             async with (
                 asyncio.timeout(timeout_s),
                 self._client.stream(
-                    request.method, url, content=request.body, headers=dict(request.headers), timeout=None, follow_redirects=False
+                    request.method,
+                    url,
+                    content=request.body,
+                    headers=dict(request.headers),
+                    timeout=None,
+                    follow_redirects=False,
+                    extensions=self._extensions,
                 ) as response,
             ):
                 async for chunk in response.aiter_bytes():

@@ -17,14 +17,16 @@ class TlsConfig:
     """TLS material, as paths of PEM files.
 
     Attributes:
-        ca: Certificates to trust instead of the system's.
+        ca: Certificates to trust instead of the system's; bytes are the PEM text itself.
         cert: This client's certificate chain (mutual TLS); needs `key`.
         key: This client's private key.
+        server_name: The name that the server's certificate must be for; None: the one in the address.
     """
 
-    ca: str | Path | None = None
+    ca: str | Path | bytes | None = None
     cert: str | Path | None = None
     key: str | Path | None = None
+    server_name: str | None = None
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):

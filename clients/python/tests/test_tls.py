@@ -1,5 +1,6 @@
 """TLS, mutual where a client certificate is given, for all four clients."""
 
+import dataclasses
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,10 +16,10 @@ OPENSSL = shutil.which("openssl")
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
+def make_certificate(folder: Path, names: str = "IP:127.0.0.1") -> tuple[Path, Path]:
     cert, key = folder / "cert.pem", folder / "key.pem"
     request = [OPENSSL, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName={names}"]
     subprocess.run([*request, *subject, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
     return cert, key
 
@@ -51,3 +52,25 @@ def test_a_server_that_is_not_trusted_is_a_failed_connection(make_client, secure
     with pytest.raises(sdk.ConnectionFailed) as caught:
         make_client(secure_url, tls=sdk.TlsConfig(ca=other)).server_metadata()
     assert caught.value.request_may_have_run is False
+
+
+@pytest.fixture(scope="module")
+def named_certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_certificate(tmp_path_factory.mktemp("named"), "DNS:cards.example")
+
+
+@pytest.fixture(scope="module")
+def named_fake(named_certificate: tuple[Path, Path]) -> Iterator[FakeKserve]:
+    server = FakeKserve(tls=named_certificate)
+    yield server
+    server.close()
+
+
+def test_certificates_may_be_given_as_text_and_be_for_another_name(make_client, kind, named_fake, named_certificate):
+    cert, key = named_certificate
+    url = named_fake.grpc_url if kind.startswith("grpc") else named_fake.http_url
+    tls = sdk.TlsConfig(ca=cert.read_bytes(), cert=cert, key=key)
+    with pytest.raises(sdk.StokerError):  # the address is none of the certificate's names
+        make_client(url, tls=tls, retry=sdk.RetryPolicy(max_attempts=1)).server_metadata()
+    client = make_client(url, tls=dataclasses.replace(tls, server_name="cards.example"))
+    assert client.server_metadata()["name"] == "fake"

@@ -1,0 +1,181 @@
+"""`PredictContext`: predictions of one model over Adlik's protocol."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self, TypeVar
+
+from stoker_client._pb import adlik_messages as pb
+from stoker_client.adlik.outputs import PredictOutput, read_outputs
+from stoker_client.adlik.prediction import InputValue, OutputChoice, build_request, chosen_names, model_spec
+from stoker_client.adlik.wire import WIRES
+from stoker_client.errors import InvalidRequest, InvalidResponse, StokerError
+from stoker_client.inference import time_limit_s
+from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing
+from stoker_client.settings import MAX_MESSAGE_BYTES, TlsConfig, make_connection
+
+T = TypeVar("T")
+
+
+class PredictContext:
+    """Runs predictions of one model on a server that speaks Adlik's protocol.
+
+    Arguments, methods and results are those of Adlik's class of this name. Asks the server for the model's configuration when made, so
+    a wrong address or model fails there. Thread-safe. Close it, or use it in a `with` block.
+
+    Args:
+        model_name: The model.
+        model_version: A number, a version label, or None for the latest.
+        signature: Sent along; servers of compiled models do not use it.
+        url: `host:port`, or an address with its scheme; `grpcs://` and `https://` for TLS.
+        protocol: `grpc` or `http`.
+        grpc_domain: The name that the server's certificate is checked for, where it is not that of the address.
+        credentials: PEM certificates to trust; TLS is then spoken.
+        verbose: Print the time of every `run`, averaged over its iterations.
+        timeout_s: Limit of a call in seconds, retries included; None: no limit, as in Adlik.
+        retry: When and how often failed calls are sent again.
+        timing: Where time comes from; for tests.
+
+    Raises:
+        ValueError: the address or a setting is unusable.
+        StokerError: the server does not tell the model's configuration.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        model_version: int | str | None = None,
+        signature: str | None = "predict",
+        url: str = "localhost:8500",
+        protocol: str = "grpc",
+        grpc_domain: str | None = None,
+        credentials: bytes | None = None,
+        verbose: bool = False,
+        *,
+        timeout_s: float | None = None,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+    ) -> None:
+        if protocol not in WIRES:
+            raise ValueError(f"protocol is {protocol!r}; expected 'grpc' or 'http'")
+        self._spec = model_spec(model_name, model_version, signature)
+        self._verbose = verbose
+        self._timeout_s = timeout_s
+        self._retry = retry
+        self._timing = timing
+        self._budget = RetryBudget(retry.budget)
+        if (credentials is not None or grpc_domain is not None) and "://" not in url:
+            url = f"{protocol}s://{url}"
+        tls = None if credentials is None and grpc_domain is None else TlsConfig(ca=credentials, server_name=grpc_domain)
+        connection = make_connection(url, protocol, tls=tls, api_key=None, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
+        self._wire = WIRES[protocol](connection)
+        try:
+            self._config = self._model_config()
+        except BaseException:
+            self._wire.close()
+            raise
+
+    @property
+    def model_config(self) -> pb.ModelConfigProto:
+        """The model's configuration, as the server told it when this was made."""
+        return self._config
+
+    def run(
+        self, inputs: Mapping[str, InputValue], outputs: OutputChoice = None, batch_size: int | None = None, iteration: int = 1
+    ) -> dict[str, PredictOutput]:
+        """Predicts one batch.
+
+        Args:
+            inputs: By name an array, or a list with a value for each sample: the first dimension is the batch. Python's own numbers take
+                the type that the model's configuration states.
+            outputs: Names of those wanted; or by name how many of the best classes to answer beside the tensor (a number, or
+                `{"cls": number}`); None: all.
+            batch_size: Number of samples; None: what the inputs have.
+            iteration: Times the same request is sent, one after the other; the last answer counts.
+
+        Raises:
+            StokerError: the request is wrong, or there is no answer to it.
+        """
+        if iteration < 1:
+            raise InvalidRequest(f"iteration is {iteration}; expected at least 1")
+        request = self._request(inputs, outputs, batch_size)
+        begun_s = self._timing.now_s()
+        for _ in range(iteration):
+            response = self._call(lambda left_s: self._wire.predict(request, left_s), is_read=False)
+        if self._verbose:
+            spent_ms = (self._timing.now_s() - begun_s) * 1000 / iteration
+            print(f"Run model {self._spec.name} predict (batch size={request.batch_size}) use {spent_ms} ms")  # noqa: T201 - verbose says so
+        return self.process_response(outputs, response)
+
+    def async_run(
+        self, inputs: Mapping[str, InputValue], outputs: OutputChoice = None, batch_size: int | None = None, iteration: int = 1
+    ) -> "Future[pb.PredictResponse]":
+        """Starts a prediction and returns at once; `process_response` reads the future's result. It is sent once, and never again.
+
+        Args:
+            inputs: See `run`.
+            outputs: See `run`.
+            batch_size: See `run`.
+            iteration: Must be 1; there for scripts that state it.
+
+        Raises:
+            InvalidRequest: the request is wrong; whatever fails later is raised by the future.
+        """
+        if iteration != 1:
+            raise InvalidRequest(f"iteration is {iteration}; an asynchronous call is sent once")
+        return self._wire.submit(self._request(inputs, outputs, batch_size), self._timeout_s)
+
+    def process_response(self, output_names: OutputChoice, response: pb.PredictResponse) -> dict[str, PredictOutput]:
+        """The outputs of an answer, by name and in the order asked for.
+
+        Args:
+            output_names: As `outputs` of `run`.
+            response: The result of `async_run`'s future.
+
+        Raises:
+            InvalidResponse: it is the answer of another model or version, or lacks an output.
+        """
+        self._check_answers_for(response.model_spec)
+        return read_outputs(chosen_names(output_names), response)
+
+    def close(self) -> None:
+        """Closes the connection. May be called again."""
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _request(self, inputs: Mapping[str, InputValue], outputs: OutputChoice, batch_size: int | None) -> pb.PredictRequest:
+        return build_request(self._spec, inputs, outputs, batch_size, self._config)
+
+    def _model_config(self) -> pb.ModelConfigProto:
+        meta = self._call(lambda left_s: self._wire.model_meta(self._spec, left_s), is_read=True)
+        if meta.config.name and meta.config.name != self._spec.name:
+            raise InvalidResponse(
+                f"the server answered with the configuration of model '{meta.config.name}', asked for '{self._spec.name}'"
+            )
+        return meta.config
+
+    def _check_answers_for(self, answered: pb.ModelSpec) -> None:
+        """Servers repeat what was asked for, or leave it out; anything else is another request's answer."""
+        if answered.name != self._spec.name:
+            raise InvalidResponse(f"the server answered for model '{answered.name}', asked was '{self._spec.name}'")
+        asked = self._spec
+        if asked.HasField("version") and answered.version.value != asked.version.value:
+            raise InvalidResponse(f"the server answered for version {answered.version.value}, asked was {asked.version.value}")
+
+    def _call(self, send: Callable[[float | None], T], *, is_read: bool) -> T:
+        limit_s = time_limit_s(None, self._timeout_s)
+        attempts = Attempts(self._retry, self._budget, self._timing, is_read=is_read, timeout_s=limit_s)
+        while True:
+            try:
+                answer = send(attempts.begin())
+            except StokerError as error:
+                wait_s = attempts.wait_after(error)
+            else:
+                attempts.succeeded()
+                return answer
+            self._timing.sleep(wait_s)

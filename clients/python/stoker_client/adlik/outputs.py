@@ -1,0 +1,51 @@
+"""What comes back of a prediction: an array, and the best classes where they were asked for."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from stoker_client._pb import adlik_messages as pb
+from stoker_client.adlik.tensor_proto import array_from_proto
+from stoker_client.datatypes import Array
+from stoker_client.errors import InvalidResponse
+
+
+class ClassScore(TypedDict):
+    """One of the best classes of a sample: its index in the flattened output, the value there, and its label ("" without label file)."""
+
+    idx: int
+    score: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class PredictOutput:
+    """One output of a batch.
+
+    Attributes:
+        tensor: [batch, ...], read-only where it is a view on the message.
+        batch_classes: For each sample its best classes, best first; empty where none were asked for.
+    """
+
+    tensor: Array
+    batch_classes: list[list[ClassScore]] = field(default_factory=list)
+
+
+def read_outputs(names: Iterable[str], response: pb.PredictResponse) -> dict[str, PredictOutput]:
+    """The outputs `names` of a response, in that order; all of it if there are none.
+
+    Raises:
+        InvalidResponse: one of them is missing, or cannot be read.
+    """
+    wanted = list(names) or sorted(response.outputs)
+    missing = [name for name in wanted if name not in response.outputs]
+    if missing:
+        raise InvalidResponse(
+            f"the answer lacks output {', '.join(map(repr, missing))}; it has {', '.join(sorted(response.outputs)) or 'none'}"
+        )
+    return {name: _read(name, response.outputs[name]) for name in wanted}
+
+
+def _read(name: str, output: pb.PredictResponse.Output) -> PredictOutput:
+    classes = [[ClassScore(idx=each.idx, score=each.score, label=each.label) for each in sample.cls] for sample in output.batch_classes]
+    return PredictOutput(array_from_proto(name, output.tensor), classes)

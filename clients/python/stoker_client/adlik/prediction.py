@@ -1,0 +1,147 @@
+"""One prediction, put together from what a caller gives: arrays by input name, and which outputs are wanted in which form."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+
+from stoker_client._pb import adlik_messages as pb
+from stoker_client.adlik.tensor_proto import proto_from_array, tensor_dtype_to_np_dtype
+from stoker_client.datatypes import Array
+from stoker_client.errors import InvalidRequest
+
+#: A list or array whose first dimension is the batch, or a TensorProto of any library.
+InputValue = Sequence[Any] | Array | Message
+#: Names; or by name how many of the best classes to answer: a number, `{"cls": number}`, a `PredictRequest.Output`, None for none.
+OutputChoice = str | Iterable[str] | Mapping[str, Any] | None
+
+_UINT32 = range(2**32)
+#: Kinds of numpy types that can stand for Python's numbers without loss of more than precision, by the kind that numpy makes of them.
+_FITTING = {"b": "b", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
+
+
+def model_spec(name: str, version: int | str | None, signature: str | None) -> pb.ModelSpec:
+    """Which model is meant: a number is a version, a string a version label, None the server's choice.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    spec = pb.ModelSpec(name=name, signature_name=signature or "")
+    if isinstance(version, bool) or not isinstance(version, int | str | None):
+        raise InvalidRequest(f"model_version is {version!r}; expected a number, a label or None")
+    if isinstance(version, str):
+        spec.version_label = version
+    elif version is not None:
+        spec.version.value = version
+    return spec
+
+
+def build_request(
+    spec: pb.ModelSpec, inputs: Mapping[str, InputValue], outputs: OutputChoice, batch_size: int | None, config: pb.ModelConfigProto
+) -> pb.PredictRequest:
+    """The request.
+
+    Args:
+        spec: Which model.
+        inputs: By name; first dimension = batch.
+        outputs: Those wanted; None or nothing in it: all.
+        batch_size: None: what the inputs have.
+        config: The model's; plain Python numbers take their types from it.
+
+    Raises:
+        InvalidRequest: batch sizes differ, or something cannot be sent.
+    """
+    if not inputs:
+        raise InvalidRequest("no inputs are given")
+    types = {tensor.name: tensor.data_type for tensor in config.input}
+    request = pb.PredictRequest(model_spec=spec)
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(_input(name, value, types.get(name, pb.DT_INVALID)))
+    request.batch_size = _batch_size(request, batch_size)
+    for name, count in _classes(outputs).items():
+        request.output_filter[name].SetInParent()
+        if count is not None:
+            request.output_filter[name].cls.count = count
+    return request
+
+
+def chosen_names(outputs: OutputChoice) -> list[str]:
+    """The names in a choice of outputs; none stands for all."""
+    return list(_classes(outputs))
+
+
+def _input(name: str, value: InputValue, configured: int) -> pb.TensorProto:
+    if isinstance(value, Message):
+        if value.DESCRIPTOR.full_name != "tensorflow.TensorProto":
+            raise InvalidRequest(f"input '{name}' is a {value.DESCRIPTOR.full_name}; expected an array, a list or a tensorflow.TensorProto")
+        return pb.TensorProto.FromString(value.SerializeToString())  # TensorFlow's own class has the same fields
+    if not isinstance(value, np.ndarray | list | tuple):
+        raise InvalidRequest(
+            f"input '{name}' is a {type(value).__name__}; expected an array, a list or a tuple with a value for each sample"
+        )
+    return proto_from_array(name, _as_array(name, value, configured))
+
+
+def _as_array(name: str, value: Sequence[Any] | Array, configured: int) -> Array:
+    """Arrays keep their type, Python's numbers take the configured one where they fit: `[1.5]` is FP64 to numpy, and rarely to a model."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "SU":
+            return np.asarray(value, dtype=np.object_)  # numpy's own string types drop trailing NULs
+        wanted = tensor_dtype_to_np_dtype(configured)
+        if (
+            wanted is None
+            or configured == pb.DT_BFLOAT16
+            or _is_numpy(value)
+            or np.dtype(wanted).kind not in _FITTING.get(array.dtype.kind, "")
+        ):
+            return array
+        return np.asarray(value, dtype=wanted)
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"input '{name}' is not an array of {pb.DataType.Name(configured)}: {error}") from error
+
+
+def _is_numpy(value: Any) -> bool:
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def _batch_size(request: pb.PredictRequest, stated: int | None) -> int:
+    sizes = {}
+    for name, tensor in request.inputs.items():
+        if not tensor.tensor_shape.dim:
+            raise InvalidRequest(f"input '{name}' has no batch dimension")
+        sizes[name] = tensor.tensor_shape.dim[0].size
+    size = next(iter(sizes.values())) if stated is None else stated
+    wrong = [f"'{name}' has {found}" for name, found in sorted(sizes.items()) if found != size]
+    if wrong:
+        raise InvalidRequest(f"batch_size is {size}, but input {', '.join(wrong)}")
+    if size < 1:
+        raise InvalidRequest(f"batch_size is {size}; expected at least 1")
+    return size
+
+
+def _classes(outputs: OutputChoice) -> dict[str, int | None]:
+    """By output name, how many of the best classes are asked for; None: the tensor alone."""
+    if outputs is None:
+        return {}
+    if isinstance(outputs, str):
+        return {outputs: None}
+    if isinstance(outputs, Mapping):
+        return {name: _count(name, choice) for name, choice in outputs.items()}
+    return dict.fromkeys(outputs)
+
+
+def _count(name: str, choice: Any) -> int | None:
+    if isinstance(choice, Message) and choice.DESCRIPTOR.full_name == "adlik.serving.PredictRequest.Output":
+        output = pb.PredictRequest.Output.FromString(choice.SerializeToString())
+        return output.cls.count if output.HasField("cls") else None
+    if isinstance(choice, Mapping):
+        choice = choice.get("cls")
+    if choice is None:
+        return None
+    if isinstance(choice, bool) or not isinstance(choice, int) or choice not in _UINT32:
+        raise InvalidRequest(f"output '{name}' is asked for as {choice!r}; expected a number of classes, {{'cls': number}} or None")
+    return choice

@@ -1,0 +1,132 @@
+"""TensorFlow's tensors between numpy and the wire, without TensorFlow.
+
+Numbers are sent as `tensor_content`: little-endian, row-major, the only form that every runtime of Adlik takes. Strings have no such form
+and travel as `string_val`. What comes back may be in either form; of typed values the last one stands for all that are missing, and none at
+all for zeros, as TensorFlow reads them.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from stoker_client._pb import adlik_messages as pb
+from stoker_client.datatypes import Array
+from stoker_client.errors import InvalidRequest, InvalidResponse
+
+#: Element types with a numpy form, and the field that holds their values one by one. BF16 has no numpy type: uint16 bits.
+_TYPES: dict[int, tuple[np.dtype[Any], str]] = {
+    pb.DT_FLOAT: (np.dtype("<f4"), "float_val"),
+    pb.DT_DOUBLE: (np.dtype("<f8"), "double_val"),
+    pb.DT_HALF: (np.dtype("<f2"), "half_val"),
+    pb.DT_BFLOAT16: (np.dtype("<u2"), "half_val"),
+    pb.DT_INT8: (np.dtype("i1"), "int_val"),
+    pb.DT_INT16: (np.dtype("<i2"), "int_val"),
+    pb.DT_INT32: (np.dtype("<i4"), "int_val"),
+    pb.DT_INT64: (np.dtype("<i8"), "int64_val"),
+    pb.DT_UINT8: (np.dtype("u1"), "int_val"),
+    pb.DT_UINT16: (np.dtype("<u2"), "int_val"),
+    pb.DT_UINT32: (np.dtype("<u4"), "uint32_val"),
+    pb.DT_UINT64: (np.dtype("<u8"), "uint64_val"),
+    pb.DT_BOOL: (np.dtype(np.bool_), "bool_val"),
+    pb.DT_COMPLEX64: (np.dtype("<c8"), "scomplex_val"),
+    pb.DT_COMPLEX128: (np.dtype("<c16"), "dcomplex_val"),
+}
+_TYPE_OF_DTYPE = {dtype: number for number, (dtype, _) in _TYPES.items() if number != pb.DT_BFLOAT16}
+#: 16-bit floats travel one by one as the integers that their bits make.
+_BITS = frozenset({pb.DT_HALF, pb.DT_BFLOAT16})
+
+
+def tensor_dtype_to_np_dtype(tensor_dtype: int) -> type[Any] | None:
+    """The numpy scalar type of a `DataType` number (uint16 for BF16's bits, object for strings); None where there is none."""
+    if tensor_dtype == pb.DT_STRING:
+        return np.object_
+    known = _TYPES.get(tensor_dtype)
+    return None if known is None else known[0].type
+
+
+def proto_from_array(name: str, array: Array) -> pb.TensorProto:
+    """`array` as the tensor to send for input `name`; str elements become UTF-8.
+
+    Raises:
+        InvalidRequest: its element type has no counterpart on the wire.
+    """
+    proto = pb.TensorProto()
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    if array.dtype.kind in "OSU":
+        proto.dtype = pb.DT_STRING
+        proto.string_val.extend(_as_bytes(name, element) for element in array.ravel().tolist())
+        return proto
+    if array.dtype.name == "bfloat16":
+        proto.dtype = pb.DT_BFLOAT16
+        proto.tensor_content = np.ascontiguousarray(array).view(np.uint16).astype("<u2", copy=False).tobytes()
+        return proto
+    wire_type = array.dtype.newbyteorder("<")
+    number = _TYPE_OF_DTYPE.get(wire_type)
+    if number is None:
+        raise InvalidRequest(f"input '{name}' holds {array.dtype}, which has no counterpart on the wire; expected numbers, bool or str")
+    proto.dtype = pb.DataType.Name(number)  # type: ignore[assignment] # both a number and a name are taken
+    proto.tensor_content = array.astype(wire_type, copy=False).tobytes()
+    return proto
+
+
+def _as_bytes(name: str, element: object) -> bytes:
+    if isinstance(element, str):
+        return element.encode("utf-8")
+    if isinstance(element, bytes | bytearray | memoryview):
+        return bytes(element)
+    raise InvalidRequest(f"input '{name}' takes str or bytes elements, got {type(element).__name__}")
+
+
+def array_from_proto(name: str, proto: pb.TensorProto) -> Array:
+    """Output `name` as an array: a read-only view on the message where it permits; strings are an object array of `bytes`.
+
+    Raises:
+        InvalidResponse: type, shape and content contradict each other.
+    """
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+        raise InvalidResponse(f"output '{name}' came with an unknown shape")
+    count = math.prod(shape)
+    if proto.dtype == pb.DT_STRING:
+        elements = np.empty(len(proto.string_val), dtype=np.object_)
+        elements[:] = list(proto.string_val)
+        return _spread(name, elements, count, b"").reshape(shape)
+    known = _TYPES.get(proto.dtype)
+    if known is None:
+        raise InvalidResponse(f"output '{name}' came with the element type {_type_name(proto.dtype)}, which has no numpy form")
+    dtype, field = known
+    if proto.tensor_content:
+        found, needed = len(proto.tensor_content), count * dtype.itemsize
+        if found != needed:
+            raise InvalidResponse(f"output '{name}' {_type_name(proto.dtype)}{list(shape)} needs {needed} bytes, got {found}")
+        return np.frombuffer(proto.tensor_content, dtype=dtype).reshape(shape)
+    return _spread(name, _typed_values(name, proto, dtype, field), count, dtype.type()).reshape(shape)
+
+
+def _typed_values(name: str, proto: pb.TensorProto, dtype: np.dtype[Any], field: str) -> Array:
+    values = list(getattr(proto, field))
+    try:
+        if proto.dtype in _BITS:
+            return np.asarray(values, dtype=np.uint16).view(dtype)
+        if dtype.kind == "c":
+            return np.asarray([complex(*pair) for pair in zip(values[::2], values[1::2], strict=True)], dtype=dtype)
+        return np.asarray(values, dtype=dtype)
+    except (ValueError, OverflowError) as error:
+        raise InvalidResponse(f"output '{name}' does not hold {_type_name(proto.dtype)} values: {error}") from error
+
+
+def _spread(name: str, values: Array, count: int, zero: object) -> Array:
+    """`values` made `count` long."""
+    if values.size > count:
+        raise InvalidResponse(f"output '{name}' has room for {count} elements, got {values.size}")
+    full = np.empty(count, dtype=values.dtype)
+    full[: values.size] = values
+    full[values.size :] = [values[-1] if values.size else zero]
+    return full
+
+
+def _type_name(number: int) -> str:
+    names = {value: key for key, value in pb.DataType.items()}
+    return names.get(number, f"number {number}")

@@ -1,0 +1,127 @@
+"""How requests of Adlik's protocol travel: its two gRPC methods, and its two HTTP routes with messages in proto3's JSON form."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from stoker_client._pb import adlik_messages as pb
+from stoker_client.errors import InvalidResponse
+from stoker_client.grpc_client import GrpcTransport
+from stoker_client.grpc_dialect import GrpcRequest, read_message
+from stoker_client.http_client import HttpTransport
+from stoker_client.http_dialect import HttpReply, HttpRequest
+from stoker_client.http_errors import error_from_response
+from stoker_client.settings import Connection
+
+SERVICE = "adlik.serving.PredictService"
+#: HTTP requests that `submit` has in work at a time; more wait for their turn.
+_HTTP_THREADS = 16
+
+M = TypeVar("M", bound=Message)
+
+
+class Wire(Protocol):
+    """Carries requests, each once. Thread-safe. Every method raises a `StokerError` where there is no answer."""
+
+    def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
+        """Asks what the model takes and gives."""
+
+    def predict(self, request: pb.PredictRequest, timeout_s: float | None) -> pb.PredictResponse:
+        """Makes one prediction."""
+
+    def submit(self, request: pb.PredictRequest, timeout_s: float | None) -> "Future[pb.PredictResponse]":
+        """Starts a prediction; the future fails as `predict` does."""
+
+    def close(self) -> None:
+        """Closes every connection."""
+
+
+class GrpcWire:
+    """Over gRPC."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._transport = GrpcTransport(connection)
+
+    def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
+        request = pb.GetModelMetaRequest(model_spec=spec)
+        return self._send("getModelMeta", request, pb.GetModelMetaResponse, timeout_s)
+
+    def predict(self, request: pb.PredictRequest, timeout_s: float | None) -> pb.PredictResponse:
+        return self._send("predict", request, pb.PredictResponse, timeout_s)
+
+    def submit(self, request: pb.PredictRequest, timeout_s: float | None) -> "Future[pb.PredictResponse]":
+        return self._transport.submit(f"/{SERVICE}/predict", request, lambda data: read_message(pb.PredictResponse, data), timeout_s)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _send(self, method: str, request: Message, reply: type[M], timeout_s: float | None) -> M:
+        answer = self._transport.send(GrpcRequest(f"/{SERVICE}/{method}", request, reply), timeout_s)
+        assert isinstance(answer, reply)
+        return answer
+
+
+class HttpWire:
+    """Over HTTP. Tensors travel as base64 within JSON: a third larger than over gRPC."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._transport = HttpTransport(connection)
+        self._threads = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix="adlik-http")
+
+    def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
+        facts = self._metadata(spec, "", timeout_s)
+        if "config" not in facts:
+            # TensorFlow Serving has the same route; a server that speaks both, and chose that form, is asked for this one.
+            facts = self._metadata(spec, "?format=adlik", timeout_s)
+        if "config" not in facts:
+            raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
+        return _parsed(facts, pb.GetModelMetaResponse)
+
+    def predict(self, request: pb.PredictRequest, timeout_s: float | None) -> pb.PredictResponse:
+        body = json_format.MessageToJson(request, preserving_proto_field_name=True, indent=None).encode("utf-8")
+        http = HttpRequest("POST", f"{_route(request.model_spec)}:predict", body, {"content-type": "application/json"})
+        return _parsed(_object(self._transport.send(http, timeout_s)), pb.PredictResponse)
+
+    def submit(self, request: pb.PredictRequest, timeout_s: float | None) -> "Future[pb.PredictResponse]":
+        return self._threads.submit(self.predict, request, timeout_s)
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._transport.close()
+
+    def _metadata(self, spec: pb.ModelSpec, query: str, timeout_s: float | None) -> dict[str, Any]:
+        return _object(self._transport.send(HttpRequest("GET", f"{_route(spec)}/metadata{query}", b"", {}), timeout_s))
+
+
+#: By protocol, as callers name them.
+WIRES: dict[str, Callable[[Connection], Wire]] = {"grpc": GrpcWire, "http": HttpWire}
+
+
+def _route(spec: pb.ModelSpec) -> str:
+    """A label has no route of its own: it travels in the request's body."""
+    route = f"/v1/models/{quote(spec.name, safe='')}"
+    return f"{route}/versions/{spec.version.value}" if spec.HasField("version") else route
+
+
+def _object(reply: HttpReply) -> dict[str, Any]:
+    if reply.status != 200:
+        raise error_from_response(reply.status, reply.headers, reply.body)
+    try:
+        facts = json.loads(reply.body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidResponse(f"the server's answer is not JSON: {error}") from error
+    if not isinstance(facts, dict):
+        raise InvalidResponse(f"the server's answer is a JSON {type(facts).__name__}; expected an object")
+    return facts
+
+
+def _parsed(facts: dict[str, Any], kind: type[M]) -> M:
+    try:
+        return json_format.ParseDict(facts, kind(), ignore_unknown_fields=True, descriptor_pool=pb.POOL)
+    except json_format.ParseError as error:
+        raise InvalidResponse(f"the server's answer is not a {kind.DESCRIPTOR.name}: {error}") from error
