@@ -7,6 +7,7 @@ server instantiates once, without arguments. Nothing here knows asyncio, protoco
 import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from backends.api.errors import BackendSettingError
 from backends.api.figures import Figure
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature
+
+if TYPE_CHECKING:
+    from backends.api.batch import BatchProcessor
 
 Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
 
@@ -33,6 +37,8 @@ class LoadRequest:
         graph_level: config.pbtxt `optimization.graph.level`; None where not written.
         instance_name: Such as `digits_0`.
         cpu_threads: CPU threads this instance may keep busy: the usable cores shared out among the instances.
+        device_id: The device that `instance_group.gpus` gives this instance; None where the backend chooses one.
+        siblings: Instances of this version with the same `device_id`, this one included.
     """
 
     model_name: str
@@ -44,6 +50,8 @@ class LoadRequest:
     graph_level: int | None = None
     instance_name: str = ""
     cpu_threads: int = 1
+    device_id: int | None = None
+    siblings: int = 1
 
     def candidate(self, facts: ModelFacts) -> Candidate:
         """What `Backend.check` judges, with the `facts` of this request's file."""
@@ -57,6 +65,8 @@ class Instance(abc.ABC):
     static_batch_size: int | None = None
     #: Batches that may be in work at once, completed in order.
     pipeline_depth: int = 1
+    #: What makes batches of requests for it; None: `BatchProcessor` itself.
+    batch_processor: "type[BatchProcessor] | None" = None
 
     @abc.abstractmethod
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
@@ -101,6 +111,10 @@ class Backend(abc.ABC):
             BackendSettingError: a setting this backend does not have, or a value it cannot take; nothing is changed then.
         """
         raise BackendSettingError(f"backend '{self.name}' has no settings, so '{next(iter(settings), '')}' is none of them")
+
+    def device_ids(self) -> tuple[int, ...]:
+        """Ids that `instance_group.gpus` may name. A group of KIND_GPU that names none gets its instances on each of them."""
+        return ()
 
     def figures(self) -> Iterable[Figure]:
         """What its devices do, for metrics. Called at every scrape, on the event loop: it must only read what is at hand."""

@@ -115,7 +115,10 @@ class Buffer:
 
 
 class BatchProcessor:
-    """Runs batches on one instance, through one set of Buffers. Confined to: one slot of one worker."""
+    """Runs batches on one instance, through one set of Buffers. Confined to: one slot of one worker.
+
+    An instance whose device takes requests by itself brings a subclass (`Instance.batch_processor`) with its own `run_together`.
+    """
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
         self._instance = instance
@@ -138,6 +141,19 @@ class BatchProcessor:
         return result
 
     def _attempt(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome] | ServingError:
+        try:
+            return self.run_together(items, result)
+        except ServingError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
+            return _as_failure(error)
+
+    def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
+        """Runs `items` as one batch, and adds to `result` its execution and where the time went.
+
+        Raises:
+            Exception: the batch failed, for all of them alike.
+        """
         rows = sum(item.rows for item in items)
         start = self._clock.now_ns()
         try:
@@ -152,10 +168,6 @@ class BatchProcessor:
             result.executions.append(rows)
             outcomes = self._split(items, rows, outputs)
             result.output_ns += self._clock.now_ns() - executed
-        except ServingError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
-            return _as_failure(error)
         finally:
             for buffer in self._buffers.values():
                 buffer.release()
@@ -214,6 +226,11 @@ class BatchProcessor:
         if not _fits(array.shape[lead:], spec.model_dims):
             raise BackendFailed(f"output '{name}' came with shape {list(array.shape[lead:])}, the signature says {list(spec.model_dims)}")
         return array if spec.reshape is None else _reshaped(array, lead, spec.reshape, spec.dims)
+
+
+def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -> BatchProcessor:
+    """A processor for one slot of `instance`'s worker: of the class that the instance brings, else the one for all."""
+    return (instance.batch_processor or BatchProcessor)(instance, signature, clock)
 
 
 def _union(items: Sequence[BatchItem]) -> tuple[str, ...]:

@@ -43,6 +43,8 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
     default = backend.instance_kinds[0]
     if not message.instance_group:
         message.instance_group.add(name=message.name, count=1, kind=_KINDS.Kind.Value(default))
+        if default == "KIND_GPU":
+            _complete_devices(message.instance_group[0], "instance_group[0]", backend, report)
         findings.default("instance_group", f"one {default} instance with every usable core")
         return
     for index, group in enumerate(message.instance_group):
@@ -58,7 +60,23 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
             report.error(f"{at}.kind", f"{kind} is not supported by backend '{backend.name}'; allowed: {allowed}")
         elif group.gpus and kind != "KIND_GPU":
             report.error(f"{at}.gpus", f"not supported by backend '{backend.name}', which runs on {kind}")
-        findings.written(at, f"'{group.name}', {group.count} x {kind}")
+        elif kind == "KIND_GPU":
+            _complete_devices(group, at, backend, report)
+        on = f" on device {', '.join(map(str, group.gpus))}" if group.gpus else ""
+        findings.written(at, f"'{group.name}', {group.count} x {kind}{on}")
+
+
+def _complete_devices(group: pb.ModelInstanceGroup, at: str, backend: Backend, report: Report) -> None:
+    """Triton's rule: a group of KIND_GPU that names no devices is for all of them."""
+    known = backend.device_ids()
+    for index, device in enumerate(group.gpus):
+        if device not in known:
+            listed = ", ".join(map(str, known)) or "none"
+            report.error(f"{at}.gpus[{index}]", f"backend '{backend.name}' has no device {device}; it has {listed}")
+        elif device in group.gpus[:index]:
+            report.error(f"{at}.gpus[{index}]", f"device {device} is named twice; write a larger 'count' for more instances on it")
+    if not group.gpus:
+        group.gpus.extend(known)
 
 
 def dynamic_batching(message: pb.ModelConfig) -> DynamicBatching | None:

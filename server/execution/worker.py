@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backends.api.backend import Instance
-from backends.api.batch import BatchItem, BatchProcessor, BatchResult
+from backends.api.batch import BatchItem, BatchProcessor, BatchResult, processor_for
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed
 from backends.api.model import ModelSignature
@@ -73,7 +73,7 @@ class ThreadWorker:
         self.depth = max(1, instance.pipeline_depth)
         self._ended = [loop.create_future() for _ in range(self.depth)]
         for slot, ended in enumerate(self._ended):
-            processor = BatchProcessor(instance, signature, clock)
+            processor = processor_for(instance, signature, clock)
             threading.Thread(target=self._serve, args=(processor, ended), name=f"{NAME_PREFIX}{name}.{slot}", daemon=True).start()
 
     @property
@@ -118,7 +118,7 @@ class InlineWorker:
 
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
         self._instance = instance
-        self._processor = BatchProcessor(instance, signature, clock)
+        self._processor = processor_for(instance, signature, clock)
         self._is_busy = False
 
     @property

@@ -5,8 +5,10 @@ says what and where.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -140,8 +142,10 @@ class VersionLoader:
         return completion.config
 
     def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
-        names = [f"{group.name}_{index}" for group in config.instance_groups for index in range(group.count)]
-        threads = threads_for_instance(self._settings.usable_cores, len(names))
+        places = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
+        siblings = Counter(device for _, device in places)
+        threads = threads_for_instance(self._settings.usable_cores, len(places))
+        numbers = defaultdict[str, Iterator[int]](itertools.count)
         return [
             LoadRequest(
                 model_name=config.name,
@@ -151,10 +155,12 @@ class VersionLoader:
                 signature=config.signature,
                 parameters=config.parameters,
                 graph_level=config.graph_level,
-                instance_name=name,
+                instance_name=f"{group.name}_{next(numbers[group.name])}",
                 cpu_threads=threads,
+                device_id=device,
+                siblings=siblings[device],
             )
-            for name in names
+            for group, device in places
         ]
 
     def _assemble(self, version: int, loaded: "_Loaded") -> Servable:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.api.backend import Instance
-from backends.api.batch import Array, BatchItem, BatchProcessor
+from backends.api.batch import Array, BatchItem, processor_for
 from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.model import ModelSignature
@@ -25,7 +25,7 @@ def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, cl
     """
     for sample, item in zip(config.warmups, read_samples(config, model_dir), strict=True):
         for instance in instances:
-            processor = BatchProcessor(instance, config.signature, clock)
+            processor = processor_for(instance, config.signature, clock)
             for _ in range(max(1, sample.count)):
                 outcome = processor.process([item]).outcomes[0]
                 if isinstance(outcome, ServingError):

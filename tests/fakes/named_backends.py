@@ -19,6 +19,7 @@ class NamedBackend(Backend):
         aliases: tuple[str, ...] = (),
         parameter_keys: frozenset[str] = frozenset(),
         instance_kinds: tuple[str, ...] = ("KIND_CPU",),
+        devices: tuple[int, ...] = (),
     ) -> None:
         self.name = name
         self.default_model_filename = default_model_filename
@@ -26,6 +27,10 @@ class NamedBackend(Backend):
         self.aliases = aliases
         self.parameter_keys = parameter_keys
         self.instance_kinds = instance_kinds
+        self.devices = devices
+
+    def device_ids(self) -> tuple[int, ...]:
+        return self.devices
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return ModelFacts(inputs=None, outputs=None)

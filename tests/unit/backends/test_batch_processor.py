@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.api.backend import Arrays
-from backends.api.batch import BatchItem, BatchProcessor
+from backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, processor_for
 from backends.api.errors import BackendFailed, InvalidRequest, ServingError
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
@@ -279,3 +279,25 @@ def test_request_strings_are_let_go_after_the_batch() -> None:
     unit = processor(instance)
     unit.process([item(np.array([[b"a"]], dtype=object)), item(np.array([[b"b"]], dtype=object))])
     assert all(element is None for element in unit._buffers["x"].view(8, (1,)).ravel())
+
+
+class EachToItself(BatchProcessor):
+    """Runs what it is given one by one, and not at all while somebody sends a 7."""
+
+    def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
+        if any((item.inputs["x"] == 7).any() for item in items):
+            raise ValueError("seven")
+        result.executions.append(sum(item.rows for item in items))
+        return [{"y": item.inputs["x"] * 2} for item in items]
+
+
+def test_an_instance_may_bring_its_own_processor_and_a_bad_request_still_fails_alone() -> None:
+    instance = FakeInstance(fake_signature(2))
+    assert type(processor_for(instance, instance.signature, TickingClock())) is BatchProcessor
+    instance.batch_processor = EachToItself
+    unit = processor_for(instance, instance.signature, TickingClock())
+    first, second, third = unit.process([item(rows(1)), item(rows(7)), item(rows(2))]).outcomes
+    assert [outputs(each)["y"].tolist() for each in (first, third)] == [[[2, 2]], [[4, 4]]]
+    assert isinstance(second, BackendFailed)
+    assert second.message == "ValueError: seven"
+    assert instance.calls == []

@@ -240,9 +240,25 @@ def test_instance_groups_are_named_and_resolved() -> None:
 
 
 def test_kind_auto_becomes_what_the_backend_runs_on() -> None:
-    backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_MODEL", "KIND_GPU"))
+    backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_MODEL", "KIND_GPU"), devices=(0, 1))
     config = completed("instance_group [ { }, { gpus: [ 0, 1 ] } ]", BATCHABLE, backend).config
     assert [(group.kind, group.gpus) for group in config.instance_groups] == [("KIND_MODEL", ()), ("KIND_GPU", (0, 1))]
+
+
+@pytest.mark.parametrize("text", ["", "instance_group { }", "instance_group { kind: KIND_GPU }"])
+def test_a_group_that_names_no_devices_is_for_all_of_them(text: str) -> None:
+    backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_GPU", "KIND_CPU"), devices=(0, 1))
+    [group] = completed(text, BATCHABLE, backend).config.instance_groups
+    assert (group.kind, group.gpus) == ("KIND_GPU", (0, 1))
+
+
+def test_devices_that_are_not_there_or_named_twice_are_refused() -> None:
+    backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_GPU",), devices=(0, 1))
+    with pytest.raises(ConfigError) as caught:
+        completed("instance_group { gpus: [ 0, 2, 0 ] }", BATCHABLE, backend)
+    first, second = caught.value.problems
+    assert (first.field, first.message) == ("instance_group[0].gpus[1]", "backend 'card' has no device 2; it has 0, 1")
+    assert (second.field, "named twice" in second.message) == ("instance_group[0].gpus[2]", True)
 
 
 def test_parameters_unknown_to_the_backend_only_warn() -> None:

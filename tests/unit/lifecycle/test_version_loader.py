@@ -11,6 +11,7 @@ from server.config.errors import ConfigError
 from server.config.pbtxt import parse_pbtxt
 from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from server.observability.metrics import Metrics
+from tests.fakes.fake_backend import FakeBackend
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers
 
@@ -21,14 +22,14 @@ def parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
-def load(folder: Path, config: str) -> None:
+def load(folder: Path, config: str, registry: BackendRegistry | None = None) -> None:
     """Loads an identity model of that config, and closes it."""
     version = folder / "m" / "1"
     version.mkdir(parents=True)
     (version / "model.identity").touch()
     clock, timers = FakeClock(), HandTimers()
     settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8)
-    loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), settings=settings)
+    loader = VersionLoader(registry or BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), settings=settings)
     parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
     source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
 
@@ -57,3 +58,27 @@ def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp
         "m/config.pbtxt:5: parameters[\"fail_on\"]: takes a number, not 'x'"
     )
     assert ["foo" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
+
+
+class Cards(FakeBackend):
+    """Of devices 0 and 3."""
+
+    default_model_filename = "model.identity"
+    instance_kinds = ("KIND_GPU", "KIND_CPU")
+
+    def device_ids(self) -> tuple[int, ...]:
+        return (0, 3)
+
+
+def test_instances_are_made_for_each_device_of_their_group(tmp_path: Path) -> None:
+    backend = Cards()
+    groups = 'instance_group [ { name: "all" count: 2 }, { name: "one" gpus: 3 }, { name: "any" kind: KIND_CPU } ]'
+    load(tmp_path, TENSORS + groups, BackendRegistry((backend,)))
+    assert [(each.instance_name, each.device_id, each.siblings) for each in backend.requests] == [
+        ("all_0", 0, 2),
+        ("all_1", 0, 2),
+        ("all_2", 3, 3),
+        ("all_3", 3, 3),
+        ("one_0", 3, 3),
+        ("any_0", None, 1),
+    ]
