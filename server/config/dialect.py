@@ -34,7 +34,7 @@ _TENSORFLOW_TYPES = {
     "DT_BFLOAT16": pb.TYPE_BF16,
 }
 #: Platforms that only Adlik's configurations name so (`tensorrt_plan` is both's).
-_ADLIK_PLATFORMS = frozenset({
+ADLIK_PLATFORMS = frozenset({
     "tensorflow", "tensorflow-tensorrt", "tensorflow_lite", "openvino", "paddle", "tvm", "libtorch", "topsinference", "ml", "onnx",
 })  # fmt: skip
 #: Top-level fields that both forms have; any other tells Triton's.
@@ -75,7 +75,7 @@ def to_triton(message: Message, numeric_enums: list[str], report: Report) -> tup
         own_fields or none_is_written or has_tensorflow_types or batching.max_enqueued_batches or batching.pad_variable_length_inputs
     )
     form = AdlikForm(
-        is_adlik=is_marked or (message.platform in _ADLIK_PLATFORMS and not _is_tritons(message)),  # type: ignore[attr-defined]
+        is_adlik=is_marked or (message.platform in ADLIK_PLATFORMS and not _is_tritons(message)),  # type: ignore[attr-defined]
         max_enqueued_batches=batching.max_enqueued_batches,
         serves_nothing=none_is_written,
     )

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from backends.api.errors import ServingError
-from server.frontends.status import kserve_status, retry_after_seconds
+from server.frontends.status import Status, kserve_status, retry_after_seconds
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 _INTERNAL_TEXT = "internal error: see the server's log"
@@ -19,12 +19,12 @@ _TEXT_BYTES = 1900
 _log = logging.getLogger(__name__)
 
 
-def refuse(context: grpc.aio.ServicerContext, error: ServingError) -> None:
-    """Sets the status of `error`; `retry-after` goes along as trailing metadata where trying again makes sense."""
+def refuse(context: grpc.aio.ServicerContext, error: ServingError, status: Status | None = None) -> None:
+    """Sets the status of `error` (by default that of KServe v2); `retry-after` goes along as trailing metadata where it makes sense."""
     after = retry_after_seconds(error)
     if after is not None:
         context.set_trailing_metadata((("retry-after", after),))
-    context.set_code(_CODES[kserve_status(error).grpc])
+    context.set_code(_CODES[(status or kserve_status(error)).grpc])
     context.set_details(_cut(error.message))
 
 

@@ -15,6 +15,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from backends.api.errors import InvalidRequest, ServingError, TooLarge
 from server.engine.interface import Engine
+from server.frontends.adlik.grpc_routes import SERVICE_NAMES as ADLIK_SERVICES
+from server.frontends.adlik.grpc_routes import AdlikRoutes
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.grpc_call import GrpcCall, GrpcStreamCall, deadline_of
 from server.frontends.grpc_errors import refuse, refuse_unexpected
 from server.frontends.grpc_health import SERVICE as HEALTH_SERVICE
@@ -31,16 +35,28 @@ _Method = Callable[[Any, Any], Awaitable[Message]]
 
 
 class GrpcFront:
-    """Serves `inference.GRPCInferenceService` and `grpc.health.v1.Health`. Confined to: the event loop."""
+    """Serves `inference.GRPCInferenceService`, Adlik's services and `grpc.health.v1.Health`. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, address: str, port: int, *, reflection: bool = False) -> None:
-        """Listens on `address:port` once started (port 0: any free one); `reflection` also serves the descriptors."""
+    def __init__(
+        self, engine: Engine, limits: Limits, address: str, port: int, *, reflection: bool = False, adlik: AdlikService | None = None
+    ) -> None:
+        """Listens on `address:port` once started.
+
+        Args:
+            engine: What answers.
+            limits: Bounds on what clients send.
+            address: Where to listen.
+            port: Where to listen; 0: any free one.
+            reflection: Whether the descriptors are served too.
+            adlik: Adlik's services; None: with their default settings.
+        """
         self._engine = engine
         self._limits = limits
         self._address = address
         self._port = port
         self._reflection = reflection
         self._service = KServeService(engine, limits)
+        self._adlik = AdlikRoutes(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()))
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
@@ -50,12 +66,13 @@ class GrpcFront:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         server = grpc.aio.server(options=_options(self._limits))
-        health = Health(self._engine, frozenset({_DESCRIPTOR.full_name}), self._limits.health_watch_period_s)
-        server.add_generic_rpc_handlers((self._handlers(), health.handler()))
+        services = (_DESCRIPTOR.full_name, *ADLIK_SERVICES)
+        health = Health(self._engine, frozenset(services), self._limits.health_watch_period_s)
+        server.add_generic_rpc_handlers((self._handlers(), health.handler(), *self._adlik.handlers()))
         if self._reflection:
             from grpc_reflection.v1alpha import reflection
 
-            reflection.enable_server_reflection((_DESCRIPTOR.full_name, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+            reflection.enable_server_reflection((*services, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
         port = self._bind(server)
         await server.start()
         self._server = server

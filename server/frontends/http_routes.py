@@ -1,4 +1,4 @@
-"""Everything under /v2 that is not hot, as a FastAPI app: it calls the same handlers as gRPC and prints their messages as JSON.
+"""Everything that is not hot, as a FastAPI app: it calls the same handlers as gRPC and prints their messages as JSON.
 
 Bodies are read by hand, because FastAPI would want a Content-Type that existing clients do not send, and knows no limits.
 """
@@ -6,6 +6,7 @@ Bodies are read by hand, because FastAPI would want a Content-Type that existing
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -17,6 +18,7 @@ from starlette.exceptions import HTTPException
 from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
 from server.frontends import http_schemas as schemas
+from server.frontends.adlik.http_v1 import HttpV1
 from server.frontends.http_call import HttpCall
 from server.frontends.http_exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
 from server.frontends.http_infer import HttpInfer
@@ -32,6 +34,7 @@ from server.pb import grpc_service_pb2 as pb
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JSON_TYPE = "application/json"
 _MODEL = "/v2/models/{model}"
+_V1_MODEL = "/v1/models/{model}"
 _VERSION = "/versions/{version}"
 #: Groups the routes that exist to say no in the protocol's way.
 _NOT_OFFERED = "not offered"
@@ -42,11 +45,12 @@ _log = logging.getLogger(__name__)
 class RestRoutes:
     """The routes of one HTTP front. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, infer: HttpInfer, *, metrics: bool) -> None:
+    def __init__(self, engine: Engine, limits: Limits, infer: HttpInfer, v1: HttpV1, *, metrics: bool) -> None:
         """`metrics` says whether /metrics is served here too."""
         self._engine = engine
         self._limits = limits
         self._infer = infer
+        self._v1 = v1
         self._service = KServeService(engine, limits)
         self._metrics = metrics
 
@@ -54,7 +58,7 @@ class RestRoutes:
         """The app, with its OpenAPI page at /docs."""
         server = self._engine.server()
         app = _DocumentedApp(
-            title=f"{server.name}: KServe v2 inference protocol",
+            title=f"{server.name}: KServe v2 inference protocol, and Adlik's",
             version=server.version,
             # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
             docs_url=None,
@@ -90,6 +94,10 @@ class RestRoutes:
         for method in ("GET", "POST"):
             add(_NOT_OFFERED, method, "/v2/trace/setting", self.no_trace, "Trace settings (not offered)", None)
             add(_NOT_OFFERED, method, "/v2/logging", self.no_log_settings, "Log settings (not offered)", None)
+        for path in (_V1_MODEL, _V1_MODEL + _VERSION):
+            add("adlik", "POST", f"{path}:predict", self.v1, "Inference", schemas.AdlikPredictAnswer, schemas.AdlikPredictBody)
+            add("adlik", "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.AdlikMetadata)
+            add(_NOT_OFFERED, "POST", f"{path}:ml_predict", self.v1, "Adlik's tasks (not offered)", None)
         if self._metrics:
             add("server", "GET", "/metrics", self.metrics, "Prometheus metrics", None)
         return app
@@ -125,7 +133,10 @@ class RestRoutes:
 
     async def infer(self, request: Request) -> Response:
         name, version = _target(request)
-        return _Direct(self._infer, name, parse_version(version, name))
+        return _Direct(partial(self._infer.respond, name, parse_version(version, name)))
+
+    async def v1(self, request: Request) -> Response:
+        return _Direct(self._v1.respond)
 
     async def index(self, request: Request) -> Response:
         given = await self._read_object(request)
@@ -188,16 +199,14 @@ class RestRoutes:
 
 
 class _Direct(Response):
-    """Hands an infer request that came through FastAPI to the same code as one that did not."""
+    """Hands a request that came through FastAPI to the same code as one that did not."""
 
-    def __init__(self, infer: HttpInfer, model: str, version: int | None) -> None:
+    def __init__(self, respond: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
         super().__init__()
-        self._infer = infer
-        self._model = model
-        self._version = version
+        self._respond = respond
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._infer.respond(self._model, self._version, scope, receive, send)
+        await self._respond(scope, receive, send)
 
 
 class _DocumentedApp(FastAPI):

@@ -1,6 +1,6 @@
 """The HTTP fronts: one for all protocols, one for metrics alone.
 
-The infer route goes straight from the connection to the codec; every other path goes to FastAPI.
+The infer route and what lies below /v1 go straight from the connection to the codec; every other path goes to FastAPI.
 """
 
 import asyncio
@@ -10,6 +10,9 @@ from typing import Any
 
 from backends.api.errors import ServingError
 from server.engine.interface import Engine
+from server.frontends.adlik.http_v1 import PREFIX, HttpV1
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.http_exchange import (
     INTERNAL_TEXT,
     ClientGone,
@@ -32,12 +35,25 @@ _log = logging.getLogger(__name__)
 
 
 class HttpFront:
-    """Serves KServe v2 with Triton's extensions over HTTP. Confined to: the event loop."""
+    """Serves KServe v2 with Triton's extensions, and Adlik's REST routes, over HTTP. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, address: str, port: int, *, metrics: bool = True) -> None:
-        """Listens on `address:port` once started (port 0: any free one); `metrics` serves /metrics here too."""
+    def __init__(
+        self, engine: Engine, limits: Limits, address: str, port: int, *, metrics: bool = True, adlik: AdlikService | None = None
+    ) -> None:
+        """Listens on `address:port` once started (port 0: any free one).
+
+        Args:
+            engine: What answers.
+            limits: Bounds on what clients send.
+            address: Where to listen.
+            port: Where to listen; 0: any free one.
+            metrics: Whether /metrics is served here too.
+            adlik: Adlik's services; None: with their default settings.
+        """
         infer = HttpInfer(engine, limits)
-        self._listener = HttpListener(_Dispatcher(infer, RestRoutes(engine, limits, infer, metrics=metrics).app()), limits, address, port)
+        v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()))
+        routes = RestRoutes(engine, limits, infer, v1, metrics=metrics)
+        self._listener = HttpListener(_Dispatcher(infer, v1, routes.app()), limits, address, port)
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.
@@ -78,16 +94,20 @@ class MetricsFront:
 
 
 class _Dispatcher:
-    """The ASGI app of `HttpFront`: tells the infer route from all others, and is the last stop of every error."""
+    """The ASGI app of `HttpFront`: tells the hot routes from all others, and is the last stop of every error."""
 
-    def __init__(self, infer: HttpInfer, others: Any) -> None:
+    def __init__(self, infer: HttpInfer, v1: HttpV1, others: Any) -> None:
         self._infer = infer
+        self._v1 = v1
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = _INFER.match(scope["path"]) if scope["method"] == "POST" else None
+        is_v1 = route is None and PREFIX.match(scope["path"]) is not None
         try:
-            if route is None:
+            if is_v1:
+                await self._v1.respond(scope, receive, send)
+            elif route is None:
                 await self._others(scope, receive, send)
             else:
                 version = route[2]
@@ -101,7 +121,7 @@ class _Dispatcher:
             if CLIENT_GONE not in scope:
                 raise
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
-            if route is not None:
+            if route is not None or is_v1:
                 # FastAPI has logged and answered its own.
                 _log.exception("%s failed unexpectedly", scope["path"])
                 await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))

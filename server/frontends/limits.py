@@ -45,6 +45,7 @@ class Limits:
         tensor_count: Inputs of one request.
         output_count: Requested outputs of one request.
         dims_count: Dimensions of one tensor.
+        class_count: Highest values (`cls`) that one Adlik answer names; each takes some hundred bytes of memory.
         parameter_count: Parameters of one request or tensor.
         name_length: Model and tensor names, in characters.
         id_length: Request id, in characters.
@@ -81,6 +82,7 @@ class Limits:
     tensor_count: int = 1024
     output_count: int = 1024
     dims_count: int = 32
+    class_count: int = 262_144
     parameter_count: int = 256
     name_length: int = 256
     id_length: int = 1024

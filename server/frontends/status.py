@@ -6,7 +6,7 @@ gRPC codes are held as plain numbers, so that the HTTP front needs no grpc.
 import math
 from typing import Final, NamedTuple
 
-from backends.api.errors import ErrorCode, Overloaded, QueueTimeout, ServingError, UnknownModel
+from backends.api.errors import Conflict, ErrorCode, Overloaded, QueueTimeout, ServingError, UnknownModel
 
 
 class Status(NamedTuple):
@@ -23,6 +23,7 @@ _NOT_FOUND: Final = 5
 _PERMISSION_DENIED: Final = 7
 _RESOURCE_EXHAUSTED: Final = 8
 _FAILED_PRECONDITION: Final = 9
+_ABORTED: Final = 10
 _UNIMPLEMENTED: Final = 12
 _INTERNAL: Final = 13
 _UNAVAILABLE: Final = 14
@@ -57,6 +58,22 @@ def kserve_status(error: ServingError) -> Status:
     for kind in type(error).__mro__:
         if kind in KSERVE_OVERRIDES:
             return KSERVE_OVERRIDES[kind]
+    return STATUS[error.code]
+
+
+#: What Adlik's clients were promised instead: a full queue is UNAVAILABLE, a time-out in the queue RESOURCE_EXHAUSTED.
+ADLIK_OVERRIDES: Final[dict[type, Status]] = {
+    Overloaded: Status(503, _UNAVAILABLE),
+    QueueTimeout: Status(429, _RESOURCE_EXHAUSTED),
+    Conflict: Status(409, _ABORTED),
+}
+
+
+def adlik_status(error: ServingError) -> Status:
+    """The status of `error` on Adlik's protocol."""
+    for kind in type(error).__mro__:
+        if kind in ADLIK_OVERRIDES:
+            return ADLIK_OVERRIDES[kind]
     return STATUS[error.code]
 
 

@@ -1,0 +1,1 @@
+"""Adlik's wire interface: its gRPC services and REST routes, as codecs and handlers that know no transport."""

@@ -1,0 +1,76 @@
+"""PredictRequest messages to asks, answers to serialised PredictResponse messages.
+
+An answer is put together as bytes, not as a message: large outputs are copied once instead of three times.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from server.frontends.adlik.answer import Answer, AnsweredOutput
+from server.frontends.adlik.datatypes import NUMBERS
+from server.frontends.adlik.model_spec import read_spec
+from server.frontends.adlik.request import PredictAsk
+from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields
+from server.frontends.kserve.tensor_bytes import Raw, array_pieces
+from server.frontends.wire_walk import LENGTH, encoded_varint
+from server.pb.adlik import predict_pb2
+from server.pb.tensorflow.core.framework import tensor_pb2
+
+_VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
+_NOTHING: Mapping[str, Any] = {}
+# Tags on the wire.
+_OUTPUTS = encoded_varint(predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER << 3 | LENGTH)
+_KEY, _VALUE = encoded_varint(1 << 3 | LENGTH), encoded_varint(2 << 3 | LENGTH)
+_TENSOR = encoded_varint(predict_pb2.PredictResponse.Output.TENSOR_FIELD_NUMBER << 3 | LENGTH)
+_CONTENT = encoded_varint(tensor_pb2.TensorProto.TENSOR_CONTENT_FIELD_NUMBER << 3 | LENGTH)
+
+
+def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw]) -> PredictAsk:
+    """What `message` asks for; `contents` holds by input the raw bytes that were cut out of it before it was parsed."""
+    return PredictAsk(
+        read_spec(message.model_spec),
+        message.batch_size,
+        {name: _tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()},
+        {name: output.cls.count for name, output in message.output_filter.items()},
+    )
+
+
+def print_answer(answer: Answer) -> bytes:
+    """The serialised PredictResponse. Safe in a thread."""
+    pieces = [predict_pb2.PredictResponse(model_spec=answer.model.echo).SerializeToString()]
+    for output in answer.outputs:
+        pieces += _output(output)
+    return b"".join(pieces)
+
+
+def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    raw = content if len(content) else tensor.tensor_content
+    # Typed values do not count beside raw bytes, so they are not even looked at.
+    values = _NOTHING if len(raw) else {field.name: value for field, value in tensor.ListFields() if field.name in _VALUE_FIELDS}
+    return TensorFields(tensor.dtype, shape or None, raw, values)
+
+
+def _output(output: AnsweredOutput) -> list[bytes]:
+    """One entry of the map `outputs`, in pieces."""
+    tensor = tensor_pb2.TensorProto(dtype=NUMBERS[output.datatype])
+    for size in output.array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    content: list[bytes] = []
+    if output.datatype.is_bytes:
+        tensor.string_val.extend(value.encode() if isinstance(value, str) else value for value in output.array.reshape(-1).tolist())
+    else:
+        pieces = array_pieces(output.array, output.datatype)
+        content = [_CONTENT, encoded_varint(sum(map(len, pieces))), *pieces]
+    classes = predict_pb2.PredictResponse.Output()
+    for sample in output.classes:
+        classes.batch_classes.add(
+            cls=[predict_pb2.PredictResponse.Class(idx=best.place, score=best.score, label=best.label) for best in sample]
+        )
+    body = _field(_TENSOR, [tensor.SerializeToString(), *content])
+    body.append(classes.SerializeToString())
+    return _field(_OUTPUTS, [*_field(_KEY, [output.name.encode()]), *_field(_VALUE, body)])
+
+
+def _field(tag: bytes, pieces: list[bytes]) -> list[bytes]:
+    return [tag, encoded_varint(sum(map(len, pieces))), *pieces]

@@ -1,0 +1,132 @@
+"""Predict without a transport: a serialised message or a JSON body in, a serialised answer out.
+
+Room is reserved before anything is parsed. Small requests are parsed at once; a larger one is looked through on the wire first, and what
+takes long goes to a thread.
+"""
+
+from google.protobuf.message import DecodeError
+
+from backends.api.errors import InvalidRequest, NotFound, ServingError
+from server.core.request import InferResponse
+from server.engine.interface import Engine
+from server.frontends.adlik import json_codec, message_codec
+from server.frontends.adlik.answer import Answer, make_answer
+from server.frontends.adlik.model_spec import ModelAsk
+from server.frontends.adlik.request import PredictAsk, PredictReader
+from server.frontends.adlik.wire import SMALL_BYTES, split_predict_request
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.string_elements import INLINE_STRINGS
+from server.frontends.kserve.tensor_bytes import Raw
+from server.frontends.limits import Limits
+from server.frontends.off_loop import run_off_loop
+from server.frontends.strict_json import Json
+from server.pb.adlik import predict_pb2
+
+#: Raw tensors are views of the message, so only their alignment or a check of their values touches every byte.
+_INLINE_RAW_BYTES = 4 << 20
+#: What one named class takes as objects and as text, roundly.
+_CLASS_BYTES = 300
+
+
+class Predict:
+    """Answers predict requests of both protocols. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._reader = PredictReader(engine, limits)
+
+    async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
+        """Answers a serialised PredictRequest by a serialised PredictResponse.
+
+        Raises:
+            ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
+        """
+        with Reservation(self._engine) as reservation:
+            reservation.take(len(data))
+            contents: dict[str, memoryview] = {}
+            rest = data
+            if len(data) > SMALL_BYTES:
+                rest, contents, cost = split_predict_request(data, self._limits)
+                reservation.take(cost)
+            if len(rest) > self._limits.decode_inline_bytes:
+                ask = await run_off_loop(_parsed, rest, contents)
+            else:
+                ask = _parsed(rest, contents)
+            answer = await self._answer(ask, len(data), deadline_ns, reservation)
+            if _is_large(answer, self._limits):
+                return await run_off_loop(message_codec.print_answer, answer)
+            return message_codec.print_answer(answer)
+
+    async def from_json(self, model: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+        """Answers the parsed JSON body `given` (`size_bytes` as text) of a request for `model` by the text of a PredictResponse.
+
+        Raises:
+            ServingError: as `from_message`.
+        """
+        is_long = size_bytes > self._limits.decode_inline_bytes
+        # The bytes of base64 stand beside the text that they are read from.
+        reservation.take(size_bytes)
+        if is_long:
+            ask = await run_off_loop(json_codec.read_request, given, model, self._limits)
+        else:
+            ask = json_codec.read_request(given, model, self._limits)
+        answer = await self._answer(ask, size_bytes, None, reservation)
+        if _is_large(answer, self._limits):
+            return await run_off_loop(json_codec.print_answer, answer)
+        return json_codec.print_answer(answer)
+
+    async def _answer(self, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, reservation: Reservation) -> Answer:
+        engine, limits = self._engine, self._limits
+        try:
+            target = self._reader.target(ask.model)
+            self._reader.reserve(target, ask, reservation)
+            strings = sum(len(fields.values.get("string_val", ())) for fields in ask.inputs.values())
+            if size_bytes > _INLINE_RAW_BYTES or strings > INLINE_STRINGS:
+                request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns)
+            else:
+                request = self._reader.build(target, ask, size_bytes, deadline_ns)
+        except NotFound as error:
+            # Adlik answers so for an unknown model or version here, and with NOT_FOUND only where its metadata is asked for.
+            raise InvalidRequest(error.message) from None
+        except ServingError:
+            engine.count_refused(ask.model.name, ask.model.version)
+            raise
+        try:
+            response = await engine.infer(request)
+        except NotFound as error:
+            raise InvalidRequest(error.message) from None
+        top = {name: count for name, count in ask.output_filter.items() if count}
+        labels = {name: engine.labels(response.model_name, response.model_version, name) for name in top}
+        reservation.take(_CLASS_BYTES * min(limits.class_count, _classes(response, top)))
+        if top and _values(response, top) > INLINE_STRINGS:
+            return await run_off_loop(make_answer, ask.model, response, top, labels, limits)
+        return make_answer(ask.model, response, top, labels, limits)
+
+
+def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictAsk:
+    try:
+        message = predict_pb2.PredictRequest.FromString(rest)
+    except DecodeError:
+        raise InvalidRequest("the request is not a valid PredictRequest message") from None
+    raws: dict[str, Raw] = dict(contents)
+    return message_codec.read_request(message, raws)
+
+
+def _classes(response: InferResponse, top: dict[str, int]) -> int:
+    """How many classes will be named, at most."""
+    count = 0
+    for name, most in top.items():
+        array = response.outputs[name]
+        rows = array.shape[0] if response.signature.is_batched else 1
+        count += min(array.size, rows * most)
+    return count
+
+
+def _values(response: InferResponse, top: dict[str, int]) -> int:
+    return sum(response.outputs[name].size for name in top)
+
+
+def _is_large(answer: Answer, limits: Limits) -> bool:
+    most = limits.decode_inline_bytes
+    return any(output.array.nbytes > most or sum(map(len, output.classes)) > INLINE_STRINGS for output in answer.outputs)

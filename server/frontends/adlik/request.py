@@ -1,0 +1,124 @@
+"""A predict request from whichever protocol, and the one place that judges it and makes it the engine's."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from backends.api.errors import InvalidRequest
+from backends.api.tensor import DataType
+from server.core.request import Array, InferRequest
+from server.engine.interface import Engine
+from server.frontends.adlik.datatypes import NUMBERS, shown_type
+from server.frontends.adlik.model_spec import ModelAsk, served_version
+from server.frontends.adlik.tensor_values import TensorFields, array_of, filled_bytes
+from server.frontends.kserve.checks import SignatureChecks
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.string_elements import strings_cost
+from server.frontends.kserve.validation import SignatureCheck
+from server.frontends.limits import Limits
+
+#: Element types without an order that top-k could follow (bfloat16 travels as bits).
+_UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})
+_UINT32_MAX = (1 << 32) - 1
+
+
+class PredictAsk(NamedTuple):
+    """A PredictRequest, read but not judged.
+
+    Attributes:
+        model: Which model, and how its version was asked for.
+        batch_size: Samples in every input.
+        inputs: By name.
+        output_filter: By output, how many of the highest values to name (0: none); empty asks for every output.
+    """
+
+    model: ModelAsk
+    batch_size: int
+    inputs: Mapping[str, TensorFields]
+    output_filter: Mapping[str, int]
+
+
+class PredictTarget(NamedTuple):
+    """What an ask reaches: all of its judgement that needs the engine."""
+
+    version: int | None
+    check: SignatureCheck
+    received_ns: int
+
+
+class PredictReader:
+    """Judges asks. Confined to: the event loop, but for `build`."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._checks = SignatureChecks(engine, limits)
+
+    def target(self, model: ModelAsk) -> PredictTarget:
+        """What a request for `model` reaches now.
+
+        Raises:
+            NotFound: no such model or version. Unavailable: it is not READY. InvalidRequest: the name or version cannot be one.
+        """
+        received_ns = self._engine.now_ns()
+        version = served_version(self._engine, model, self._limits)
+        return PredictTarget(version, self._checks.find(model.name, version), received_ns)
+
+    def reserve(self, target: PredictTarget, ask: PredictAsk, reservation: Reservation) -> None:
+        """Takes what the arrays of `ask` need beside the bytes they came in.
+
+        Raises:
+            Overloaded: it does not fit. TooLarge: too many strings.
+        """
+        strings = filled = 0
+        for name, fields in ask.inputs.items():
+            spec = target.check.inputs.get(name)
+            if spec is not None:
+                strings += len(fields.values.get("string_val", ()))
+                most = self._limits.bytes_in_flight
+                filled += min(most, filled_bytes(spec, fields, ask.batch_size, is_batched=target.check.signature.is_batched))
+        reservation.take(strings_cost(strings, self._limits) + filled)
+
+    def build(self, target: PredictTarget, ask: PredictAsk, size_bytes: int, deadline_ns: int | None) -> InferRequest:
+        """The engine's request. Safe in a thread.
+
+        Raises:
+            InvalidRequest: names, batch size, element types, shapes or sizes are not those of the model. TooLarge: see `array_of`.
+        """
+        check, signature = target.check, target.check.signature
+        batch_size = ask.batch_size
+        if batch_size < 1:
+            raise InvalidRequest("batch_size must be at least 1; it is missing or 0")
+        if batch_size > _UINT32_MAX or (signature.is_batched and batch_size > signature.max_batch_size):
+            raise InvalidRequest(
+                f"batch_size {batch_size} exceeds the max_batch_size {signature.max_batch_size} of model '{ask.model.name}'"
+            )
+        check.input_count(len(ask.inputs))
+        inputs: dict[str, Array] = {}
+        for name, fields in ask.inputs.items():
+            inputs[name] = array_of(check, check.input(name, ()), fields, batch_size, self._limits)
+        rows = check.complete(inputs)
+        return InferRequest(
+            model_name=ask.model.name,
+            model_version=target.version,
+            inputs=inputs,
+            rows=rows,
+            output_names=self._outputs(check, ask.output_filter),
+            signature=signature,
+            deadline_ns=deadline_ns,
+            received_ns=target.received_ns,
+            size_bytes=size_bytes,
+        )
+
+    def _outputs(self, check: SignatureCheck, wanted: Mapping[str, int]) -> tuple[str, ...]:
+        if not wanted:
+            return check.default_outputs
+        check.output_count(len(wanted))
+        for name, count in wanted.items():
+            spec = check.signature.output(name)
+            if spec is None:
+                raise InvalidRequest(f"Output {name[:128]} does not exist")
+            if count and spec.datatype in _UNORDERED:
+                raise InvalidRequest(
+                    f"output '{name}' of {shown_type(NUMBERS[spec.datatype])} has no highest values: ask for it without cls"
+                )
+        return tuple(name for name in check.default_outputs if name in wanted)

@@ -1,0 +1,101 @@
+"""Adlik's front in process on free ports: gRPC and HTTP with one fake engine behind them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+import httpx
+import numpy as np
+from google.protobuf.message_factory import GetMessageClass
+
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.grpc_server import GrpcFront
+from server.frontends.http_server import HttpFront
+from server.frontends.limits import Limits
+from server.pb.adlik import operate_pb2, predict_pb2
+from tests.fakes.fake_engine import FakeEngine
+
+SERVICES = {**predict_pb2.DESCRIPTOR.services_by_name, **operate_pb2.DESCRIPTOR.services_by_name}
+TYPES = {np.dtype(np.int32): 3, np.dtype(np.float32): 1, np.dtype(np.int64): 9}
+
+
+@dataclass
+class Caller:
+    """A client of both fronts."""
+
+    channel: grpc.aio.Channel
+    http: httpx.AsyncClient
+
+    async def call(self, method: str, request: Any) -> Any:
+        """The answer of the RPC called `method`, in whichever service has it."""
+        service, found = next(
+            (service, service.methods_by_name[method]) for service in SERVICES.values() if method in service.methods_by_name
+        )
+        send = self.channel.unary_unary(
+            f"/{service.full_name}/{method}", lambda message: message.SerializeToString(), GetMessageClass(found.output_type).FromString
+        )
+        return await send(request)
+
+    async def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
+        """Code and text of a call that must fail."""
+        try:
+            await self.call(method, request)
+        except grpc.aio.AioRpcError as error:
+            return error.code(), error.details() or ""
+        raise AssertionError(f"{method} was answered")
+
+
+def run(
+    scenario: Callable[[Caller], Awaitable[None]],
+    engine: FakeEngine,
+    limits: Limits | None = None,
+    settings: AdlikSettings | None = None,
+) -> None:
+    """Runs `scenario` against both fronts; afterwards nothing is reserved any more."""
+    bounds = limits or Limits()
+
+    @asynccontextmanager
+    async def served() -> AsyncIterator[Caller]:
+        service = AdlikService(engine, bounds, settings or AdlikSettings())
+        fronts = [GrpcFront(engine, bounds, "127.0.0.1", 0, adlik=service), HttpFront(engine, bounds, "127.0.0.1", 0, adlik=service)]
+        ports = [await front.start() for front in fronts]
+        try:
+            async with (
+                grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel,
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[1]}", headers={"accept-encoding": "identity"}) as http,
+            ):
+                yield Caller(channel, http)
+        finally:
+            for front in fronts:
+                await front.stop(1)
+
+    async def main() -> None:
+        async with asyncio.timeout(20), served() as caller:
+            await scenario(caller)
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
+
+
+def predict_request(inputs: dict[str, Any], batch_size: int = 1, name: str = "simple", **fields: Any) -> predict_pb2.PredictRequest:
+    """A request with raw bytes for each array in `inputs`."""
+    message = predict_pb2.PredictRequest(batch_size=batch_size, **fields)
+    message.model_spec.name = name
+    for key, array in inputs.items():
+        tensor = message.inputs[key]
+        tensor.dtype = TYPES[array.dtype]
+        for size in array.shape:
+            tensor.tensor_shape.dim.add(size=size)
+        tensor.tensor_content = array.tobytes()
+    return message
+
+
+def array_of(output: predict_pb2.PredictResponse.Output, dtype: Any) -> Any:
+    """The array that an answered output holds."""
+    shape = [dim.size for dim in output.tensor.tensor_shape.dim]
+    return np.frombuffer(output.tensor.tensor_content, dtype).reshape(shape)
