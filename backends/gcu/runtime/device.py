@@ -1,0 +1,152 @@
+"""`Device`: clusters of a card in somebody's hands, and what he has made on them."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.gcu.executable import ExecutableError, read_executable
+from backends.gcu.program import GcuExecutable
+from backends.gcu.runtime.card import Card
+from backends.gcu.runtime.device_buffer import DeviceBuffer
+from backends.gcu.runtime.engine import Engine
+from backends.gcu.runtime.errors import Status, StatusError
+from backends.gcu.runtime.figures import CardFigures
+from backends.gcu.runtime.stream import Stream
+
+if TYPE_CHECKING:
+    from backends.gcu.runtime.system import GcuSystem
+
+#: Buffers begin at multiples of this, as an allocator of device memory would have it.
+_PAGE_BYTES = 4096
+
+
+class Device:
+    """Any thread may use it; `release` gives back all that was made on it.
+
+    Attributes:
+        card: Whose clusters they are.
+        clusters: Their numbers, ascending.
+        is_exclusive: Whether no other device may have them.
+    """
+
+    def __init__(self, system: "GcuSystem", card: Card, clusters: tuple[int, ...], *, is_exclusive: bool) -> None:
+        """Made by `GcuSystem.acquire`."""
+        self.system = system
+        self.card = card
+        self.clusters = clusters
+        self.is_exclusive = is_exclusive
+        self._lock = threading.Lock()
+        self._is_released = False
+        self._streams: set[Stream] = set()
+        self._buffers: set[DeviceBuffer] = set()
+        self._engines: set[Engine] = set()
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = ", released" if self._is_released else ""
+        return f"<Device card {self.card.id} ({self.card.hardware.name}, simulated), clusters {list(self.clusters)}{state}>"
+
+    @property
+    def is_released(self) -> bool:
+        """Whether `release` was called."""
+        return self._is_released
+
+    @property
+    def figures(self) -> CardFigures:
+        """What its card counted, whoever used it."""
+        return self.card.figures
+
+    @property
+    def hbm_used_bytes(self) -> int:
+        """What engines and buffers of this device take."""
+        with self._lock:
+            return sum(each.size_bytes for each in self._buffers) + sum(each.hbm_bytes for each in self._engines)
+
+    def create_stream(self) -> Stream:
+        """A stream of its own.
+
+        Raises:
+            StatusError: the card has as many as it can have, or the device cannot be used.
+        """
+        self.check()
+        stream = Stream(self.system.next_number(), self.card, self.check, self._forget_stream)
+        with self._lock:
+            self._streams.add(stream)
+        return stream
+
+    def allocate(self, size_bytes: int) -> DeviceBuffer:
+        """A buffer of zeros.
+
+        Raises:
+            OutOfDeviceMemory: the card has not so much left.
+            StatusError: no positive size, or the device cannot be used.
+        """
+        self.check()
+        buffer = DeviceBuffer(self.card, size_bytes, self.card.next_address(size_bytes, _PAGE_BYTES), self._forget_buffer)
+        with self._lock:
+            self._buffers.add(buffer)
+        return buffer
+
+    def load(self, executable: GcuExecutable | str | Path) -> Engine:
+        """An engine for `executable`, or for the `model.exec` file at that path.
+
+        Raises:
+            OutOfDeviceMemory: weights and workspace do not fit.
+            StatusError: the file cannot be read, it was compiled for other hardware, its graphs cannot be computed, or the
+                device cannot be used.
+        """
+        self.check()
+        if isinstance(executable, str | Path):
+            executable = _read(Path(executable))
+        engine = Engine(executable, self, self._forget_engine)
+        with self._lock:
+            self._engines.add(engine)
+        return engine
+
+    def check(self) -> None:
+        """Raises `StatusError` where the device cannot be used: released, its card broken, or in a process forked off."""
+        self.system.check_process()
+        if self._is_released:
+            raise StatusError(Status.TIF_NOT_INITIALIZED, f"{self!r} cannot be used any more")
+        self.card.refuse_if_broken()
+
+    def release(self) -> None:
+        """Ends its streams, unloads its engines, frees its buffers, and gives its clusters back; a second call does nothing."""
+        with self._lock:
+            if self._is_released:
+                return
+            self._is_released = True
+            streams, engines, buffers = tuple(self._streams), tuple(self._engines), tuple(self._buffers)
+        for stream in streams:
+            stream.close()
+        for engine in engines:
+            engine.unload()
+        for buffer in buffers:
+            buffer.discard()
+        self.system.forget(self)
+
+    def _forget_stream(self, stream: Stream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+
+    def _forget_buffer(self, buffer: DeviceBuffer) -> None:
+        with self._lock:
+            self._buffers.discard(buffer)
+
+    def _forget_engine(self, engine: Engine) -> None:
+        with self._lock:
+            self._engines.discard(engine)
+
+
+def _read(path: Path) -> GcuExecutable:
+    if not path.is_file():
+        raise StatusError(Status.TIF_LOAD_NON_EXIST_FILE, f"there is no file '{path}'")
+    try:
+        return read_executable(path)
+    except ExecutableError as error:
+        raise StatusError(Status.TIF_EXECUTABLE_CRC_VERIFY_FAILED, str(error)) from error
