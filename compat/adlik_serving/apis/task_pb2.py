@@ -1,0 +1,9 @@
+"""Tasks."""
+
+from stoker_client._pb.adlik_messages import (
+    CreateTaskRequest,
+    CreateTaskResponse,
+    TaskType,
+)
+
+__all__ = ["CreateTaskRequest", "CreateTaskResponse", "TaskType"]

@@ -1,0 +1,6 @@
+"""The stub of tasks."""
+
+from adlik_serving.apis.stubs import stub_class
+from stoker_client._pb import adlik_messages as pb
+
+TaskServiceStub = stub_class("TaskService", {"create": (pb.CreateTaskRequest, pb.CreateTaskResponse)})

@@ -1,0 +1,1 @@
+"""Where Adlik keeps its models' messages."""

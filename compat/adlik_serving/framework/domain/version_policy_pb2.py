@@ -1,0 +1,7 @@
+"""Which versions are served."""
+
+from stoker_client._pb.adlik_messages import (
+    VersionPolicyProto,
+)
+
+__all__ = ["VersionPolicyProto"]
