@@ -56,6 +56,16 @@ def check_ports(config: ServerConfig) -> None:
             raise FlagError(f"--{other}-port and --{name}-port are both {port}: each needs a port of its own")
 
 
+def check_model_operate(*, is_allowed: bool, root: Path | None) -> None:
+    """Refuses a root for model operations that is no folder, or that nothing uses."""
+    if root is None:
+        return
+    if not is_allowed:
+        raise FlagError("--model-operate-root has no effect without --allow-model-operate")
+    if not root.is_dir():
+        raise FlagError(f"--model-operate-root={root}: expected an existing folder")
+
+
 def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
     """The bounds of the fronts, with what was set of them."""
     kinds = {field.name: type(getattr(Limits(), field.name)) for field in dataclasses.fields(Limits)}

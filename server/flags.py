@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from server.flag_rules import ControlChoice, LoadingMethod, backend_settings, check_ports, control, limits, split_roots
+from server.flag_rules import ControlChoice, LoadingMethod, backend_settings, check_model_operate, check_ports, control, limits, split_roots
 from server.flag_values import FALSE, TRUE, FlagError, boolean, choice, seconds, whole_number
+from server.frontends.adlik.settings import RestV1
 from server.frontends.limits import Limits
 from server.observability.logs import LogSettings
 from server.server_config import ServerConfig
@@ -52,6 +53,7 @@ _FORMATS: dict[LogFormat, Literal["auto", "text", "json"]] = {
 #: Boolean flags, by primary name: `spell` needs to know them to let a bare flag stand for `=true`.
 BOOLEANS = frozenset(
     {"exit-on-error", "strict-readiness", "allow-grpc", "allow-http", "allow-metrics", "grpc-reflection"}
+    | {"prefer-adlik", "allow-model-operate"}
     | {"log-info", "log-warning", "log-error"}
 )
 
@@ -192,6 +194,20 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         allow_http: Annotated[Switch, _flag("allow-http", panel=_NET, text="Serve HTTP.")] = True,
         allow_metrics: Annotated[Switch, _flag("allow-metrics", panel=_NET, text="Serve /metrics.")] = True,
         grpc_reflection: Annotated[Switch, _flag("grpc-reflection", panel=_NET, text="Offer gRPC server reflection.")] = False,
+        rest_v1: Annotated[
+            RestV1,
+            _choice("rest-v1", RestV1, panel=_NET, text="Whose REST protocol /v1 speaks: auto (told by each request), adlik or tfs."),
+        ] = RestV1.AUTO,
+        prefer_adlik: Annotated[
+            Switch, _flag("prefer-adlik", panel=_NET, text="Under --rest-v1=auto, /v1 metadata is Adlik's for every model.")
+        ] = False,
+        allow_model_operate: Annotated[
+            Switch, _flag("allow-model-operate", panel=_NET, text="Let Adlik's ModelOperateService change the repository.")
+        ] = False,
+        model_operate_root: Annotated[
+            Path | None,
+            _path("model-operate-root", panel=_NET, text="Folder below which the paths lie that ModelOperateService may be given."),
+        ] = None,
         ready_file: Annotated[
             Path | None, _path("ready-file", panel=_NET, text="Write the real addresses there, as JSON, once ready.")
         ] = None,
@@ -247,6 +263,7 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
         """
         mode, models = control(model_control_mode, loading_method, tuple(load_model or ()))
+        check_model_operate(is_allowed=allow_model_operate, root=model_operate_root)
         if not (allow_grpc or allow_http):
             raise FlagError("--allow-grpc=false and --allow-http=false leave nothing to serve: switch one of them on")
         config = ServerConfig(
@@ -268,6 +285,10 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
             metrics_port=metrics_port if allow_metrics else None,
             metrics_on_http=allow_metrics,
             grpc_reflection=grpc_reflection,
+            rest_v1=rest_v1,
+            prefer_adlik=prefer_adlik,
+            allow_model_operate=allow_model_operate,
+            model_operate_root=model_operate_root,
             ready_file=ready_file,
             exit_timeout_s=exit_timeout_secs,
             max_queue_size=max_queue_size,

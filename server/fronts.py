@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from server.engine.interface import Engine
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.listen import PortInUse
 from server.server_config import ServerConfig
 
@@ -45,17 +47,18 @@ class Fronts:
             PortInUse: a port is taken; the text names the flag that sets it. OSError: an address cannot be bound.
         """
         config, engine, limits = self._config, self._engine, self._config.limits
+        adlik = AdlikService(engine, limits, _adlik_settings(config))
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
         if config.grpc_port is not None:
             from server.frontends.grpc_server import GrpcFront
 
-            grpc = GrpcFront(engine, limits, config.grpc_address, config.grpc_port, reflection=config.grpc_reflection)
+            grpc = GrpcFront(engine, limits, config.grpc_address, config.grpc_port, reflection=config.grpc_reflection, adlik=adlik)
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port")
         if config.http_port is not None:
             from server.frontends.http_server import HttpFront
 
-            http = HttpFront(engine, limits, config.http_address, config.http_port, metrics=config.metrics_on_http)
+            http = HttpFront(engine, limits, config.http_address, config.http_port, metrics=config.metrics_on_http, adlik=adlik)
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port")
         if config.metrics_port is not None:
             from server.frontends.http_server import MetricsFront
@@ -76,3 +79,14 @@ class Fronts:
             raise PortInUse(f"{error}: choose another with {flag}, or 0 for any free one") from error
         self._open.append(front)
         return Endpoint(address, port)
+
+
+def _adlik_settings(config: ServerConfig) -> AdlikSettings:
+    return AdlikSettings(
+        rest_v1=config.rest_v1,
+        prefer_adlik=config.prefer_adlik,
+        allow_operate=config.allow_model_operate,
+        operate_root=config.model_operate_root,
+        repositories=config.repositories,
+        control_mode=config.control_mode,
+    )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server.frontends.adlik.settings import RestV1
 from server.frontends.limits import Limits
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
@@ -34,6 +35,10 @@ class ServerConfig:
         max_queue_size: Requests that may wait for one model version.
         cpu_threads: CPU cores to share out; None = what this process may use.
         snapshot_dir: Where private copies of model files are made; None = the system's temporary folder.
+        rest_v1: Whose protocol the REST routes below /v1 speak: auto, adlik or tfs.
+        prefer_adlik: Under auto, whether metadata below /v1 is answered in Adlik's form for every model.
+        allow_model_operate: Whether Adlik's ModelOperateService does anything.
+        model_operate_root: Below which folder the paths lie that it may be given; None: it takes none.
         limits: Bounds of the fronts.
         backend_settings: By backend, what it is configured with.
         logs: Log settings.
@@ -62,6 +67,10 @@ class ServerConfig:
     max_queue_size: int = 1024
     cpu_threads: int | None = None
     snapshot_dir: Path | None = None
+    rest_v1: RestV1 = RestV1.AUTO
+    prefer_adlik: bool = False
+    allow_model_operate: bool = False
+    model_operate_root: Path | None = None
     limits: Limits = field(default_factory=Limits)
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     logs: LogSettings = field(default_factory=LogSettings)

@@ -12,15 +12,18 @@ import httpx
 import numpy as np
 from google.protobuf.message_factory import GetMessageClass
 
+from backends.api.errors import ServingError
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.grpc_server import GrpcFront
 from server.frontends.http_server import HttpFront
 from server.frontends.limits import Limits
+from server.frontends.status import adlik_status
 from server.pb.adlik import operate_pb2, predict_pb2
 from tests.fakes.fake_engine import FakeEngine
 
 SERVICES = {**predict_pb2.DESCRIPTOR.services_by_name, **operate_pb2.DESCRIPTOR.services_by_name}
+CODES = {code.value[0]: code for code in grpc.StatusCode}
 TYPES = {np.dtype(np.int32): 3, np.dtype(np.float32): 1, np.dtype(np.int64): 9}
 
 
@@ -48,6 +51,35 @@ class Caller:
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         raise AssertionError(f"{method} was answered")
+
+
+class DirectCaller(Caller):
+    """Asks the service itself, for tests that need no transport."""
+
+    def __init__(self, engine: FakeEngine, limits: Limits) -> None:
+        self._service = AdlikService(engine, limits, AdlikSettings())
+
+    async def call(self, method: str, request: Any) -> Any:
+        assert method == "predict"
+        return predict_pb2.PredictResponse.FromString(await self._service.predicting.from_message(request.SerializeToString(), None))
+
+    async def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
+        try:
+            await self.call(method, request)
+        except ServingError as error:
+            return CODES[adlik_status(error).grpc], error.message
+        raise AssertionError(f"{method} was answered")
+
+
+def run_direct(scenario: Callable[[Caller], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None) -> None:
+    """Runs `scenario` against the service without a transport; afterwards nothing is reserved any more."""
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            await scenario(DirectCaller(engine, limits or Limits()))
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
 
 
 def run(

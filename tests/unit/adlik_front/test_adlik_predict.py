@@ -10,7 +10,7 @@ from backends.api.tensor import DataType
 from server.core.request import InferRequest
 from server.frontends.limits import Limits
 from server.pb.adlik import predict_pb2
-from tests.fakes.adlik_calls import Caller, array_of, predict_request, run
+from tests.fakes.adlik_calls import Caller, array_of, predict_request, run, run_direct
 from tests.fakes.fake_engine import FakeEngine, echo, model, signature, simple
 
 Code = grpc.StatusCode
@@ -39,7 +39,7 @@ def test_a_filter_limits_the_outputs():
         assert set((await caller.call("predict", request)).outputs) == {"OUTPUT1"}
         assert engine.requests[0].output_names == ("OUTPUT1",)
 
-    run(scenario, engine)
+    run_direct(scenario, engine)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_version_asked_for_is_echoed_and_labels_reach_the_lowest_or_highest(
         assert (answer.model_spec.name, answer.model_spec.version.value) == ("simple", echoed)
         assert engine.requests[0].model_version == {"stable": 2}.get(ask.get("version_label"), ask.get("version"))
 
-    run(scenario, engine)
+    run_direct(scenario, engine)
 
 
 def test_element_type_and_shape_may_be_left_to_the_model():
@@ -73,7 +73,7 @@ def test_element_type_and_shape_may_be_left_to_the_model():
         answer = await caller.call("predict", request)
         np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT0"], np.int32), A + B)
 
-    run(scenario, FakeEngine(simple()))
+    run_direct(scenario, FakeEngine(simple()))
 
 
 def test_raw_bytes_win_over_typed_values_and_one_typed_value_fills_all():
@@ -85,7 +85,7 @@ def test_raw_bytes_win_over_typed_values_and_one_typed_value_fills_all():
         answer = await caller.call("predict", request)
         np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT0"], np.int32), A + 5)
 
-    run(scenario, FakeEngine(simple()))
+    run_direct(scenario, FakeEngine(simple()))
 
 
 @pytest.mark.parametrize("size", [16, 40_000])
@@ -133,7 +133,7 @@ def test_typed_values_of_every_element_type(datatype, field, values, expected):
         tensor = answer.outputs["OUTPUT"].tensor
         assert (list(tensor.string_val) == values) if datatype is DataType.BYTES else (tensor.tensor_content == expected.tobytes())
 
-    run(scenario, engine)
+    run_direct(scenario, engine)
 
 
 def refused(request: predict_pb2.PredictRequest, code: Code, *texts: str, engine: FakeEngine | None = None, limits: Limits | None = None):
@@ -143,7 +143,7 @@ def refused(request: predict_pb2.PredictRequest, code: Code, *texts: str, engine
         for each in texts:
             assert each in text
 
-    run(scenario, engine or FakeEngine(simple()), limits)
+    run_direct(scenario, engine or FakeEngine(simple()), limits)
 
 
 def changed(change, batch_size=2, name="simple"):
@@ -201,7 +201,12 @@ def test_typed_values_that_do_not_fit_are_refused(values, texts):
 
 @pytest.mark.parametrize(
     ("datatype", "field", "value"),
-    [(DataType.INT8, "int_val", 128), (DataType.UINT8, "int_val", -1), (DataType.UINT16, "int_val", 65536), (DataType.FP16, "half_val", -1)],
+    [
+        (DataType.INT8, "int_val", 128),
+        (DataType.UINT8, "int_val", -1),
+        (DataType.UINT16, "int_val", 65536),
+        (DataType.FP16, "half_val", -1),
+    ],
 )
 def test_typed_values_out_of_range_are_refused(datatype, field, value):
     request = predict_pb2.PredictRequest(batch_size=1)
@@ -226,7 +231,7 @@ def test_one_open_dimension_follows_from_the_content_and_two_do_not():
                 assert "tensor_shape" in text
                 assert dims == (-1, -1)
 
-    run(scenario, FakeEngine(echo(DataType.FP32, (-1, 3), name="one"), echo(DataType.FP32, (-1, -1), name="two")))
+    run_direct(scenario, FakeEngine(echo(DataType.FP32, (-1, 3), name="one"), echo(DataType.FP32, (-1, -1), name="two")))
 
 
 def test_a_value_that_would_fill_more_than_all_requests_may_hold_is_refused():
@@ -257,7 +262,7 @@ def test_a_model_without_batches_takes_tensors_without_a_batch_dimension():
         assert [dim.size for dim in answer.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 3]
         assert [[best.idx for best in sample.cls] for sample in answer.outputs["OUTPUT"].batch_classes] == [[5, 4]]
 
-    run(scenario, FakeEngine(echo(DataType.INT32, (2, 3), 0, name="plain")))
+    run_direct(scenario, FakeEngine(echo(DataType.INT32, (2, 3), 0, name="plain")))
 
 
 def scores(values: list[list[float]]) -> FakeEngine:
@@ -283,7 +288,7 @@ def test_top_k_names_the_highest_values_of_each_sample_with_labels():
         output = (await caller.call("predict", request)).outputs["y"]
         assert [len(sample.cls) for sample in output.batch_classes] == [1, 1]
 
-    run(scenario, engine)
+    run_direct(scenario, engine)
 
 
 def test_more_classes_than_an_answer_may_hold_are_refused():
