@@ -7,12 +7,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "compat"))
 
-from adlik_serving.__main__ import translate
+from adlik_serving.__main__ import main, translate
+
+DEFAULTS = ["--address=0.0.0.0", "--fs_poll_wait_seconds=10", "--prefer_adlik=true"]
 
 
 def test_the_usual_command():
     words = translate(["--model_base_path=/m", "--grpc_port=8500", "--http_port=8501"])
-    assert words == ["--model_base_path=/m", "--grpc-port=8500", "--http-port=8501", "--address=0.0.0.0"]
+    assert words == ["--model_base_path=/m", "--grpc-port=8500", "--http-port=8501", *DEFAULTS]
 
 
 def test_a_port_that_is_0_or_not_given_switches_its_front_off():
@@ -20,16 +22,44 @@ def test_a_port_that_is_0_or_not_given_switches_its_front_off():
         "--model_base_path=/m",
         "--allow-grpc=false",
         "--http-port=8501",
-        "--address=0.0.0.0",
+        *DEFAULTS,
     ]
     assert "--allow-http=false" in translate(["--grpc_port=8500"])
 
 
-def test_a_flag_without_counterpart_is_named(capsys):
-    assert "--http_num_threads=8" not in translate(["--http_num_threads=8"])
-    assert "http_num_threads" in capsys.readouterr().err
+@pytest.mark.parametrize("given", [[], ["--grpc_port=0"], ["--grpc_port=", "--http_port=0"]])
+def test_a_server_without_any_port_is_refused(given):
+    with pytest.raises(SystemExit, match="nothing would be served"):
+        translate(given)
+
+
+def test_what_is_given_goes_before_adliks_defaults():
+    words = translate(["--http_port", "1", "--address=127.0.0.1", "--fs_poll_wait_seconds=3", "--prefer-adlik=false"])
+    assert words == ["--address=127.0.0.1", "--fs_poll_wait_seconds=3", "--prefer-adlik=false", "--allow-grpc=false", "--http-port=1"]
+
+
+def test_loading_method_and_flags_of_serve_pass_through():
+    words = translate(["--http_port=1", "--loading_method=manual", "--allow_model_operate=1", "--rest_v1=tfs"])
+    assert words[:3] == ["--loading_method=manual", "--allow_model_operate=1", "--rest_v1=tfs"]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["http_num_threads", "http_timeout_in_ms", "grpc_channel_args", "tf_enable_batching", "tf_saved_model_tags", "trt_enable_batching"],
+)
+def test_a_flag_without_counterpart_is_named(flag, capsys):
+    assert not any(flag in word for word in translate([f"--{flag}=8", "--grpc_port=1"]))
+    assert f"--{flag} has no effect here" in capsys.readouterr().err
 
 
 def test_a_tls_config_is_refused_rather_than_ignored():
     with pytest.raises(SystemExit, match="TLS"):
-        translate(["--ssl_config_file=/etc/ssl.txt"])
+        translate(["--ssl_config_file=/etc/ssl.txt", "--grpc_port=1"])
+    assert translate(["--ssl_config_file=", "--grpc_port=1"])
+
+
+def test_help_succeeds(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "model_base_path" in capsys.readouterr().out
