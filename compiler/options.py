@@ -12,7 +12,10 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerOptions:
-    """Options of PopRT's compiler. Which of them change nothing on a simulated device is said by `NO_EFFECT`."""
+    """Options of PopRT's compiler, and `build_flag` and `resource_mode` of TopsInference's.
+
+    Which of them change nothing on a simulated device is said by `NO_EFFECT`.
+    """
 
     num_ipus: int = 1
     ipu_version: str = ""
@@ -49,6 +52,8 @@ class CompilerOptions:
     system: str = ""
     compress: bool = False
     batch_axis: int = 0
+    build_flag: str = "fp32"
+    resource_mode: str = ""
     time_limit_scheduler: float = 1e9
     swap_limit_scheduler: int = 1_000_000_000
     transitive_closure_optimization_threshold: int = 100_000

@@ -24,6 +24,7 @@ class SourceModel:
         outputs: The outputs wanted; empty for all.
         inputs: Names of its inputs in the order of the source model.
         custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
+        batches: Where several batch sizes were asked for, the model converted for each of them; `model` is the first of these.
     """
 
     model: onnx.ModelProto
@@ -31,6 +32,7 @@ class SourceModel:
     outputs: Sequence[str] = ()
     inputs: Sequence[str] = ()
     custom_libraries: Sequence[str] = ()
+    batches: Sequence[onnx.ModelProto] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,8 @@ class Target(abc.ABC):
     aliases: tuple[str, ...] = ()
     #: Name of the file that `export` writes.
     artefact_filename: str
+    #: Whether one executable may hold several compiled batch sizes (`SourceModel.batches`).
+    takes_batch_sizes: bool = False
 
     @abc.abstractmethod
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:

@@ -1,0 +1,1 @@
+"""Compiling converted ONNX models for a simulated GCU card into `model.exec` files."""

@@ -1,0 +1,61 @@
+"""The GCU as a target of the compiler: `stoker compile --target gcu`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from backends.gcu.compile.compiler import compile_source
+from backends.gcu.compile.memory import memory_account
+from backends.gcu.compile.resources import clusters_of
+from backends.gcu.executable import ExecutableError, write_executable
+from backends.gcu.hardware import I20
+from backends.gcu.program import GcuExecutable
+from backends.gcu.timing import run_time_s
+from compiler.errors import CompileError, OptionError
+from compiler.options import CompilerOptions
+from compiler.target import Artefact, SourceModel, Target
+
+
+class GcuTarget(Target):
+    """Compiles for a simulated Enflame i20, into a `model.exec` file."""
+
+    name = "gcu"
+    aliases = ("enflame", "topsinference", "engine")
+    artefact_filename = "model.exec"
+    takes_batch_sizes = True
+
+    def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
+        """Compiles the one source into the file `path`, which appears whole or not at all.
+
+        Raises:
+            CompileError: see `compile_source`; there are several sources; or the file cannot be written.
+        """
+        if len(sources) != 1:
+            raise OptionError("the GCU runs one model in an executable: compile each by itself, and serve them side by side")
+        executable = compile_source(sources[0], options)
+        try:
+            write_executable(path, executable)
+        except ExecutableError as error:
+            raise CompileError(f"the executable cannot be written: {error}") from error
+        return Artefact(path=path, summary=summarise(executable, options), config=served_config(executable))
+
+
+def served_config(executable: GcuExecutable) -> Mapping[str, object]:
+    """Fields of config.pbtxt: the largest compiled batch is the most that a run takes."""
+    return {"backend": "topsinference", "max_batch_size": executable.max_batch_size}
+
+
+def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[str, object]:
+    """What people want to know of an executable: device, precision, memory, and the modelled times of each batch size."""
+    clusters = clusters_of(options.resource_mode, I20)
+    latency = {batch.batch_size: run_time_s(batch, clusters) for batch in executable.batches}
+    account = memory_account(executable)
+    return {
+        "device": f"simulated GCU, {executable.card}, {clusters} cluster(s)",
+        "precision": executable.precision,
+        "batch_sizes": ", ".join(str(size) for size in latency),
+        "hbm_bytes": sum(account.values()),
+        "hbm_capacity_bytes": I20.hbm_bytes,
+        **{f"{name}_bytes": size for name, size in account.items()},
+        "modelled_latency_ms": {f"batch {size}": 1e3 * seconds for size, seconds in latency.items()},
+        "modelled_samples_per_s": {f"batch {size}": size / seconds for size, seconds in latency.items()},
+    }
