@@ -39,15 +39,20 @@ def _tensors(values: Iterable[onnx.ValueInfoProto], types: dict[str, int], is_ba
         dims = tuple(size.dim_value for size in own.shape.dim)
         if 0 in dims or (is_batched and not dims):
             raise CompileError(f"tensor '{value.name}' has no static shape that a client could be told: {list(dims)}")
-        device = _config_name(value.name, own.elem_type)
-        datatype = _config_name(value.name, types.get(value.name, own.elem_type))
+        device = config_name(value.name, own.elem_type)
+        datatype = config_name(value.name, types.get(value.name, own.elem_type))
         if not any({datatype, device} <= family for family in _CAST):
             datatype = device
         served.append(ServedTensor(value.name, datatype, dims[1:] if is_batched else dims, device))
     return served
 
 
-def _config_name(tensor: str, element_type: int) -> str:
+def config_name(tensor: str, element_type: int) -> str:
+    """config.pbtxt's name of an ONNX element type, which `tensor` has.
+
+    Raises:
+        CompileError: no request can carry it.
+    """
     name = onnx.TensorProto.DataType.Name(element_type)
     spelled = _NAMES.get(name, f"TYPE_{name}")
     if spelled not in BY_CONFIG_NAME:

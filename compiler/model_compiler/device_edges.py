@@ -1,0 +1,122 @@
+"""Edges to what simulated devices run: an ONNX model in memory is converted, and compiled by the target that is installed for it."""
+
+import dataclasses
+import importlib.metadata
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+
+from compiler.convert.converter import Converter
+from compiler.convert.options import ConversionOptions
+from compiler.convert.source import checked
+from compiler.errors import OptionError, ShapeError
+from compiler.model_compiler.edges import Job
+from compiler.model_compiler.input_shapes import InputSizes, fed_inputs, input_sizes
+from compiler.model_compiler.kinds import BuildFlag
+from compiler.model_compiler.models import GcuEngine, OnnxModel, PopefExecutable
+from compiler.model_compiler.request import CompileRequest
+from compiler.model_compiler.serving import batched_border
+from compiler.options import CompilerOptions
+from compiler.session_options import compiler_options
+from compiler.target import Artefact, SourceModel, Target
+from compiler.targets import find_target
+
+logger = logging.getLogger(__name__)
+
+GCU_TARGET, IPU_TARGET = "gcu", "ipu"
+#: Adlik's platform string of models that run on TopsInference.
+GCU_PLATFORM = "topsinference"
+#: Keys of TopsInference's compile options that steer its own graph compiler.
+_WITHOUT_EFFECT = frozenset({"hlir_options"})
+
+
+def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
+    """Compiles for a simulated GCU, for each batch size: those asked for; else the one that is fixed; else 1 and max_batch_size.
+
+    A run takes as long as its compiled batch, however few samples are in it: one sample alone should not pay for max_batch_size.
+
+    Raises:
+        OptionError: an option is unknown, or the target is not installed.
+        CompileError: the model cannot be compiled for it.
+    """
+    request = job.request
+    model = checked(source.model, source.origin)
+    sizes = input_sizes(model, request)
+    converted = [_converted(model, sizes, batch, "fp32") for batch in _batch_sizes(sizes, request)]
+    settings: dict[str, Any] = {"build_flag": request.flag.value}
+    if request.resource_mode is not None:
+        settings["resource_mode"] = request.resource_mode
+    given = dict(request.compile_options)
+    for name in _WITHOUT_EFFECT & set(given):
+        logger.warning("compile_options %s has no effect on a simulated device", name)
+        del given[name]
+    options = compiler_options(given, {}, settings=settings, origin="compile_options")
+    described = _source_model(model, converted[-1], request)
+    artefact = _export(find_target(GCU_TARGET), dataclasses.replace(described, batches=converted), options, job)
+    inputs, outputs = batched_border(model, converted[-1], request)
+    config = {
+        "platform": GCU_PLATFORM,
+        "platform_version": importlib.metadata.version("stoker"),
+        "max_batch_size": request.max_batch_size,
+    }
+    return GcuEngine(path=artefact.path, filename=artefact.path.name, config=config, inputs=inputs, outputs=outputs)
+
+
+def _batch_sizes(sizes: InputSizes, request: CompileRequest) -> tuple[int, ...]:
+    fixed = sizes.model_batch if sizes.model_batch is not None else sizes.asked_batch
+    if request.batch_sizes:
+        _check_fixed_batch(sizes, request.batch_sizes, "batch_sizes")
+        return request.batch_sizes
+    if fixed is None:
+        return tuple(sorted({1, request.max_batch_size}))
+    if fixed > request.max_batch_size:
+        raise ShapeError(f"max_batch_size {request.max_batch_size}: the engine's batch is fixed to {fixed}, and would never be full")
+    return (fixed,)
+
+
+def compile_popef(source: OnnxModel, job: Job) -> PopefExecutable:
+    """Compiles for a simulated IPU, with max_batch_size as its micro-batch.
+
+    Raises:
+        OptionError: the request has options that only the GCU knows, or the target is not installed.
+        CompileError: the model cannot be compiled for it.
+    """
+    request = job.request
+    only_gcu = [name for name in ("batch_sizes", "resource_mode") if getattr(request, name)]
+    if only_gcu:
+        raise OptionError(f"{' and '.join(only_gcu)}: serving_type popef has none; an IPU executable takes batches of max_batch_size")
+    if request.flag is BuildFlag.MIXED:
+        raise OptionError("build_flag mixed: the IPU computes in fp32 or fp16")
+    model = checked(source.model, source.origin)
+    sizes = input_sizes(model, request)
+    _check_fixed_batch(sizes, (request.max_batch_size,), "max_batch_size")
+    converted = _converted(model, sizes, request.max_batch_size, request.flag.value)
+    options = compiler_options(request.compile_options, {}, settings={}, origin="compile_options")
+    artefact = _export(find_target(IPU_TARGET), _source_model(model, converted, request), options, job)
+    inputs, outputs = batched_border(model, converted, request)
+    return PopefExecutable(path=artefact.path, filename=artefact.path.name, config=dict(artefact.config), inputs=inputs, outputs=outputs)
+
+
+def _check_fixed_batch(sizes: InputSizes, wanted: Sequence[int], field: str) -> None:
+    for batch, who in ((sizes.model_batch, "the model"), (sizes.asked_batch, "input_shapes")):
+        if batch is not None and any(size != batch for size in wanted):
+            said = ", ".join(map(str, wanted))
+            raise ShapeError(f"{field} {said}: {who} has the batch fixed to {batch}; say {batch}, or leave the batch variable")
+
+
+def _converted(model: onnx.ModelProto, sizes: InputSizes, batch: int, precision: str) -> onnx.ModelProto:
+    options = ConversionOptions(input_shape=sizes.of_batch(batch), precision=precision)
+    return Converter.of(options).convert_internal(model)
+
+
+def _source_model(source: onnx.ModelProto, converted: onnx.ModelProto, request: CompileRequest) -> SourceModel:
+    made = [value.name for value in fed_inputs(converted)]
+    order = [value.name for value in source.graph.input if value.name in made]
+    inputs = (*order, *(name for name in made if name not in order))
+    return SourceModel(model=converted, name=request.model_name, inputs=inputs)
+
+
+def _export(target: Target, source: SourceModel, options: CompilerOptions, job: Job) -> Artefact:
+    return target.export([source], options, job.workspace / target.artefact_filename)
