@@ -32,6 +32,9 @@ from compiler.target import Artefact, SourceModel, Target
 
 logger = logging.getLogger(__name__)
 
+#: Options of the command line that are the compiler's under the same names.
+_BUILD = ("build_flag", "resource_mode")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelJob:
@@ -71,6 +74,7 @@ class _Converted:
     source: onnx.ModelProto
     internal: onnx.ModelProto
     converter: Converter
+    batches: tuple[onnx.ModelProto, ...] = ()
 
 
 def make_plan(job: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()) -> Plan:
@@ -96,6 +100,8 @@ def make_plan(job: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()) 
     if common.model_version is not None and common.model_repository is None:
         raise OptionError("model_version needs model_repository and model_name")
     each = [_model_job({**job, **model}) for model in models or [{}]]
+    if common.batch_sizes:
+        _check_batch_sizes(common, each)
     return Plan(common, tuple(each), _compiler_options(common, job, each, bool(models)), bool(models))
 
 
@@ -108,13 +114,12 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     out = stream or sys.stdout
     _warn_of_no_effect(plan)
     job = plan.job
+    if job.batch_sizes and not target.takes_batch_sizes:
+        raise OptionError(f"batch_sizes: an executable of target '{target.name}' has one batch size; give batch_size and batch_axis")
     folder = Path(job.output_dir)
     names = [f"graph{at}" if plan.is_fused else "" for at in range(len(plan.models))]
     # All are made before the first model is read: what is wrong with the options is said at once.
-    converters = [
-        Converter.of(model.conversion, is_version_asked=model.is_version_asked, log_folder=folder / name)
-        for model, name in zip(plan.models, names, strict=True)
-    ]
+    converters = [_converters(model, job.batch_sizes, target, folder / name) for model, name in zip(plan.models, names, strict=True)]
     converted = [_convert(*each, progress) for each in zip(plan.models, converters, names, strict=True)]
     for model, each, name in zip(plan.models, converted, names, strict=True):
         _show(model, each, folder / name, progress, out)
@@ -142,7 +147,7 @@ def _model_job(values: Mapping[str, Any]) -> ModelJob:
 def _compiler_options(job: JobOptions, given: Mapping[str, Any], models: Sequence[ModelJob], is_fused: bool) -> CompilerOptions:
     """The command line's own arguments count only where they were given, so that compiler_options may say the same things."""
     first = models[0].conversion
-    settings: dict[str, Any] = {name: given[name] for name in ("ipu_version", "batches_per_step", "num_io_tiles") if name in given}
+    settings: dict[str, Any] = {name: given[name] for name in ("ipu_version", "batches_per_step", "num_io_tiles", *_BUILD) if name in given}
     if "ipu_version" not in {*settings, *job.compiler_options}:
         settings["ipu_version"] = job.ipu_version
     if first.available_memory_proportion is not None:
@@ -163,13 +168,32 @@ def _warn_of_no_effect(plan: Plan) -> None:
     warn_of_no_effect([model.conversion for model in plan.models])
 
 
-def _convert(model: ModelJob, converter: Converter, fused_name: str, progress: Progress) -> _Converted:
+def _check_batch_sizes(job: JobOptions, models: Sequence[ModelJob]) -> None:
+    if len(models) > 1:
+        raise OptionError("batch_sizes and model_fusion exclude each other")
+    if models[0].conversion.batch_size is not None:
+        raise OptionError("batch_sizes and batch_size exclude each other: give all sizes in batch_sizes")
+    if len(set(job.batch_sizes)) != len(job.batch_sizes):
+        raise OptionError(f"batch_sizes: {', '.join(map(str, job.batch_sizes))} names a size twice")
+
+
+def _converters(model: ModelJob, batch_sizes: Sequence[int], target: Target, log_folder: Path) -> list[Converter]:
+    """One, or one for each of the batch sizes."""
+    conversion = dataclasses.replace(model.conversion, skip_passes=(*model.conversion.skip_passes, *target.skip_passes))
+    sized = [dataclasses.replace(conversion, batch_size=size, batch_axis=0) for size in batch_sizes] or [conversion]
+    return [Converter.of(each, is_version_asked=model.is_version_asked, log_folder=log_folder) for each in sized]
+
+
+def _convert(model: ModelJob, converters: Sequence[Converter], fused_name: str, progress: Progress) -> _Converted:
     path = str(model.job.input_model)
     with progress.phase(f"reading {path}"):
         source = _read(model.job)
-    with progress.phase(f"converting {path}") as report:
-        internal = converter.convert_internal(source, report)
-    return _Converted(fused_name or model.job.model_name or Path(path).stem, source, internal, converter)
+    batches = []
+    for converter in converters:
+        with progress.phase(f"converting {path}") as report:
+            batches.append(converter.convert_internal(source, report))
+    name = fused_name or model.job.model_name or Path(path).stem
+    return _Converted(name, source, batches[0], converters[0], tuple(batches) if len(batches) > 1 else ())
 
 
 def _read(job: JobOptions) -> onnx.ModelProto:
@@ -245,6 +269,7 @@ def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
             name=each.name,
             inputs=_input_order(each),
             custom_libraries=each.converter.options.custom_library_so_paths,
+            batches=each.batches,
         )
         for each in converted
     ]

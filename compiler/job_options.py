@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.convert.option_fields import COUNT, FLAG, PAIRS, PATH, TEXT, OptionSpec, option, specs
+from compiler.convert.option_fields import COUNT, COUNTS, FLAG, PAIRS, PATH, TEXT, OptionSpec, option, specs
 from compiler.convert.options import conversion_specs
 
 _FILES, _COMPILE, _SERVE, _RUN, _TENSORFLOW = "Files", "Compilation", "Model repository", "Running", "TensorFlow input (subcommand tf2onnx)"
@@ -31,6 +31,19 @@ class JobOptions:
     export_popef: bool = option(FLAG, "Compile the converted model into an executable in --output_dir.", group=_COMPILE, default=False)
     ipu_version: str = option(TEXT, "ipu2 (M2000, Bow) or ipu21 (C600).", group=_COMPILE, default="ipu2", choices=("ipu2", "ipu21"))
     batches_per_step: int = option(COUNT, "Micro-batches of one host round trip.", group=_COMPILE, default=1)
+    batch_sizes: tuple[int, ...] = option(
+        COUNTS,
+        "Batch sizes to compile for, all in one executable (gcu). The server runs the smallest that takes a batch.",
+        group=_COMPILE,
+        default=(),
+    )
+    build_flag: str = option(
+        TEXT,
+        "What the device computes in behind inputs and outputs of the model's types (gcu): fp32, fp16 or mixed.",
+        group=_COMPILE,
+        default="fp32",
+    )
+    resource_mode: str = option(TEXT, "Clusters that times are modelled for (gcu), such as 1c. [default: all]", group=_COMPILE, default="")
     compiler_options: Mapping[str, Any] = option(PAIRS, "Options of the target's compiler.", group=_COMPILE, default={})
     popart_options: Mapping[str, Any] = option(PAIRS, "PopART session options.", group=_COMPILE, default={})
     report: str | None = option(

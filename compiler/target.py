@@ -96,6 +96,8 @@ class Target(abc.ABC):
     artefact_filename: str
     #: Whether one executable may hold several compiled batch sizes (`SourceModel.batches`).
     takes_batch_sizes: bool = False
+    #: Passes of the converter that are not for this device.
+    skip_passes: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:

@@ -1,12 +1,14 @@
 """The bytes around a record, and at the end of a file. All numbers are little-endian.
 
-A file is a row of records and a closing record, without gaps. A record is a header of fixed size, its info (a small protobuf message of the
-format) and its content. The header holds checksums of itself, the info and the content, and the closing record a digest of all headers: so
-the end of the file speaks for every byte of it, and a reader who walks the headers knows that the file is whole without reading any content.
+A file is a row of records and a closing record, without gaps. A record is a header of fixed size, its info (a small protobuf message of
+the format) and its content. The header holds checksums of itself, the info and the content, and the closing record a digest of all headers:
+so the end of the file speaks for every byte of it, and a reader who walks the headers knows that the file is whole without reading any
+content.
 
     header   8 magic, u16 version, u8 kind, u8 compression, u32 info bytes, u64 stored bytes, u64 content bytes,
              u32 CRC-32 of the info, u32 of the content as stored, u32 of the header before it
-    closing  8 magic, u16 version, u16 0, u32 records, u64 bytes of the file, 32 SHA-256 of all headers, u32 0, u32 CRC-32 of what is before it
+    closing  8 magic, u16 version, u16 0, u32 records, u64 bytes of the file, 32 SHA-256 of all headers, u32 0,
+             u32 CRC-32 of what is before it
 """
 
 import enum

@@ -151,7 +151,7 @@ def _check(message: pb.Executable) -> None:
     """What both directions hold a description to."""
     if message.format_version != FORMAT_VERSION:
         raise ContainerError(
-            f"the executable's format is version {message.format_version}; this build reads version {FORMAT_VERSION}: compile the model again"
+            f"the executable's format is version {message.format_version}; this build reads {FORMAT_VERSION}: compile the model again"
         )
     if message.precision not in PRECISIONS:
         raise ContainerError(f"precision {message.precision!r} is none of {', '.join(PRECISIONS)}")

@@ -151,6 +151,16 @@ def _proportion(value: object) -> float:
     return number
 
 
+def _counts(value: object) -> tuple[int, ...]:
+    """`1,8,32`, one number, or a list of numbers."""
+    words = [value] if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(words, str):
+        words = [word for word in words.replace(" ", "").split(",") if word]
+    if not isinstance(words, list | tuple) or not words:
+        _refuse(value, "integers of 1 or more separated by commas")
+    return tuple(_at_least_one(word) for word in words)
+
+
 def _names(value: object) -> tuple[str, ...]:
     """`a,b`, a list of such, or a list of names."""
     if not isinstance(value, str | list | tuple):
@@ -228,6 +238,7 @@ PATH = Kind("path", "PATH", _text)
 FLAG = Kind("true or false", "", _flag, is_flag=True)
 INTEGER = Kind("integer", "N", _integer)
 COUNT = Kind("integer of 1 or more", "N", _at_least_one)
+COUNTS = Kind("integers of 1 or more separated by commas", "N,...", _counts)
 SIZE = Kind("integer of 0 or more", "N", _not_negative)
 PROPORTION = Kind("number in (0, 1]", "X", _proportion)
 NAMES = Kind("names separated by commas", "NAME,...", _names)

@@ -16,8 +16,8 @@ by `float8`. Weights are stored in the width of the device and widened when the 
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 
-from compiler.lowering.free_names import FreeNames
 from compiler.lowering.float8 import lower_float8
+from compiler.lowering.free_names import FreeNames
 from compiler.lowering.moving import MOVING
 from compiler.precision.representation import is_float8_cast
 

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 from onnxscript import optimizer
 
-from compiler.lowering.moving import words
 from compiler.errors import CompileError, OptionError, ShapeError
+from compiler.lowering.moving import words
 from compiler.passes.infer import infer_shapes
 
 #: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.

@@ -1,6 +1,7 @@
 """A whole executable: one graph for each batch size, their weights shared, all of it within the card's limits."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import onnx
@@ -73,7 +74,7 @@ def compile_source(
 def _check_agreement(graphs: Sequence[BatchGraph]) -> None:
     """Each batch size is there once, and all have the same inputs and outputs."""
     first = graphs[0]
-    for before, graph in zip(graphs, graphs[1:], strict=False):
+    for before, graph in itertools.pairwise(graphs):
         if graph.batch_size == before.batch_size:
             raise OptionError(f"batch size {graph.batch_size} is given twice")
         for role in ("inputs", "outputs"):

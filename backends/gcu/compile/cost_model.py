@@ -25,9 +25,9 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "Einsum"})
 _VIEWS = words("Reshape Squeeze Unsqueeze Flatten Identity Dropout Constant Shape Size")
 #: Element by element; such an operator is part of the kernel that makes its input, where nothing else reads that.
 _ELEMENTWISE = words(
-    """Abs Add And BatchNormalization BiasGelu Cast Ceil Clip Cos Div Elu Equal Erf Exp FastGelu Floor Gelu Greater GreaterOrEqual HardSigmoid
-    HardSwish LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuickGelu Reciprocal Relu Round Selu Sigmoid Sign
-    Sin Softplus Softsign Sqrt Sub Sum Tan Tanh Where Xor"""
+    """Abs Add And BatchNormalization BiasGelu Cast Ceil Clip Cos Div Elu Equal Erf Exp FastGelu Floor Gelu Greater GreaterOrEqual
+    HardSigmoid HardSwish LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuickGelu Reciprocal Relu Round
+    Selu Sigmoid Sign Sin Softplus Softsign Sqrt Sub Sum Tan Tanh Where Xor"""
 )
 #: Operations for each element, where it is not one. Counted as the arithmetic they are made of; a transcendental counts eight.
 _OPERATIONS = {

@@ -1,7 +1,7 @@
 """`resource_mode`: how many clusters of the card an executable is meant to run on.
 
 TopsInference takes it as a key of `set_compile_options`; which values its compiler knows is not published. Here it is a number of clusters,
-`<n>c` or plain `<n>`, or empty for all; it says what the summary's latency and throughput are modelled for. The executable itself runs on any.
+`<n>c` or plain `<n>`, or empty for all; it says what the summary's latency and throughput are modelled for. The executable runs on any.
 """
 
 from backends.gcu.hardware import GcuHardware

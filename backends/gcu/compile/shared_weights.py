@@ -1,7 +1,7 @@
 """The weights that the graphs of all batch sizes share, each stored once.
 
-A graph names them as external data. Initialisers of equal type, shape and content are one weight, under whatever name they go in the graphs;
-small ones, such as shapes, and those that not all graphs have, stay inside their graph.
+A graph names them as external data. Initialisers of equal type, shape and content are one weight, under whatever name they go in the
+graphs; small ones, such as shapes, and those that not all graphs have, stay inside their graph.
 """
 
 import hashlib

@@ -21,8 +21,8 @@ _MOVES = words(
     ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where"""
 )
 _ARITHMETIC = words(
-    """Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast CastLike Ceil Clip Constant Conv ConvTranspose Cos CumSum Div Einsum Elu
-    Equal Erf Exp Floor GRU Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish
+    """Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast CastLike Ceil Clip Constant Conv ConvTranspose Cos CumSum Div Einsum
+    Elu Equal Erf Exp Floor GRU Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish
     InstanceNormalization LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max MaxPool Mean Min
     Mish Mod Mul Neg Not OneHot Or PRelu Pow Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
     ReduceProd ReduceSum ReduceSumSquare Relu Resize Round Selu Shape Sigmoid Sign Sin Size Softmax Softplus Softsign Sqrt Sub Sum Tan Tanh

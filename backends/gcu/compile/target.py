@@ -22,6 +22,8 @@ class GcuTarget(Target):
     aliases = ("enflame", "topsinference", "engine")
     artefact_filename = "model.exec"
     takes_batch_sizes = True
+    #: The device has 64-bit integers, so that inputs and outputs keep the types of the model.
+    skip_passes = ("int64_to_int32",)
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles the one source into the file `path`, which appears whole or not at all.
