@@ -13,6 +13,7 @@ from backends.gcu.runtime.cluster_turns import ClusterTurns
 from backends.gcu.runtime.errors import DeviceFailed
 from backends.gcu.runtime.figures import CardFigures, CopyFigures, Direction
 from backends.gcu.runtime.memory_account import MemoryAccount
+from backends.gcu.runtime.process_mark import ProcessMark
 from backends.simulated.clocks import NS_PER_S
 from backends.simulated.faults import FaultPlan
 from backends.simulated.pacing import Pacer, Pacing, Timeline
@@ -40,9 +41,10 @@ class Card:
         faults: What goes wrong on it; runs of compiled batches are counted.
         pacer: How time passes.
         generation: Counts resets; what was on the card before one is gone.
+        check_process: Refuses a process forked from the one that made the card.
     """
 
-    def __init__(self, number: int, hardware: GcuHardware, pacer: Pacer, faults: FaultPlan) -> None:
+    def __init__(self, number: int, hardware: GcuHardware, pacer: Pacer, faults: FaultPlan, process: ProcessMark) -> None:
         self.id = number
         self.hardware = hardware
         self.hbm = MemoryAccount(f"card {number} ({hardware.name})", hardware.hbm_bytes)
@@ -50,6 +52,7 @@ class Card:
         self.faults = faults
         self.pacer = pacer
         self.generation = 0
+        self.check_process = process.check
         self._lock = threading.Lock()
         self._clusters = tuple(Timeline() for _ in range(hardware.clusters))
         self._links = {direction: Timeline() for direction in Direction}

@@ -1,8 +1,9 @@
 """`Device`: clusters of a card in somebody's hands, and what he has made on them."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from backends.gcu.executable import ExecutableError, read_executable
 from backends.gcu.program import GcuExecutable
@@ -15,6 +16,8 @@ from backends.gcu.runtime.stream import Stream
 
 if TYPE_CHECKING:
     from backends.gcu.runtime.system import GcuSystem
+
+_Made = TypeVar("_Made", Stream, DeviceBuffer, Engine)
 
 #: Buffers begin at multiples of this, as an allocator of device memory would have it.
 _PAGE_BYTES = 4096
@@ -75,8 +78,8 @@ class Device:
         """
         self.check()
         stream = Stream(self.system.next_number(), self.card, self.check, self._forget_stream)
-        with self._lock:
-            self._streams.add(stream)
+        if not self._keep(self._streams, stream):
+            stream.close()
         return stream
 
     def allocate(self, size_bytes: int) -> DeviceBuffer:
@@ -88,12 +91,16 @@ class Device:
         """
         self.check()
         buffer = DeviceBuffer(self.card, size_bytes, self.card.next_address(size_bytes, _PAGE_BYTES), self._forget_buffer)
-        with self._lock:
-            self._buffers.add(buffer)
+        if not self._keep(self._buffers, buffer):
+            buffer.discard()
         return buffer
 
-    def load(self, executable: GcuExecutable | str | Path) -> Engine:
+    def load(self, executable: GcuExecutable | str | Path, clusters: Sequence[int] | None = None) -> Engine:
         """An engine for `executable`, or for the `model.exec` file at that path.
+
+        Args:
+            executable: What to load.
+            clusters: Those of the device that it runs on; None: all.
 
         Raises:
             OutOfDeviceMemory: weights and workspace do not fit.
@@ -103,14 +110,14 @@ class Device:
         self.check()
         if isinstance(executable, str | Path):
             executable = _read(Path(executable))
-        engine = Engine(executable, self, self._forget_engine)
-        with self._lock:
-            self._engines.add(engine)
+        engine = Engine(executable, self, self.clusters if clusters is None else clusters, self._forget_engine)
+        if not self._keep(self._engines, engine):
+            engine.unload()
         return engine
 
     def check(self) -> None:
         """Raises `StatusError` where the device cannot be used: released, its card broken, or in a process forked off."""
-        self.system.check_process()
+        self.system.process.check()
         if self._is_released:
             raise StatusError(Status.TIF_NOT_INITIALIZED, f"{self!r} cannot be used any more")
         self.card.refuse_if_broken()
@@ -122,13 +129,24 @@ class Device:
                 return
             self._is_released = True
             streams, engines, buffers = tuple(self._streams), tuple(self._engines), tuple(self._buffers)
+        if not self.system.process.is_here:
+            return  # threads and locks of this device are another process's
+        with self.card.turns.condition:
+            self.card.turns.condition.notify_all()
         for stream in streams:
             stream.close()
         for engine in engines:
-            engine.unload()
+            engine.discard()
         for buffer in buffers:
             buffer.discard()
         self.system.forget(self)
+
+    def _keep(self, kept: set[_Made], made: _Made) -> bool:
+        """Whether `made` is kept; not on a device that was released meanwhile."""
+        with self._lock:
+            if not self._is_released:
+                kept.add(made)
+            return not self._is_released
 
     def _forget_stream(self, stream: Stream) -> None:
         with self._lock:

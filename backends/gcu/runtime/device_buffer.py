@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backends.gcu.runtime.card import Card
-from backends.gcu.runtime.errors import Status, StatusError
+from backends.gcu.runtime.errors import OutOfDeviceMemory, Status, StatusError
 from backends.gcu.runtime.host_memory import Bytes
 
 
@@ -29,6 +29,11 @@ class DeviceBuffer:
         if size_bytes < 1:
             raise StatusError(Status.TIF_INVALID_VALUE, f"a device buffer has at least one byte, not {size_bytes}")
         card.hbm.take(size_bytes, self.PURPOSE, f"a buffer of {size_bytes} bytes")
+        try:
+            self._bytes: Bytes = np.zeros(size_bytes, np.uint8)
+        except MemoryError as error:
+            card.hbm.give_back(size_bytes, self.PURPOSE)
+            raise OutOfDeviceMemory(f"a buffer of {size_bytes} bytes: this host has not the memory to simulate it") from error
         self.size_bytes = size_bytes
         self.address = address
         self.card = card
@@ -38,7 +43,6 @@ class DeviceBuffer:
         self._uses = 0
         self._is_freed = False
         self._is_zero = True
-        self._bytes: Bytes = np.zeros(size_bytes, np.uint8)
 
     def __repr__(self) -> str:
         return f"<DeviceBuffer {self.size_bytes} bytes at {self.address:#x} of card {self.card.id}{', freed' if self._is_freed else ''}>"

@@ -31,13 +31,14 @@ class Engine:
     Attributes:
         executable: What it runs.
         device: Where.
+        clusters: Which of the device's it runs on.
         inputs, outputs: In the order in which buffers are given.
         hbm_bytes: What weights and the largest workspace take.
     """
 
     PURPOSE = "engines"
 
-    def __init__(self, executable: GcuExecutable, device: "Device", on_unload: Callable[["Engine"], None]) -> None:
+    def __init__(self, executable: GcuExecutable, device: "Device", clusters: Sequence[int], on_unload: Callable[["Engine"], None]) -> None:
         """Loads `executable`; see `Device.load`."""
         card = device.card
         if executable.card != card.hardware.name:
@@ -45,15 +46,21 @@ class Engine:
                 Status.TIF_EXECUTABLE_DEVICE_VERIFY_FAILED,
                 f"engine '{executable.name}' was compiled for {executable.card}; card {card.id} is a {card.hardware.name}",
             )
+        if not clusters or not set(clusters) <= set(device.clusters):
+            raise StatusError(
+                Status.TIF_MORE_CLUSTER_APPLIED,
+                f"engine '{executable.name}' is to run on clusters {list(clusters)}; {device!r} has {list(device.clusters)}",
+            )
         self.executable = executable
         self.device = device
+        self.clusters = tuple(sorted(set(clusters)))
         self.inputs = executable.inputs
         self.outputs = executable.outputs
         self.hbm_bytes = executable.weight_bytes + max(batch.workspace_bytes for batch in executable.batches)
         self._card = card
         self._generation = card.generation
         self._on_unload = on_unload
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._runs: Counter[int] = Counter()
         self._uses = 0
         self._is_unloaded = False
@@ -78,7 +85,7 @@ class Engine:
     @property
     def runs(self) -> Mapping[int, int]:
         """How often each compiled batch ran."""
-        with self._lock:
+        with self._changed:
             return {size: self._runs[size] for size in self._batches}
 
     @property
@@ -141,7 +148,16 @@ class Engine:
         Raises:
             StatusError: work that is queued on a stream uses it.
         """
-        with self._lock:
+        self._end(is_patient=False)
+
+    def discard(self) -> None:
+        """As `unload`, once the work that uses it has ended. For its device, which begins no more."""
+        self._end(is_patient=True)
+
+    def _end(self, *, is_patient: bool) -> None:
+        with self._changed:
+            if is_patient:
+                self._changed.wait_for(lambda: not self._uses)
             if self._is_unloaded:
                 return
             if self._uses:
@@ -178,7 +194,7 @@ class Engine:
         queued_ns: int,
         is_stopped: Callable[[], bool],
     ) -> None:
-        card, clusters = self._card, self.device.clusters
+        card, clusters = self._card, self.clusters
         with card.turns.held(clusters, is_stopped) as is_held:
             if not is_held:
                 raise StreamClosed(f"engine '{self.executable.name}' was stopped while it waited for its clusters")
@@ -195,7 +211,7 @@ class Engine:
                 batch.write_garbage(first, samples, outputs)
             is_slow = batch.is_real and card.pacer.clock.now_ns() - begun_ns > run_s * NS_PER_S
         card.count_run(samples=samples, padded_samples=size - samples, is_slow=is_slow)
-        with self._lock:
+        with self._changed:
             self._runs[size] += 1
 
     def _apply(self, fault: Fault, is_stopped: Callable[[], bool]) -> None:
@@ -243,12 +259,13 @@ class Engine:
             buffer.check(self._card, 0, samples * tensor.sample_bytes, f"{where} '{tensor.name}', {samples} samples")
 
     def _hold(self) -> None:
-        with self._lock:
+        with self._changed:
             self._uses += 1
 
     def _release(self) -> None:
-        with self._lock:
+        with self._changed:
             self._uses -= 1
+            self._changed.notify_all()
 
     def _wait_for(self, lane: Lane) -> None:
         self._card.pacer.wait_until(lane.ready_at_ns, self._card.turns.condition, lambda: self.device.is_released)

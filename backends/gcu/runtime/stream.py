@@ -17,6 +17,7 @@ from backends.gcu.runtime.figures import Direction
 from backends.gcu.runtime.host_memory import readable_bytes, writable_bytes
 from backends.gcu.timing import copy_time_s
 from backends.simulated.clocks import NS_PER_S
+from backends.simulated.pacing import Pacing
 
 #: Does the work, on a lane, given when it was queued; the last argument says whether the stream is being closed.
 Action = Callable[[Lane, int, Callable[[], bool]], None]
@@ -150,6 +151,11 @@ class Stream:
             StreamTimeout: it has not ended in that time; it goes on.
             StatusError: the first failure since the last call; the stream can be used again after it.
         """
+        if threading.current_thread() is self._thread:
+            raise StatusError(
+                Status.TIF_INVALID_PARAM, f"stream {self.number} cannot wait for itself: a future's callback runs on its thread"
+            )
+        self.card.check_process()
         clock = self.card.pacer.clock
         begun_ns = clock.now_ns()
         until_ns = None if timeout_s is None else begun_ns + round(timeout_s * NS_PER_S)
@@ -168,7 +174,8 @@ class Stream:
                 raise error
             ends_ns = ready_at_ns if until_ns is None else min(ready_at_ns, until_ns)
             self.card.pacer.wait_until(ends_ns, self._changed, lambda: self._is_closing)
-            if ends_ns < ready_at_ns and not self._is_closing and clock.now_ns() < ready_at_ns:
+            is_paced = self.card.pacer.pacing is not Pacing.NONE
+            if is_paced and ends_ns < ready_at_ns and not self._is_closing:
                 raise StreamTimeout(f"stream {self.number} has not done its work in {timeout_s} s; its last piece is under way")
         finally:
             self.card.count_wait(clock.now_ns() - begun_ns)
@@ -201,21 +208,25 @@ class Stream:
             error = self._outcome(work)
             for buffer in work.buffers:
                 buffer.unpin()
+            if work.future is not None and error is None:
+                work.future.set_result(None)
+            elif work.future is not None:
+                work.future.set_exception(error)
             with self._changed:
                 self._error = self._error or error
                 self._done += 1
                 self._changed.notify_all()
-            if work.future is not None:
-                if error is None:
-                    work.future.set_result(None)
-                else:
-                    work.future.set_exception(error)
+
+    def _reason_to_skip(self) -> StatusError | None:
+        if self._error is not None:
+            return self._error
+        if self._is_closing:
+            return StreamClosed(f"stream {self.number} was destroyed before it came to this")
+        return self.card.failure
 
     def _outcome(self, work: _Work) -> StatusError | None:
         """Does the work; why it failed."""
-        skipped_for = self._error or (
-            StreamClosed(f"stream {self.number} was destroyed before it came to this") if self._is_closing else None
-        )
+        skipped_for = self._reason_to_skip()
         if skipped_for is not None:
             if work.on_skip is not None:
                 work.on_skip()

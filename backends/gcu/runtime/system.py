@@ -9,6 +9,7 @@ Nothing configured: one i20. To pin it down, make a `GcuSystem`, or set the envi
 """
 
 import itertools
+import operator
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from backends.gcu.hardware import I20, GcuHardware
 from backends.gcu.runtime.card import Card
 from backends.gcu.runtime.device import Device
 from backends.gcu.runtime.errors import Status, StatusError
+from backends.gcu.runtime.process_mark import ProcessMark
 from backends.simulated.clocks import HostClock, VirtualClock, WaitableClock
 from backends.simulated.faults import FaultPlan
 from backends.simulated.numerics import Numerics
@@ -34,6 +36,7 @@ class GcuSystem:
         numerics: Whether they compute.
         host_threads: Threads of the host that one run may use.
         clock: What everything on it goes by.
+        process: Where it was made.
     """
 
     def __init__(
@@ -72,12 +75,12 @@ class GcuSystem:
         self.clock: WaitableClock = clock or (VirtualClock() if pacing is Pacing.VIRTUAL else HostClock())
         pacer = Pacer(self.clock, pacing)
         plans = [*faults, *(FaultPlan() for _ in range(cards - len(faults)))]
-        self.cards = tuple(Card(number, hardware, pacer, plans[number]) for number in range(cards))
+        self.process = ProcessMark()
+        self.cards = tuple(Card(number, hardware, pacer, plans[number], self.process) for number in range(cards))
         self.hardware = hardware
         self.pacing = pacing
         self.numerics = numerics
         self.host_threads = host_threads
-        self._process = os.getpid()
         self._lock = threading.Lock()
         self._devices: list[Device] = []
         self._numbers = itertools.count(1)
@@ -117,7 +120,7 @@ class GcuSystem:
         Raises:
             StatusError: there is no such card or cluster, one is named twice, or another device has one for itself.
         """
-        self.check_process()
+        self.process.check()
         if not 0 <= card < len(self.cards):
             raise StatusError(
                 Status.TIF_INVALID_PARAM, f"there is no card {card}; the simulated system has {len(self.cards)}, numbered from 0"
@@ -156,24 +159,14 @@ class GcuSystem:
         """A number that nothing on this system has had."""
         return next(self._numbers)
 
-    def check_process(self) -> None:
-        """Refuses a process that was forked from the one that made this: the streams' threads have stayed there.
-
-        Raises:
-            StatusError: this is such a process.
-        """
-        if os.getpid() != self._process:
-            raise StatusError(
-                Status.TIF_RUNTIME_PREREQUISITE_MISSING,
-                f"process {os.getpid()} was forked from process {self._process}, which made this simulated system; "
-                "make devices after the fork, or start the process by 'spawn'",
-            )
-
     def _chosen(self, card: int, clusters: int | Sequence[int] | None) -> tuple[int, ...]:
         count = self.hardware.clusters
         if clusters is None or clusters == -1:
             return tuple(range(count))
-        chosen = (clusters,) if isinstance(clusters, int) else tuple(clusters)
+        try:
+            chosen = tuple(operator.index(each) for each in (clusters if isinstance(clusters, Sequence) else (clusters,)))
+        except TypeError:
+            raise StatusError(Status.TIF_INVALID_PARAM, f"clusters of card {card}: expected numbers, not {clusters!r}") from None
         if not chosen:
             raise StatusError(Status.TIF_INVALID_PARAM, f"no cluster of card {card} is asked for")
         if len(chosen) > count:
@@ -192,8 +185,25 @@ class GcuSystem:
         return tuple(sorted(chosen))
 
 
-_process_lock = threading.Lock()
-_process_system: GcuSystem | None = None
+class _ProcessSystem:
+    """The one machine that this process runs on; a process forked from it has one of its own."""
+
+    def __init__(self) -> None:
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._system: GcuSystem | None = None
+
+    def get(self) -> GcuSystem:
+        with self._lock:
+            if self._system is None:
+                self._system = GcuSystem.from_environment()
+            return self._system
+
+
+_process_system = _ProcessSystem()
 
 
 def process_system() -> GcuSystem:
@@ -202,8 +212,4 @@ def process_system() -> GcuSystem:
     Raises:
         ValueError: a `STOKER_SIM_GCU_*` variable makes no sense.
     """
-    global _process_system  # the one machine that this process runs on
-    with _process_lock:
-        if _process_system is None:
-            _process_system = GcuSystem.from_environment()
-        return _process_system
+    return _process_system.get()
