@@ -1,5 +1,6 @@
 """Edges from PyTorch to an ONNX model in memory, through `torch.onnx`. PyTorch is imported when one is taken, and need not be installed."""
 
+import importlib
 import importlib.util
 import inspect
 import pickle
@@ -69,9 +70,7 @@ def _torch() -> Any:
             f"PyTorch models need the package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}, not installed here: "
             "pip install torch onnxscript, or export the model to ONNX elsewhere and give the ONNX file"
         )
-    import torch
-
-    return torch
+    return importlib.import_module("torch")
 
 
 def _model_class(script: Path) -> Any:
