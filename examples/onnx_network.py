@@ -39,7 +39,7 @@ class Network:
     def weight(self, name: str, array: np.ndarray) -> str:
         """Adds a weight, in the array's own type; returns its name. The same name twice is the same weight."""
         if name not in self._weights:
-            self._weights[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+            self._weights[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
         return name
 
     def normal(self, shape: Sequence[int], deviation: float) -> np.ndarray:
