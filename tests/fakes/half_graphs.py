@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from backends.ipu.compile.lowering import lower
-from backends.ipu.compile.typed_graph import typed_graph
 from backends.simulated.numerics import GraphRunner
+from compiler.lowering.rounding import lower
+from compiler.lowering.typed_graph import typed_graph
 
 #: Operators that IEEE 754 defines to the last bit, or that compute nothing.
 EXACT: Mapping[str, Callable[..., NDArray]] = {

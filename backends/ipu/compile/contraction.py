@@ -4,9 +4,9 @@ import math
 
 import onnx_ir as ir
 
-from backends.ipu.compile.shape_facts import TensorFacts
 from backends.ipu.compile.tiling import Contraction
 from backends.ipu.hardware import IpuHardware
+from compiler.lowering.tensor_facts import TensorFacts
 
 #: Operators that the matrix unit runs.
 CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "FusedMatMul"})

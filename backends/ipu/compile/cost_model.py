@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from backends.ipu.compile.constants import PASSES, VECTOR_BYTES, CostConstants
 from backends.ipu.compile.contraction import CONTRACTIONS, contraction_of
-from backends.ipu.compile.shape_facts import TensorFacts
 from backends.ipu.compile.tiling import Contraction, partition
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.program import StepKind
+from compiler.lowering.tensor_facts import TensorFacts
 
 #: Operators that only look at a tensor in another way.
 VIEWS = frozenset(

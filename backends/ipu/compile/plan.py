@@ -16,11 +16,11 @@ from backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, move_cost,
 from backends.ipu.compile.liveness import Aliases
 from backends.ipu.compile.memory import check_fit
 from backends.ipu.compile.residency import Residency
-from backends.ipu.compile.shape_facts import TensorFacts, node_label, tensor_facts
 from backends.ipu.compile.sharding import Place, Sharding
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.program import MemoryAccount, Step, StepKind
 from compiler.errors import OptionError
+from compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts
 from compiler.options import CompilerOptions
 from compiler.passes.layout import marks
 from compiler.precision.representation import float8_use, is_float8_cast

@@ -7,8 +7,8 @@ good for planning: nobody runs it.
 import numpy as np
 import onnx_ir as ir
 
-from backends.ipu.compile.typed_graph import infer_types
 from compiler.errors import CompileError, ShapeError
+from compiler.lowering.typed_graph import infer_types
 
 #: Operators that are told a shape, and by which input.
 _SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Resize": 3}

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from backends.ipu.compile.constants import CostConstants
 from backends.ipu.compile.cost_model import NodeCost
 from backends.ipu.compile.liveness import Peak, Storage, Temporary, peak
-from backends.ipu.compile.shape_facts import TensorFacts, node_label
 from backends.ipu.compile.tile_map import TileBytes, TileMap, TileSpan
 from backends.ipu.program import MemoryAccount, StepKind
+from compiler.lowering.tensor_facts import TensorFacts, node_label
 
 
 class Residency:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from backends.ipu.compile.shape_facts import node_label, placement
+from backends.ipu.compile.placement import placement
 from compiler.errors import CompileError
+from compiler.lowering.tensor_facts import node_label
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from backends.ipu.compile.typed_graph import static_shape
 from backends.ipu.popef.schema import Anchor, DataType, TensorInfo, TensorType
 from compiler.errors import CompileError
+from compiler.lowering.typed_graph import static_shape
 
 #: PopART's numbers of the programs that an inference executable has.
 WEIGHTS_FROM_HOST, PROGRAM, WEIGHTS_TO_HOST = 0, 5, 7

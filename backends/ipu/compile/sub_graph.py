@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from backends.ipu.compile.lowering import lower
 from backends.ipu.compile.plan import GraphPlan, plan_graph
 from backends.ipu.compile.streamed_weights import stream_weights
 from backends.ipu.compile.streams import batch_size, input_anchor, output_anchor, weight_anchor
 from backends.ipu.compile.supported import check_streams, check_supported
-from backends.ipu.compile.typed_graph import check_output_shapes, static_shape, typed_graph
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import Binding, SubGraph
 from compiler.errors import OptionError
+from compiler.lowering.rounding import lower
+from compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
 from compiler.options import CompilerOptions
 from compiler.precision.representation import float8_nodes
 from compiler.target import SourceModel

@@ -19,11 +19,11 @@ from backends.ipu.compile.rebatch import rebatch
 from backends.ipu.compile.streams import batch_size
 from backends.ipu.compile.sub_graph import graph_precision
 from backends.ipu.compile.supported import check_streams, check_supported
-from backends.ipu.compile.typed_graph import check_output_shapes, static_shape, typed_graph
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.program import MemoryAccount, StaticProgram, SubGraph
 from backends.ipu.timing import StepTiming, lane_cycles, load_time_s, step_timing
 from compiler.errors import CompileError, OptionError
+from compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
 

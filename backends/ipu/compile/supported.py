@@ -8,22 +8,10 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from backends.ipu.compile.static_values import static_values
 from backends.ipu.hardware import IpuHardware
 from compiler.errors import CompileError, Unsupported, UnsupportedOperators
-
-
-def words(text: str) -> frozenset[str]:
-    """The words of a table."""
-    return frozenset(text.split())
-
-
-#: Operators that only move, choose or repeat elements, or change nothing but signs: what they give is among what they got.
-MOVING = words(
-    """Abs Clip Compress Concat ConstantOfShape DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND GlobalMaxPool Hardmax
-    Identity If Loop Max MaxPool MaxUnpool Min Neg OneHot Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Scan Scatter ScatterElements
-    ScatterND Sign Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where"""
-)
+from compiler.lowering.moving import MOVING, words
+from compiler.lowering.static_values import static_values
 
 _ARITHMETIC = words(
     """Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization BitShift BitwiseAnd

@@ -28,7 +28,7 @@ WITHOUT_DEFAULT = {
     "custom_shape_inference", "passes", "skip_passes", "checkpoints", "remove_outputs", "print_completion", "config_yaml", "signature_def",
     "tag", "inputs", "outputs", "inputs_as_nchw", "outputs_as_nchw",
 }  # fmt: skip
-OUR_OWN = {"target", "model_repository", "model_name", "model_version", "report"}
+OUR_OWN = {"target", "model_repository", "model_name", "model_version", "report", "batch_sizes", "build_flag", "resource_mode"}
 
 
 def test_every_published_option_is_there_with_its_default() -> None:

@@ -4,9 +4,9 @@ import onnx_ir as ir
 import pytest
 
 from backends.ipu.compile.supported import check_streams, check_supported
-from backends.ipu.compile.typed_graph import typed_graph
 from backends.ipu.hardware import C600, M2000
 from compiler.errors import CompileError, UnsupportedOperators
+from compiler.lowering.typed_graph import typed_graph
 from compiler.precision.float8 import Float8Format
 from compiler.precision.representation import Float8Spec, store_weight, use_float8_opset
 from tests.fakes.graphs import model_of, parse, tensor

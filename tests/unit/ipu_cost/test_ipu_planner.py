@@ -8,11 +8,11 @@ import pytest
 
 from backends.ipu.compile.memory import OutOfTileMemory
 from backends.ipu.compile.plan import GraphPlan, plan_graph, survey_graph
-from backends.ipu.compile.typed_graph import typed_graph
 from backends.ipu.hardware import C600, M2000, IpuHardware
 from backends.ipu.program import StepKind
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
 from compiler.errors import OptionError
+from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from compiler.passes import get_pass
 from compiler.passes.layout import marks

@@ -10,12 +10,12 @@ import pytest
 from backends.ipu.compile.compiler import as_source, compile_and_export, compile_model
 from backends.ipu.compile.memory import OutOfTileMemory
 from backends.ipu.compile.plan import GraphPlan, survey_graph
-from backends.ipu.compile.typed_graph import typed_graph
 from backends.ipu.hardware import C600
 from backends.ipu.program import StepKind
 from backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, ModelRunner, SimulatedSystem
 from backends.ipu.timing import step_timing
 from compiler.errors import CompileError, OptionError
+from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from compiler.passes import get_pass
 from tests.fakes.graphs import parse, run_onnx

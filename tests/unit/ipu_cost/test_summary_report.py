@@ -14,10 +14,10 @@ from backends.ipu.compile.rebatch import rebatch
 from backends.ipu.compile.report_page import render_page, write_report
 from backends.ipu.compile.summary_report import SummaryReport, summary_report
 from backends.ipu.compile.target import IpuTarget
-from backends.ipu.compile.typed_graph import typed_graph
 from backends.ipu.timing import step_timing
 from compiler.cli import main
 from compiler.errors import CompileError, OptionError, ShapeError
+from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from tests.fakes.graphs import parse
 

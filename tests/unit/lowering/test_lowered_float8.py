@@ -4,9 +4,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from backends.ipu.compile.lowering import lower
-from backends.ipu.compile.typed_graph import typed_graph
 from backends.simulated.numerics import GraphRunner
+from compiler.lowering.rounding import lower
+from compiler.lowering.typed_graph import typed_graph
 from compiler.precision.float8 import Float8Format, round_to_float8
 from compiler.precision.representation import Float8Spec, cast_activation, store_weight, use_float8_opset
 from tests.fakes.graphs import parse

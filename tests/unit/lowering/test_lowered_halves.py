@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from backends.ipu.compile.lowering import lower
-from backends.ipu.compile.typed_graph import typed_graph
+from compiler.lowering.rounding import lower
+from compiler.lowering.typed_graph import typed_graph
 from tests.fakes.graphs import assert_same_results, model_of, op_types, parse, random_feeds, run_onnx, tensor
 from tests.fakes.half_graphs import emulate, lowered_graph, run_lowered
 

@@ -3,8 +3,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from backends.ipu.compile.typed_graph import check_output_shapes, static_shape, typed_graph
 from compiler.errors import OptionError, ShapeError
+from compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
 from tests.fakes.graphs import model_of, op_types, parse, tensor
 
 
