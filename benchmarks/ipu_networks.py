@@ -72,8 +72,8 @@ def bert_base(batch: int, precision: Precision, *, sequence: int = 256, is_gelu_
         inner = _gelu(net, net.biased(value, _INNER), is_fused=is_gelu_fused)
         value = net.norm(net.binary("Add", net.biased(inner, _HIDDEN), value))
     logits = net.biased(value, 2)
-    for name in ("start_logits", "end_logits"):
-        half = net.op("Slice", [logits, net.indices(0), net.indices(1), net.indices(2)], (batch, sequence, 1))
+    for column, name in enumerate(("start_logits", "end_logits")):
+        half = net.op("Slice", [logits, net.indices(column), net.indices(column + 1), net.indices(2)], (batch, sequence, 1))
         net.output(net.op("Squeeze", [half, net.indices(2)], (batch, sequence)), name)
     return net.model()
 
@@ -140,12 +140,12 @@ class _Network:
         value.name = name or value.name
         self._graph.outputs.append(value)
 
-    def weight(self, shape: tuple[int, ...], dtype: ir.DataType | None = None) -> ir.Value:
+    def weight(self, shape: tuple[int, ...], dtype: ir.DataType | None = None, *, mean: float = 0.0) -> ir.Value:
         dtype, name = dtype or self._precision.dtype, self._name("weight")
         if self._generator is not None:
             # Weights of a matrix are scaled by what is added up; a bias, which adds nothing up, by a hundredth.
             scale = 1 / math.sqrt(math.prod(shape[1:])) if len(shape) > 2 else 1 / math.sqrt(shape[0]) if len(shape) == 2 else 0.01
-            values = self._generator.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+            values = self._generator.standard_normal(shape, dtype=np.float32) * np.float32(scale) + np.float32(mean)
             return self._initializer(ir.Tensor(values.astype(dtype.numpy()), name=name))
 
         def read() -> ir.TensorProtocol:
@@ -183,7 +183,8 @@ class _Network:
         return self.op("Relu", [value], value.shape)
 
     def norm(self, value: ir.Value) -> ir.Value:
-        return self.op("LayerNormalization", [value, self.weight((_HIDDEN,)), self.weight((_HIDDEN,))], value.shape, axis=-1)
+        # A gain around 0 would let the biases drown what depends on the input, layer by layer.
+        return self.op("LayerNormalization", [value, self.weight((_HIDDEN,), mean=1.0), self.weight((_HIDDEN,))], value.shape, axis=-1)
 
     def conv(self, value: ir.Value, outer: int, *, kernel: int = 1, stride: int = 1) -> ir.Value:
         batch, inner, *field = dims(value)
