@@ -1,7 +1,9 @@
 """What the server relies on, asked of every backend that is installed (entry-point group `stoker.backends`)."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from backends.api.tensor import DataType
 from tests.conformance.sample_models import SAMPLES, BackendSamples, Sample, values
 
 REGISTRY = BackendRegistry()
+
+Load = Callable[[Sample], tuple[Instance, BatchProcessor]]
 
 
 @pytest.fixture(params=REGISTRY.names())
@@ -44,9 +48,24 @@ def usual_datatype(samples: BackendSamples) -> DataType:
     return next(datatype for datatype in order if datatype in samples.datatypes)
 
 
-def processor(backend: Backend, sample: Sample, folder: Path) -> tuple[Instance, BatchProcessor]:
-    instance = backend.load(sample.request(folder))
-    return instance, BatchProcessor(instance, sample.signature, SystemClock())
+@pytest.fixture
+def processor(backend: Backend, tmp_path: Path) -> Iterator[Load]:
+    """Loads a sample into an instance that the test's end closes."""
+    with contextlib.ExitStack() as loaded:
+
+        def load(sample: Sample) -> tuple[Instance, BatchProcessor]:
+            instance = backend.load(sample.request(tmp_path))
+            loaded.callback(instance.close)
+            return instance, BatchProcessor(instance, sample.signature, SystemClock())
+
+        yield load
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
 
 
 def item(datatype: DataType, shape: tuple[int, ...], seed: int) -> BatchItem:
@@ -113,10 +132,10 @@ def test_every_served_datatype_is_computed_and_others_are_refused(
 @pytest.mark.parametrize("datatype", [DataType.FP32, DataType.INT64, DataType.BYTES, DataType.BF16])
 @pytest.mark.parametrize(("dims", "row"), [((3,), (3,)), ((-1, 2), (4, 2)), ((), ())])
 def test_a_batch_is_its_requests_one_below_the_other(
-    backend: Backend, samples: BackendSamples, tmp_path: Path, datatype: DataType, dims: tuple[int, ...], row: tuple[int, ...]
+    processor: Load, samples: BackendSamples, datatype: DataType, dims: tuple[int, ...], row: tuple[int, ...]
 ) -> None:
     sample = model_of(samples, datatype, dims)
-    _, unit = processor(backend, sample, tmp_path)
+    _, unit = processor(sample)
     items = [item(datatype, (rows, *row), seed) for seed, rows in enumerate((1, 3, 2))]
     together = unit.process(items)
     assert together.executions == [6]
@@ -125,10 +144,10 @@ def test_a_batch_is_its_requests_one_below_the_other(
         check_answer(sample, one.inputs, answered(unit.process([one]).outcomes[0]))
 
 
-def test_a_bad_request_fails_alone(backend: Backend, samples: BackendSamples, tmp_path: Path) -> None:
+def test_a_bad_request_fails_alone(processor: Load, samples: BackendSamples, tmp_path: Path) -> None:
     if samples.failing is None:
         pytest.skip("no model of this backend fails on a request")
-    _, unit = processor(backend, samples.failing, tmp_path)
+    _, unit = processor(samples.failing)
     arrays = [np.array([[1, 2]]), np.array([[3, 4], [13, 5]]), np.array([[6, 7]])]
     outcomes = unit.process([BatchItem({"x": array}, len(array), ("y",)) for array in arrays]).outcomes
     check_answer(samples.failing, {"x": arrays[0]}, answered(outcomes[0]))
@@ -164,10 +183,8 @@ def test_the_outputs_asked_for_are_there(backend: Backend, samples: BackendSampl
 
 @pytest.mark.parametrize("datatype", [DataType.FP32, DataType.BYTES, DataType.BF16])
 @pytest.mark.parametrize("dims", [(0,), (-1,)])
-def test_tensors_without_elements_pass(
-    backend: Backend, samples: BackendSamples, tmp_path: Path, datatype: DataType, dims: tuple[int, ...]
-) -> None:
-    _, unit = processor(backend, model_of(samples, datatype, dims), tmp_path)
+def test_tensors_without_elements_pass(processor: Load, samples: BackendSamples, datatype: DataType, dims: tuple[int, ...]) -> None:
+    _, unit = processor(model_of(samples, datatype, dims))
     for outcome in unit.process([item(datatype, (2, 0), 0), item(datatype, (1, 0), 1)]).outcomes:
         found = answered(outcome)["y"]
         assert found.dtype == datatype.numpy
@@ -175,21 +192,21 @@ def test_tensors_without_elements_pass(
 
 
 @pytest.mark.parametrize("dims", [(), (3,), (2, 0)])
-def test_a_model_without_batch_dimension(backend: Backend, samples: BackendSamples, tmp_path: Path, dims: tuple[int, ...]) -> None:
+def test_a_model_without_batch_dimension(processor: Load, samples: BackendSamples, dims: tuple[int, ...]) -> None:
     datatype = usual_datatype(samples)
     sample = model_of(samples, datatype, dims, 0)
-    _, unit = processor(backend, sample, tmp_path)
+    _, unit = processor(sample)
     inputs = {"x": values(datatype, dims, 3)}
     found = answered(unit.process([BatchItem(inputs, 1, ("y",))]).outcomes[0])
     assert found["y"].shape == dims
     check_answer(sample, inputs, found)
 
 
-def test_padding_shows_nothing_of_an_earlier_batch(backend: Backend, samples: BackendSamples, tmp_path: Path) -> None:
+def test_padding_shows_nothing_of_an_earlier_batch(processor: Load, samples: BackendSamples) -> None:
     """Padded to its full batch, as a device of fixed batch size is, the model sees zeros beside a lone request."""
     datatype = usual_datatype(samples)
     sample = model_of(samples, datatype, (2,))
-    instance, unit = processor(backend, sample, tmp_path)
+    instance, unit = processor(sample)
     instance.static_batch_size = 8
     seen: list[np.ndarray] = []
     execute = instance.execute
