@@ -61,6 +61,22 @@ def take_snapshot(
     return ModelFiles(root, sizes)
 
 
+def copy_tree(source: int, root: Path, after_each: CopyHook | None = None, *, what: str = "the version folder") -> dict[str, int]:
+    """Copies the files below the folder descriptor `source` to the folder `root`; returns their sizes by relative path.
+
+    `what` names the source in errors.
+
+    Raises:
+        ModelLoadError: as `take_snapshot`. OSError: a folder cannot be read.
+    """
+    before = list_tree(source)
+    _refuse_unfit(before)
+    sizes = {entry.path: _copy(source, entry, root, after_each or _nothing) for entry in before if entry.kind is EntryKind.FILE}
+    if list_tree(source) != before:
+        raise ModelLoadError(_CHANGED.format(what))
+    return sizes
+
+
 def discard(files: ModelFiles) -> None:
     """Removes a copy. May block for as long as removing the files takes."""
     _remove(files.root)
@@ -85,14 +101,9 @@ def _copy_version(version_dir: Path, root: Path, after_each: CopyHook) -> dict[s
             open_folder(version_dir.parent.name, inside=repository) as model,
             open_folder(version_dir.name, inside=model) as source,
         ):
-            before = list_tree(source)
-            _refuse_unfit(before)
-            sizes = {entry.path: _copy(source, entry, root, after_each) for entry in before if entry.kind is EntryKind.FILE}
-            if list_tree(source) != before:
-                raise ModelLoadError(_CHANGED.format("the version folder"))
+            return copy_tree(source, root, after_each)
     except OSError as error:
         raise ModelLoadError(f"the version folder cannot be read: {_reason(error)}") from error
-    return sizes
 
 
 def _refuse_unfit(entries: Sequence[TreeEntry]) -> None:
