@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 from compiler.convert.converter import Converter
+from compiler.convert.option_fields import nearest
 from compiler.convert.options import ConversionOptions
 from compiler.convert.source import checked
 from compiler.errors import OptionError, ShapeError
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 GCU_TARGET, IPU_TARGET = "gcu", "ipu"
 #: Adlik's platform string of models that run on TopsInference.
 GCU_PLATFORM = "topsinference"
+_GCU_OPTIONS = ("build_flag", "resource_mode")
 #: Keys of TopsInference's compile options that steer its own graph compiler.
 _WITHOUT_EFFECT = frozenset({"hlir_options"})
 
@@ -42,26 +44,39 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
         CompileError: the model cannot be compiled for it.
     """
     request = job.request
+    target = find_target(GCU_TARGET)
+    options = _gcu_options(request)
     model = checked(source.model, source.origin)
     sizes = input_sizes(model, request)
-    converted = [_converted(model, sizes, batch, "fp32") for batch in _batch_sizes(sizes, request)]
-    settings: dict[str, Any] = {"build_flag": request.flag.value}
-    if request.resource_mode is not None:
-        settings["resource_mode"] = request.resource_mode
-    given = dict(request.compile_options)
-    for name in _WITHOUT_EFFECT & set(given):
-        logger.warning("compile_options %s has no effect on a simulated device", name)
-        del given[name]
-    options = compiler_options(given, {}, settings=settings, origin="compile_options")
-    described = _source_model(model, converted[-1], request)
-    artefact = _export(find_target(GCU_TARGET), dataclasses.replace(described, batches=converted), options, job)
+    converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
     inputs, outputs = batched_border(model, converted[-1], request)
+    described = _source_model(model, converted[-1], request)
+    artefact = _export(target, dataclasses.replace(described, batches=converted), options, job)
     config = {
         "platform": GCU_PLATFORM,
         "platform_version": importlib.metadata.version("stoker"),
         "max_batch_size": request.max_batch_size,
     }
     return GcuEngine(path=artefact.path, filename=artefact.path.name, config=config, inputs=inputs, outputs=outputs)
+
+
+def _gcu_options(request: CompileRequest) -> CompilerOptions:
+    given = dict(request.compile_options)
+    for name in _WITHOUT_EFFECT & set(given):
+        logger.warning("compile_options %s has no effect on a simulated device", name)
+        del given[name]
+    unknown = [name for name in given if name not in _GCU_OPTIONS]
+    if unknown:
+        known = (*_GCU_OPTIONS, *sorted(_WITHOUT_EFFECT))
+        raise OptionError(
+            f"compile_options: the GCU's compiler has no {', '.join(unknown)}{nearest(unknown[0], known)}; it has {', '.join(known)}"
+        )
+    settings: dict[str, Any] = {}
+    if request.build_flag is not None or request.enable_fp16:
+        settings["build_flag"] = request.flag.value
+    if request.resource_mode is not None:
+        settings["resource_mode"] = request.resource_mode
+    return compiler_options(given, {}, settings=settings, origin="compile_options")
 
 
 def _batch_sizes(sizes: InputSizes, request: CompileRequest) -> tuple[int, ...]:
@@ -89,13 +104,14 @@ def compile_popef(source: OnnxModel, job: Job) -> PopefExecutable:
         raise OptionError(f"{' and '.join(only_gcu)}: serving_type popef has none; an IPU executable takes batches of max_batch_size")
     if request.flag is BuildFlag.MIXED:
         raise OptionError("build_flag mixed: the IPU computes in fp32 or fp16")
+    target = find_target(IPU_TARGET)
+    options = compiler_options(request.compile_options, {}, settings={}, origin="compile_options")
     model = checked(source.model, source.origin)
     sizes = input_sizes(model, request)
     _check_fixed_batch(sizes, (request.max_batch_size,), "max_batch_size")
-    converted = _converted(model, sizes, request.max_batch_size, request.flag.value)
-    options = compiler_options(request.compile_options, {}, settings={}, origin="compile_options")
-    artefact = _export(find_target(IPU_TARGET), _source_model(model, converted, request), options, job)
+    converted = _converted(model, sizes, request.max_batch_size, request.flag.value, target)
     inputs, outputs = batched_border(model, converted, request)
+    artefact = _export(target, _source_model(model, converted, request), options, job)
     return PopefExecutable(path=artefact.path, filename=artefact.path.name, config=dict(artefact.config), inputs=inputs, outputs=outputs)
 
 
@@ -106,8 +122,8 @@ def _check_fixed_batch(sizes: InputSizes, wanted: Sequence[int], field: str) -> 
             raise ShapeError(f"{field} {said}: {who} has the batch fixed to {batch}; say {batch}, or leave the batch variable")
 
 
-def _converted(model: onnx.ModelProto, sizes: InputSizes, batch: int, precision: str) -> onnx.ModelProto:
-    options = ConversionOptions(input_shape=sizes.of_batch(batch), precision=precision)
+def _converted(model: onnx.ModelProto, sizes: InputSizes, batch: int, precision: str, target: Target) -> onnx.ModelProto:
+    options = ConversionOptions(input_shape=sizes.of_batch(batch), precision=precision, skip_passes=target.skip_passes)
     return Converter.of(options).convert_internal(model)
 
 
