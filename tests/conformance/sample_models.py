@@ -13,7 +13,7 @@ from backends.api.backend import Arrays, LoadRequest
 from backends.api.batch import Array
 from backends.api.model import ModelSignature
 from backends.api.tensor import DataType
-from tests.fakes import ipu_served, onnx_models
+from tests.fakes import gcu_served, ipu_served, onnx_models
 from tests.fakes.onnx_models import same_in_and_out, signature, version_files
 
 
@@ -154,7 +154,37 @@ def _popef_unreadable() -> dict[str, Mapping[str, bytes]]:
     }
 
 
+def _exec(content: bytes, served: ModelSignature) -> Sample:
+    return Sample({"model.exec": content}, "model.exec", served)
+
+
+def _exec_echo(datatype: DataType, dims: tuple[int, ...], max_batch_size: int) -> Sample | None:
+    """All sizes are fixed on a GCU; without max_batch_size, the first of the dims is the number of samples."""
+    if datatype not in gcu_served.ONNX_TYPES or any(size < 0 for size in dims) or (not max_batch_size and not dims):
+        return None
+    engine = gcu_served.echo(datatype, dims if max_batch_size else dims[1:])
+    return _exec(gcu_served.file_of(engine), same_in_and_out(datatype, dims, max_batch_size))
+
+
+def _exec_unreadable() -> dict[str, Mapping[str, bytes]]:
+    whole = gcu_served.file_of(gcu_served.echo())
+    return {
+        "no file": {"other.txt": b"text"},
+        "empty": {"model.exec": b""},
+        "text": {"model.exec": b"this is no model\n" * 20},
+        "cut off": {"model.exec": whole[: len(whole) // 2]},
+        "changed": {"model.exec": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:]},
+    }
+
+
 SAMPLES: dict[str, BackendSamples] = {
+    "topsinference": BackendSamples(
+        model=_exec_echo,
+        datatypes=frozenset(gcu_served.ONNX_TYPES),
+        whole=_exec(gcu_served.file_of(gcu_served.pair()), PAIR),
+        failing=_exec(gcu_served.file_of(gcu_served.picking()), same_in_and_out(DataType.INT64)),
+        unreadable=_exec_unreadable(),
+    ),
     "poplar": BackendSamples(
         model=_popef_echo,
         datatypes=ipu_served.DATATYPES,

@@ -1,0 +1,31 @@
+"""What an operator should know of the models on simulated cards when the server starts."""
+
+from collections.abc import Iterable, Iterator
+
+from backends.gcu.serving.fleet import Fleet
+from backends.gcu.serving.placement import Place
+from backends.simulated.numerics import Numerics
+
+
+def fleet_notices(fleet: Fleet) -> Iterator[str]:
+    """One line each."""
+    places = fleet.ledger.places
+    if not places:
+        return
+    settings = fleet.settings
+    cards = f"{settings.cards} simulated {settings.hardware.name} card{'s' if settings.cards > 1 else ''}"
+    yield f"{_listed(places)} on {cards}, {settings.clusters} clusters each"
+    for card in range(settings.cards):
+        shared = [cluster for cluster in range(settings.clusters) if fleet.ledger.crowd(card, cluster) > 1]
+        if shared:
+            crowd = [place for place in places if place.card == card and set(place.clusters) & set(shared)]
+            yield (
+                f"{_listed(crowd)} share clusters {', '.join(map(str, shared))} of simulated card {card}, where their runs take turns; "
+                "parameter 'clusters' in config.pbtxt, or more cards, part them"
+            )
+    if settings.numerics is Numerics.OFF:
+        yield f"numerics are off for {_listed(places)}: all outputs are zeros"
+
+
+def _listed(places: Iterable[Place]) -> str:
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(place.tenant.model for place in places))

@@ -1,0 +1,148 @@
+"""Batches on a card: merged, run as the compiled batch that fits, split."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from backends.api.backend import Instance
+from backends.api.batch import Array, BatchItem, Outcome, processor_for
+from backends.api.clock import SystemClock
+from backends.api.errors import BackendFailed, InvalidRequest, ServingError
+from backends.api.tensor import DataType
+from tests.fakes.gcu_backend import CardBench, answer, batch
+from tests.fakes.gcu_served import doubling, echo, pair, picking
+from tests.fakes.onnx_models import same_in_and_out, signature
+
+SERVED = same_in_and_out(DataType.FP32, max_batch_size=10)
+
+
+def numbers(*values: float) -> Array:
+    return np.array([[value, -value] for value in values], np.float32)
+
+
+def answered(outcome: Outcome) -> Array:
+    assert not isinstance(outcome, ServingError), outcome
+    return outcome["y"]
+
+
+def runs(bench: CardBench) -> dict[str, float]:
+    return {
+        each.labels["compiled_batch"]: each.value for each in bench.backend.figures() if each.name == "stoker_gcu_runs_total" and each.value
+    }
+
+
+def test_requests_are_merged_on_the_card_and_each_gets_its_own_rows(bench: CardBench) -> None:
+    instance = bench.load(doubling(batches=(1, 4, 10)), SERVED)
+    loading = bench.figure("stoker_gcu_copies_total", direction="to_device")
+    result = batch(instance, SERVED, [numbers(1), numbers(2, 3), numbers(4)])
+    assert [answered(each)[:, 0].tolist() for each in result.outcomes] == [[2], [4, 6], [8]]
+    assert result.executions == [4]
+    assert bench.figure("stoker_gcu_copies_total", direction="to_device") == loading + 3
+    assert bench.figure("stoker_gcu_copies_total", direction="to_host") == 3
+    assert bench.figure("stoker_gcu_copy_bytes_total", direction="to_host") == 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "padding"),
+    [(1, {"1": 1}, 0), (2, {"4": 1}, 2), (4, {"4": 1}, 0), (5, {"4": 1, "1": 1}, 0), (10, {"4": 3}, 2)],
+)
+def test_a_batch_runs_as_the_smallest_compiled_one_that_takes_it_and_larger_ones_in_parts(
+    bench: CardBench, rows: int, expected: dict[str, int], padding: int
+) -> None:
+    instance = bench.load(doubling(batches=(1, 4)), SERVED)
+    x = numbers(*range(rows))
+    [outcome] = batch(instance, SERVED, [x]).outcomes
+    assert answered(outcome).tolist() == (2 * x).tolist()
+    assert runs(bench) == expected
+    assert bench.figure("stoker_gcu_samples_total") == rows
+    assert bench.figure("stoker_gcu_padded_samples_total") == padding
+
+
+def test_a_bad_request_fails_alone(bench: CardBench) -> None:
+    served = same_in_and_out(DataType.INT64)
+    arrays = [np.array([[1, 2]]), np.array([[13, 0], [3, 4]]), np.array([[5, 6]])]
+    first, second, third = batch(bench.load(picking(), served), served, arrays).outcomes
+    assert answered(first).tolist() == [[1, 2]]
+    assert answered(third).tolist() == [[5, 6]]
+    assert isinstance(second, BackendFailed)
+    assert "TIF_ENGINE_RUN_FAILED" in second.message
+    assert bench.figure("stoker_gcu_failed_batches_total") == 2
+    assert bench.figure("stoker_gcu_faults_total", status="TIF_ENGINE_RUN_FAILED") == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "input 'x' is missing"),
+        ({"x": numbers(1, 2)}, r"input 'x' is float32 \[2, 2\], 16 bytes; 1 samples of FP32 \[2\] have 8"),
+        ({"x": np.ones((1, 2), np.int32)}, r"input 'x' is int32 \[1, 2\]"),
+    ],
+)
+def test_what_an_earlier_request_left_on_the_card_is_never_read(bench: CardBench, inputs: dict[str, Array], message: str) -> None:
+    instance = bench.load(doubling(), SERVED, pipeline_depth="1")
+    unit = processor_for(instance, SERVED, SystemClock())
+    assert answered(unit.process([BatchItem({"x": numbers(7)}, 1, ("y",))]).outcomes[0]).tolist() == [[14, -14]]
+    bad, good = unit.process([BatchItem(inputs, 1, ("y",)), BatchItem({"x": numbers(1)}, 1, ("y",))]).outcomes
+    assert isinstance(bad, InvalidRequest)
+    with pytest.raises(InvalidRequest, match=message):
+        raise bad
+    assert answered(good).tolist() == [[2, -2]]
+
+
+def test_arrays_that_are_not_contiguous_are_taken(bench: CardBench) -> None:
+    instance = bench.load(echo(dims=(2, 3)), same_in_and_out(DataType.FP32, (2, 3)))
+    x = np.arange(12, dtype=np.float32).reshape(3, 2, 2).transpose(1, 2, 0)
+    assert not x.flags.c_contiguous
+    assert answer(instance, x).tolist() == x.tolist()
+
+
+def test_a_model_without_batch_dimension_takes_the_samples_its_dims_say(bench: CardBench) -> None:
+    served = same_in_and_out(DataType.FP32, (3, 2), max_batch_size=0)
+    x = numbers(1, 2, 3)
+    instance = bench.load(doubling(), served)
+    [outcome] = batch(instance, served, [x]).outcomes
+    assert answered(outcome).tolist() == (2 * x).tolist()
+    assert answer(instance, x).tolist() == (2 * x).tolist()
+    assert runs(bench) == {"4": 2}
+
+
+def test_only_the_outputs_somebody_wants_are_copied_back(bench: CardBench) -> None:
+    served = signature(dict.fromkeys("ab", (DataType.FP32, (2,))), {"q": (DataType.FP32, (2,))})
+    instance = bench.load(pair(), served)
+    found = instance.execute({"a": numbers(1), "b": numbers(2)}, ["q"])
+    assert found["q"].tolist() == [[2, -2]]
+    assert bench.figure("stoker_gcu_copies_total", direction="to_host") == 1
+
+
+def test_batches_in_flight_do_not_mix(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with()
+    instance = bench.load(doubling(batches=(1, 2)), SERVED, pipeline_depth="3")
+    assert instance.pipeline_depth == 3
+
+    def ask(number: int) -> tuple[int, list[list[float]]]:
+        return number, answer(instance, numbers(*[number] * (1 + number % 3))).tolist()
+
+    with ThreadPoolExecutor(3) as pool:
+        for number, found in pool.map(ask, range(90)):
+            assert found == [[2.0 * number, -2.0 * number]] * (1 + number % 3)
+    assert bench.figure("stoker_gcu_batches_total") == 90
+
+
+def test_an_instance_leaves_nothing_on_the_card(bench: CardBench) -> None:
+    def load() -> Instance:
+        return bench.load(doubling(), SERVED)
+
+    instance = load()
+    engine_and_buffers = bench.figure("stoker_gcu_hbm_used_bytes")
+    assert engine_and_buffers == 4096 + 2 * (10 * 8 + 10 * 8)
+    assert bench.figure("stoker_gcu_streams") == 2
+    answer(instance, numbers(1))
+    bench.unload(instance)
+    assert bench.figure("stoker_gcu_hbm_used_bytes") == 0
+    assert bench.figure("stoker_gcu_streams") == 0
+    assert bench.figure("stoker_gcu_cluster_instances") == 0
+    assert bench.figure("stoker_gcu_runs_total") == 1
+    assert bench.figure("stoker_gcu_hbm_peak_bytes") == engine_and_buffers
+    assert answer(load(), numbers(2)).tolist() == [[4, -4]]
