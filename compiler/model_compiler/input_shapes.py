@@ -80,7 +80,7 @@ def input_sizes(model: onnx.ModelProto, request: CompileRequest) -> InputSizes:
         if whole[0] is not None:
             asked[value.name] = whole[0]
         sizes[value.name] = tuple(known if known is not None else wanted for known, wanted in zip(declared[1:], whole[1:], strict=True))
-    return InputSizes(sizes, _one(of_model, "the model"), _one(asked, "input_shapes and the model"))
+    return InputSizes(sizes, _one(of_model, "the model has"), _one(asked, "with input_shapes there are"))
 
 
 def _declared(value: onnx.ValueInfoProto) -> tuple[Dim, ...]:
@@ -108,5 +108,5 @@ def _by_name(shapes: InputShapes, names: Sequence[str]) -> Mapping[str, tuple[in
 def _one(batches: Mapping[str, int], who: str) -> int | None:
     if len(set(batches.values())) > 1:
         told = ", ".join(f"{size} for input '{name}'" for name, size in batches.items())
-        raise ShapeError(f"dimension 0 is the batch and must be one for all inputs; {who} say {told}")
+        raise ShapeError(f"dimension 0 is the batch and must be one for all inputs; {who} {told}")
     return next(iter(batches.values()), None)

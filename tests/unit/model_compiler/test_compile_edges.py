@@ -1,0 +1,96 @@
+"""The shortest way from a source to a target, over graphs made for the purpose."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from compiler.errors import CompileError
+from compiler.model_compiler.compiling import TARGETS, edges
+from compiler.model_compiler.edges import EdgeGraph, Job
+from compiler.model_compiler.request import read_request
+from compiler.model_compiler.sources import SOURCES
+
+
+@dataclass
+class Step:
+    """A model that remembers the way it came."""
+
+    label: ClassVar[str] = ""
+    way: list[str] = field(default_factory=list)
+
+
+class A(Step):
+    label = "A file"
+
+
+class B(Step):
+    label = "B in memory"
+
+
+class C(Step):
+    label = "C in memory"
+
+
+class D(Step):
+    label = "D device"
+
+
+class E(Step):
+    label = "E file"
+
+
+@pytest.fixture
+def job() -> Job:
+    fields = {"serving_type": "d", "model_name": "m", "max_batch_size": 1, "input_model": "m", "export_path": "x"}
+    return Job(read_request(fields), Path())
+
+
+def joined(graph: EdgeGraph, *pairs: tuple[type[Step], type[Step]]) -> EdgeGraph:
+    for source, target in pairs:
+        graph.add(
+            source, target, lambda model, _job, source=source, target=target: target([*model.way, f"{source.__name__}{target.__name__}"])
+        )
+    return graph
+
+
+def test_the_way_with_the_fewest_edges_is_taken(job: Job) -> None:
+    graph = joined(EdgeGraph(), (A, B), (B, C), (C, D), (B, D))
+    assert graph.convert(A(), D, job).way == ["AB", "BD"]
+    joined(graph, (A, D))
+    assert graph.convert(A(), D, job).way == ["AD"]
+
+
+def test_among_equally_short_ways_the_first_added_is_taken(job: Job) -> None:
+    assert joined(EdgeGraph(), (A, C), (A, B), (B, D), (C, D)).convert(A(), D, job).way == ["AC", "CD"]
+    assert joined(EdgeGraph(), (A, B), (A, C), (B, D), (C, D)).convert(A(), D, job).way == ["AB", "BD"]
+
+
+def test_circles_end_and_nothing_to_do_is_no_edge(job: Job) -> None:
+    graph = joined(EdgeGraph(), (A, B), (B, A), (B, C), (C, B))
+    assert graph.convert(A(), C, job).way == ["AB", "BC"]
+    assert graph.convert(C(["made"]), C, job).way == ["made"]
+
+
+def test_where_no_way_leads_both_ends_are_told() -> None:
+    graph = joined(EdgeGraph(), (A, B), (B, C), (E, D))
+    with pytest.raises(CompileError) as caught:
+        graph.path(A, D)
+    assert str(caught.value) == (
+        "there is no way from A file to D device; from there ways lead to: B in memory, C in memory; there, ways lead from: E file"
+    )
+    with pytest.raises(CompileError, match="from there ways lead to: nowhere; there, ways lead from: A file, B in memory"):
+        graph.path(D, C)
+
+
+def test_an_edge_that_gives_something_else_is_a_defect(job: Job) -> None:
+    graph = EdgeGraph()
+    graph.add(A, B, lambda model, _job: model)  # type: ignore[arg-type,return-value]
+    with pytest.raises(TypeError, match="an edge to B gave a A"):
+        graph.convert(A(), B, job)
+
+
+def test_every_source_reaches_every_target() -> None:
+    graph = edges()
+    assert all(1 <= len(graph.path(source, target)) <= 2 for source in SOURCES for target in TARGETS.values())
