@@ -6,7 +6,15 @@ from compiler.target import Measurement
 
 
 def report_measurement(measured: Measurement, out: TextIO) -> None:
-    """Prints batch size, latency and throughput on lines of their own, in PopRT's words, which scripts look for."""
+    """Prints batch size, latency and throughput on lines of their own, in PopRT's words, which scripts look for.
+
+    Of a fused executable each model has these lines, under its name.
+    """
+    for name, part in measured.parts.items():
+        out.write(f"{name}:\n")
+        report_measurement(part, out)
+    if measured.parts:
+        return
     note = f" ({measured.note})" if measured.note else ""
     out.write(f"Bs: {measured.batch_size}\n")
     out.write(f"Latency: {measured.latency_s * 1e3:.2f}ms{note}\n")

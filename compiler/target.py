@@ -77,6 +77,7 @@ class Measurement:
         latency_s: Mean of one call, in seconds.
         throughput: Items a second.
         note: What the figures are, such as `simulated device`; empty for a real one.
+        parts: Of a fused executable, the same for each of its models, by name; the figures above are then the first one's.
     """
 
     batch_size: int
@@ -84,6 +85,7 @@ class Measurement:
     latency_s: float
     throughput: float
     note: str = ""
+    parts: Mapping[str, "Measurement"] = field(default_factory=dict)
 
 
 class Target(abc.ABC):

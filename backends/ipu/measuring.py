@@ -1,6 +1,7 @@
 """Runs a PopEF file with random data, to see that it runs, and says how fast its device would be."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.api.clock import Clock, SystemClock
+from backends.ipu.compile.streams import batch_size
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import StaticProgram, SubGraph
 from backends.ipu.runtime import DeviceManager, Executable, Session, SessionConfig, SimulatedSystem
-from backends.ipu.timing import step_timing
+from backends.ipu.runtime.data_desc import user_shape
+from backends.ipu.timing import StepTiming, step_timing
 
 Array = npt.NDArray[Any]
 
@@ -27,14 +30,13 @@ class RandomRun:
         program: What ran.
         calls: Calls of the main program; those of a fused one go to its models in turn.
         host_s: What this host needed for one, in seconds.
-        latency_s, rows_per_s: What the model of the device says of one call, the mean over its models.
+        models: What the model of the device says of one call, by name of the model in the file; each with its own rows.
     """
 
     program: StaticProgram
     calls: int
     host_s: float
-    latency_s: float
-    rows_per_s: float
+    models: Mapping[str, StepTiming]
 
 
 def run_with_random_data(
@@ -72,14 +74,20 @@ def run_with_random_data(
                 raise session.error
             done += 1
         host_s = (clock.now_ns() - begin) * 1e-9 / done
-    timings = [step_timing(program, graph.index) for graph in program.graphs]
     return RandomRun(
-        program=program,
-        calls=done,
-        host_s=host_s,
-        latency_s=sum(each.latency_s for each in timings) / len(timings),
-        rows_per_s=sum(each.rows_per_s for each in timings) / len(timings),
+        program=program, calls=done, host_s=host_s, models={graph.name: _timing(executable, graph) for graph in program.graphs}
     )
+
+
+def _timing(executable: Executable, graph: SubGraph) -> StepTiming:
+    """Of a call that runs `graph`. The program notes one batch size; where fused models have different ones, their streams say."""
+    program = executable.program
+    timing = step_timing(program, graph.index)
+    if timing.rows or program.batch_axis >= 0:
+        return timing
+    anchors = {anchor.name: anchor for anchor in executable.metadata.anchors}
+    inputs, outputs = ([user_shape(anchors[each.anchor]) for each in bindings] for bindings in (graph.inputs, graph.outputs))
+    return replace(timing, rows=batch_size(inputs, outputs, 0) * program.batches_per_step)
 
 
 class _Turns:

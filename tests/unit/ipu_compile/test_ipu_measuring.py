@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from backends.ipu.target import SimulatedIpuTarget
 from backends.ipu.timing import step_timing
 from compiler.errors import CompileError
 from compiler.options import CompilerOptions
+from compiler.run import report_measurement
 from tests.fakes.graphs import parse
 
 MODEL = "g (float16[4,8] x, int32[4] i) => (float16[4,8] y) { a = Gather(w, i) y = Mul(a, x) }"
@@ -31,7 +34,21 @@ def test_models_of_a_fused_file_run_in_turn(tmp_path) -> None:
     write_popef(compiled, tmp_path / "m.popef")
     ran = run_with_random_data(tmp_path / "m.popef", calls=5)
     assert ran.calls == 5
-    assert ran.latency_s == pytest.approx(np.mean([step_timing(compiled.program, index).latency_s for index in (0, 1)]))
+    assert [each.latency_s for each in ran.models.values()] == [step_timing(compiled.program, index).latency_s for index in (0, 1)]
+
+
+def test_fused_models_are_told_apart_each_with_its_own_rows(tmp_path) -> None:
+    sources = [as_source(parse(f"g (float[{rows},8] x) => (float[{rows},8] y) {{ y = Exp(x) }}")) for rows in (2, 5)]
+    compiled = compile_sources(sources, CompilerOptions(batches_per_step=3, replication_factor=2))
+    write_popef(compiled, tmp_path / "m.popef")
+    measured = SimulatedIpuTarget().measure(tmp_path / "m.popef", calls=3)
+    first, second = measured.parts["graph0"], measured.parts["graph1"]
+    assert (first.batch_size, second.batch_size) == (2 * 3 * 2, 5 * 3 * 2)
+    assert (first.calls, second.calls) == (2, 1)
+    assert second.throughput == pytest.approx(5 * 3 * 2 / step_timing(compiled.program, 1).period_s)
+    told = io.StringIO()
+    report_measurement(measured, told)
+    assert [line for line in told.getvalue().splitlines() if line.startswith(("graph", "Bs"))] == ["graph0:", "Bs: 12", "graph1:", "Bs: 30"]
 
 
 def test_the_host_s_budget_ends_a_long_run(tmp_path) -> None:
