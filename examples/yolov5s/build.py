@@ -29,10 +29,11 @@ STRIDES = (8, 16, 32)
 HEADS = ("head_8", "head_16", "head_32")
 #: Mean square of x * sigmoid(x) where x is a unit normal.
 SILU_MEAN_SQUARE = 0.356
-#: Mean and deviation of the heads' values over places: of box and class values, and of the values that say whether an object is there.
-#: The latter leave some dozens to some hundreds of places of a photograph surer than not, as a busy street does.
-VALUES = (-1.0, 1.0)
-OBJECTNESS = (-7.0, 2.0)
+#: Mean and deviation of the heads' values over places: of a box, around its anchor; of classes; and of the value that says whether an
+#: object is there at all, of which some dozens of a photograph's places are surer than not, as on a busy street.
+BOX = (0.0, 0.4)
+CLASS = (-1.0, 1.0)
+OBJECTNESS = (-8.0, 2.0)
 
 
 class Yolov5s:
@@ -140,7 +141,7 @@ def scale_heads(model: onnx.ModelProto, side: int) -> None:
     weights = {weight.name: weight for weight in model.graph.initializer}
     for head, values in zip(HEADS, found, strict=True):
         places = values[0].transpose(0, 3, 1, 2).reshape(ANCHORS * (5 + CLASSES), -1)
-        wanted = np.tile([VALUES] * 4 + [OBJECTNESS] + [VALUES] * CLASSES, (ANCHORS, 1)).astype(np.float32)
+        wanted = np.tile([BOX] * 4 + [OBJECTNESS] + [CLASS] * CLASSES, (ANCHORS, 1)).astype(np.float32)
         gain = wanted[:, 1] / np.maximum(places.std(axis=1), 1e-6)
         kernel = numpy_helper.to_array(weights[f"{head}.weight"]) * gain[:, np.newaxis, np.newaxis, np.newaxis]
         bias = wanted[:, 0] - gain * places.mean(axis=1)

@@ -52,13 +52,15 @@ class FakeAdlik:
     """Both servers. `requests` holds what was predicted, `paths` the HTTP paths asked for.
 
     Attributes:
+        config: Of the one model that it has.
         answer: Makes the answer of a prediction.
         failures: gRPC status and HTTP status of the next calls.
-        speaks_tensorflow: Answer GET metadata in TensorFlow Serving's form unless told `?format=adlik`.
+        tensorflows_metadata: HTTP status and body of GET metadata, unless told `?format=adlik`; None: Adlik's.
         hold: While cleared, predictions get no answer; `arrived` and `cancelled` tell of one that waits so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: model_pb2.ModelConfigProto = CONFIG) -> None:
+        self.config = config
         self.hold = threading.Event()
         self.arrived = threading.Event()
         self.cancelled = threading.Event()
@@ -81,7 +83,7 @@ class FakeAdlik:
         self.paths: list[str] = []
         self.answer: Callable[[predict_pb2.PredictRequest], predict_pb2.PredictResponse] = echo
         self.failures: deque[tuple[grpc.StatusCode, int, str]] = deque()
-        self.speaks_tensorflow = False
+        self.tensorflows_metadata: tuple[int, dict[str, object]] | None = None
         self.hold.set()
         self.arrived.clear()
         self.cancelled.clear()
@@ -94,7 +96,7 @@ class FakeAdlik:
         self._thread.join()
 
     def meta(self, spec: model_pb2.ModelSpec) -> predict_pb2.GetModelMetaResponse:
-        response = predict_pb2.GetModelMetaResponse(model_spec=spec, config=CONFIG)
+        response = predict_pb2.GetModelMetaResponse(model_spec=spec, config=self.config)
         response.version_status[1].ready_state = model_pb2.MODEL_READY
         return response
 
@@ -110,7 +112,7 @@ class FakeAdlik:
 
         def get_model_meta(request, context):
             self._fail(context)
-            if request.model_spec.name != MODEL:
+            if request.model_spec.name != self.config.name:
                 context.abort(grpc.StatusCode.NOT_FOUND, f"Model not found: {request.model_spec.name}")
             return self.meta(request.model_spec)
 
@@ -137,10 +139,11 @@ def _http_handler(fake: FakeAdlik) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             fake.paths.append(self.path)
             name = self.path.split("/")[3]
-            if name != MODEL:
+            if name != fake.config.name:
                 self._reply(404, json.dumps({"error": f"Model not found: {name}"}))
-            elif fake.speaks_tensorflow and not self.path.endswith("?format=adlik"):
-                self._reply(200, json.dumps({"model_spec": {"name": name}, "metadata": {}}))
+            elif fake.tensorflows_metadata is not None and not self.path.endswith("?format=adlik"):
+                status, facts = fake.tensorflows_metadata
+                self._reply(status, json.dumps(facts))
             else:
                 self._reply(200, json_format.MessageToJson(fake.meta(model_pb2.ModelSpec(name=name)), preserving_proto_field_name=True))
 

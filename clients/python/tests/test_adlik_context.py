@@ -181,8 +181,11 @@ def test_an_invalid_prediction_is_not_sent_again(context: PredictContext, adlik:
     assert len(adlik.requests) == 1
 
 
-def test_metadata_in_tensorflow_servings_form_is_asked_for_again(adlik: FakeAdlik) -> None:
-    adlik.speaks_tensorflow = True
+@pytest.mark.parametrize(
+    "answer", [(200, {"model_spec": {"name": "echo"}, "metadata": {}}), (501, {"error": "TensorFlow's is not offered"})]
+)
+def test_metadata_in_tensorflow_servings_form_is_asked_for_again(adlik: FakeAdlik, answer: tuple[int, dict[str, object]]) -> None:
+    adlik.tensorflows_metadata = answer
     with PredictContext("echo", url=adlik.http_url, protocol="http") as context:
         assert context.model_config.name == "echo"
     assert adlik.paths == ["/v1/models/echo/metadata", "/v1/models/echo/metadata?format=adlik"]

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from stoker_client._pb import adlik_messages as pb
-from stoker_client.errors import InvalidResponse
+from stoker_client.errors import InvalidResponse, Unsupported
 from stoker_client.grpc_client import GrpcTransport
 from stoker_client.grpc_dialect import GrpcRequest, read_message
 from stoker_client.http_client import HttpTransport
@@ -74,9 +74,12 @@ class HttpWire:
         self._threads = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix="adlik-http")
 
     def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
-        facts = self._metadata(spec, "", timeout_s)
+        # TensorFlow Serving has the same route: a server that knows both may answer in that form, or say that it is not offered.
+        try:
+            facts = self._metadata(spec, "", timeout_s)
+        except Unsupported:
+            facts = {}
         if "config" not in facts:
-            # TensorFlow Serving has the same route; a server that speaks both, and chose that form, is asked for this one.
             facts = self._metadata(spec, "?format=adlik", timeout_s)
         if "config" not in facts:
             raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
