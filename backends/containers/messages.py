@@ -5,24 +5,24 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from backends.containers.errors import ContainerError
+from backends.containers.errors import ContainerError, Failure
 from backends.containers.wire import check_wire
 
 _Message = TypeVar("_Message", bound=Message)
 
 
-def parse_message(kind: Callable[[], _Message], data: bytes, limits: Mapping[int, int]) -> _Message:
+def parse_message(kind: Callable[[], _Message], data: bytes, limits: Mapping[int, int], failure: Failure = ContainerError) -> _Message:
     """Parses bytes as a message of that type, with at most `limits[field]` entries of a repeated field.
 
     Raises:
         ContainerError: They are not one, or have more entries.
     """
-    check_wire(data, limits)
+    check_wire(data, limits, failure)
     message = kind()
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise ContainerError(f"not a {message.DESCRIPTOR.name} message: {error}") from error
+        raise failure(f"not a {message.DESCRIPTOR.name} message: {error}") from error
     return message
 
 

@@ -1,76 +1,69 @@
-"""One blob of a file: its header and info, read while walking, and its content, read and checked when asked for."""
+"""One blob of a file: a record whose info is understood."""
 
-import io
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
-from backends.ipu.popef.byte_source import ByteSource
+from backends.containers.byte_source import ByteSource
+from backends.containers.framing import RecordHeader
+from backends.containers.record import Record
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import HEADER_BYTES, BlobHeader, Compression
 from backends.ipu.popef.messages import BlobInfo
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
-#: How much is read, and decompressed, at a time.
-CHUNK_BYTES = 1 << 20
+from backends.ipu.popef.schema import BlobType
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob whose header has been read.
+    """A blob whose header and info have been read; its content is read, and checked, when asked for.
 
     Attributes:
-        source: Where its bytes are.
-        index: Which of the file's blobs, from 0.
-        offset: Byte of the file where its header begins.
-        header, info: As read.
+        record: Where it lies, and what its header says.
+        info: Its name and what it belongs to.
     """
 
-    source: ByteSource
-    index: int
-    offset: int
-    header: BlobHeader
+    record: Record
     info: BlobInfo
 
     @property
-    def content_offset(self) -> int:
-        """Byte of the file where the stored content begins."""
-        return self.offset + HEADER_BYTES + self.header.info_bytes
+    def type(self) -> BlobType:
+        """What the content is."""
+        return BlobType(self.record.header.kind)
+
+    @property
+    def header(self) -> RecordHeader:
+        """Its sizes and checksums."""
+        return self.record.header
+
+    @property
+    def source(self) -> ByteSource:
+        """Where its bytes are."""
+        return self.record.source
+
+    @property
+    def index(self) -> int:
+        """Which of the file's blobs, from 0."""
+        return self.record.index
+
+    @property
+    def offset(self) -> int:
+        """Byte of the file where its header begins."""
+        return self.record.offset
 
     def error(self, reason: str, offset: int | None = None) -> PopefError:
         """An error of this blob, at its content unless told where."""
-        name = f"blob {self.index} ({self.header.type.name} {self.info.name!r})"
-        return PopefError(reason, path=self.source.path, blob=name, offset=self.content_offset if offset is None else offset)
-
-    def chunks(self) -> Iterator[bytes]:
-        """The content in pieces of at most `CHUNK_BYTES`, decompressed.
-
-        The checksum is known to be right only when the last piece has been taken.
-
-        Raises:
-            PopefError: The content is not what its header says; names blob and offset.
-        """
-        stored = self.stored_chunks()
-        return stored if self.header.compression is Compression.NONE else self._inflated(stored)
+        return cast("PopefError", self.record.error(reason, offset))
 
     def data(self) -> bytes:
-        """The whole content, checked.
+        """The whole content, decompressed and checked.
 
         Raises:
             PopefError: The content is not what its header says; names blob and offset.
         """
-        if self.header.compression is not Compression.NONE:
-            return b"".join(self.chunks())
-        whole = self.source.read_at(self.content_offset, self.header.stored_bytes)  # at once: no second copy of a large content
-        self._check_crc(zlib.crc32(whole))
-        return whole
+        return self.record.data()
 
     def open(self) -> BinaryIO:
         """The content as a stream; reading its end checks it."""
-        return cast("BinaryIO", io.BufferedReader(_ChunkStream(self.chunks()), CHUNK_BYTES))
+        return self.record.open()
 
     def verify(self) -> None:
         """Reads the content through, keeping none of it.
@@ -78,8 +71,7 @@ class Blob:
         Raises:
             PopefError: The content is not what its header says; names blob and offset.
         """
-        for _ in self.chunks():
-            pass
+        self.record.verify()
 
     def stored_chunks(self) -> Iterator[bytes]:
         """The content as it is in the file, its checksum compared at the end.
@@ -87,64 +79,4 @@ class Blob:
         Raises:
             PopefError: The checksum is another; names blob and offset.
         """
-        crc = 0
-        for at in range(0, self.header.stored_bytes, CHUNK_BYTES):
-            piece = self.source.read_at(self.content_offset + at, min(CHUNK_BYTES, self.header.stored_bytes - at))
-            crc = zlib.crc32(piece, crc)
-            yield piece
-        self._check_crc(crc)
-
-    def _check_crc(self, crc: int) -> None:
-        if crc != self.header.content_crc:
-            raise self.error(
-                f"the content's checksum is {crc:08x}, the header says {self.header.content_crc:08x}: the file is damaged here"
-            )
-
-    def _inflated(self, stored: Iterator[bytes]) -> Iterator[bytes]:
-        """Decompresses piece by piece; never gives more than the header says."""
-        inflater = zlib.decompressobj()
-        expected, produced = self.header.content_bytes, 0
-        for piece in stored:
-            pending = piece
-            while True:
-                try:
-                    out = inflater.decompress(pending, CHUNK_BYTES)
-                except zlib.error as error:
-                    raise self.error(f"the compressed content is damaged: {error}") from error
-                produced += len(out)
-                if produced > expected:
-                    raise self.error(f"the content decompresses to more than the {expected} bytes that the header says")
-                if out:
-                    yield out
-                pending = inflater.unconsumed_tail
-                if inflater.eof or not pending:  # what it still holds back comes with the next piece: the end mark is always left
-                    break
-            if inflater.unused_data:
-                raise self.error("something follows the compressed content")
-        if not inflater.eof:
-            raise self.error(f"the compressed content ends before its end mark, after {produced} of {expected} bytes")
-        if produced != expected:
-            raise self.error(f"the content decompresses to {produced} bytes, the header says {expected}")
-
-
-class _ChunkStream(io.RawIOBase):
-    """Pieces of bytes, read as one stream."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer") -> int:
-        while not self._rest:
-            piece = next(self._chunks, None)
-            if piece is None:
-                return 0
-            self._rest = memoryview(piece)
-        target = memoryview(buffer).cast("B")
-        count = min(len(target), len(self._rest))
-        target[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+        return self.record.stored_chunks()

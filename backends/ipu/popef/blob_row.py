@@ -1,13 +1,14 @@
-"""The row of blobs that a file is, while it is being written, and the one blob of it that is open."""
+"""The one blob of a file that is being written."""
 
-import hashlib
 import io
 import zlib
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Self
 
+from backends.containers.framing import HEADER_BYTES, Compression, RecordHeader
+from backends.containers.record_row import RecordRow
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import CLOSING_BYTES, HEADER_BYTES, BlobHeader, ClosingRecord, Compression
+from backends.ipu.popef.layout import POPEF
 from backends.ipu.popef.messages import BlobInfo
 from backends.ipu.popef.schema import BlobType
 
@@ -16,71 +17,6 @@ if TYPE_CHECKING:
 
 #: zlib's own default; fixed here so that the bytes do not depend on it.
 COMPRESSION_LEVEL = 6
-
-
-class BlobRow:
-    """Where blobs are put one after the other.
-
-    Attributes:
-        path: What to call the file in messages.
-        blobs: Complete ones.
-        offset: Where the next one begins, from the start of the row.
-    """
-
-    def __init__(self, stream: BinaryIO, path: str) -> None:
-        self.path = path
-        self.blobs = 0
-        self.offset = 0
-        self._stream = stream
-        self._start = stream.tell()
-        self._at = 0
-        self._digest = hashlib.sha256()
-
-    def put(self, at: int, data: "ReadableBuffer") -> None:
-        """Writes bytes at an offset of the row.
-
-        Raises:
-            PopefError: The stream does not take them.
-        """
-        try:
-            if at != self._at:
-                self._stream.seek(self._start + at)
-                self._at = at
-            rest = memoryview(data).cast("B")
-            while rest:  # an unbuffered stream may take less than it is given
-                taken = self._stream.write(rest)
-                if not taken:  # None: a stream that does not block
-                    raise OSError("the stream takes no more")
-                self._at += taken
-                rest = rest[taken:]
-        except (OSError, ValueError) as error:  # ValueError: the stream was closed
-            raise PopefError(f"cannot be written: {error}", path=self.path, offset=at) from error
-
-    def complete(self, header: BlobHeader) -> None:
-        """Ends a blob, whose info and content have been put, by its header."""
-        packed = header.pack()
-        self.put(self.offset, packed)
-        self._digest.update(packed)
-        self.offset += header.total_bytes
-        self.blobs += 1
-
-    def take_back(self) -> None:
-        """Drops what was put since the last complete blob.
-
-        Raises:
-            PopefError: The stream cannot be cut.
-        """
-        try:
-            self._stream.seek(self._start + self.offset)
-            self._stream.truncate()
-            self._at = self.offset
-        except (OSError, ValueError) as error:  # ValueError: the stream was closed
-            raise PopefError(f"cannot be written: {error}", path=self.path, offset=self.offset) from error
-
-    def close(self) -> None:
-        """Puts the closing record."""
-        record = ClosingRecord(blobs=self.blobs, total_bytes=self.offset + CLOSING_BYTES, digest=self._digest.digest())
-        self.put(self.offset, record.pack())
 
 
 class BlobWriter:
@@ -95,8 +31,8 @@ class BlobWriter:
         is_complete: Whether it is in the file.
     """
 
-    def __init__(self, row: BlobRow, kind: BlobType, info: BlobInfo, compress: bool) -> None:
-        self.label = f"blob {row.blobs} ({kind.name} {info.name!r})"
+    def __init__(self, row: RecordRow, kind: BlobType, info: BlobInfo, compress: bool) -> None:
+        self.label = f"blob {row.records} ({kind.name} {info.name!r})"
         self.is_open = True
         self.is_complete = False
         self.stream: io.RawIOBase = _ContentStream(self)
@@ -136,8 +72,8 @@ class BlobWriter:
             return
         if self._deflater:
             self._store(self._deflater.flush())
-        header = BlobHeader(
-            type=self._kind,
+        header = RecordHeader(
+            kind=self._kind,
             compression=Compression.ZLIB if self._deflater else Compression.NONE,
             info_bytes=len(self._packed_info),
             stored_bytes=self._stored_bytes,
@@ -147,7 +83,7 @@ class BlobWriter:
         )
         try:
             self._info.check(self._kind, self._content_bytes)
-            header.check()
+            header.check(POPEF)
         except PopefError as error:
             self.discard()
             raise PopefError(error.reason, path=self._row.path, blob=self.label) from error

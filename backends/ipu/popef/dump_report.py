@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from backends.containers.framing import CLOSING_BYTES, Compression
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import CLOSING_BYTES, CONTAINER_VERSION, Compression
+from backends.ipu.popef.layout import CONTAINER_VERSION
 from backends.ipu.popef.package_hash import package_hash
 from backends.ipu.popef.program_codec import MAGIC, MAX_DESCRIPTION_BYTES, read_description
 from backends.ipu.popef.reader import BlobReader, ExecutableReader, OpaqueReader, Reader, TensorReader

@@ -1,23 +1,27 @@
 """What reading and writing PopEF files raises."""
 
+from backends.containers.errors import ContainerError
 
-class PopefError(Exception):
-    """A PopEF file that cannot be read or written as asked.
 
-    Attributes:
-        reason: What was wrong and what was expected.
-        path: The file; empty where there is none.
-        blob: Which blob, such as `blob 2 (DATA_TENSOR 'weights')`; empty where it is no blob's fault.
-        offset: Byte of the file where the trouble was found; None where it has no place.
-    """
+class PopefError(ContainerError):
+    """A PopEF file that cannot be read or written as asked; `place`, called `blob` here too, says which blob of it."""
 
-    def __init__(self, reason: str, *, path: str = "", blob: str = "", offset: int | None = None) -> None:
-        self.reason = reason
-        self.path = path
-        self.blob = blob
-        self.offset = offset
-        place = ", ".join(part for part in (path, blob, "" if offset is None else f"offset {offset}") if part)
-        super().__init__(f"{place}: {reason}" if place else reason)
+    def __init__(self, reason: str, *, path: str = "", blob: str = "", place: str = "", offset: int | None = None) -> None:
+        """Takes the place under either name.
+
+        Args:
+            reason: What was wrong and what was expected.
+            path: The file; empty where there is none.
+            blob: Which blob, such as `blob 2 (DATA_TENSOR 'weights')`; empty where it is no blob's fault.
+            place: The same.
+            offset: Byte of the file where the trouble was found; None where it has no place.
+        """
+        super().__init__(reason, path=path, place=blob or place, offset=offset)
+
+    @property
+    def blob(self) -> str:
+        """Which blob; empty where it is no blob's fault."""
+        return self.place
 
 
 class PackageHashMismatch(PopefError):

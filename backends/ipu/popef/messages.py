@@ -4,17 +4,18 @@ Writing checks the same things as reading, so that what is written can be read.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
+from backends.containers import messages
+from backends.containers.errors import ContainerError
 from backends.ipu.popef.errors import PopefError
 from backends.ipu.popef.layout import MAX_INFO_BYTES, MAX_METADATA_BYTES
 from backends.ipu.popef.pb import popef_pb2 as pb
 from backends.ipu.popef.schema import Anchor, BlobType, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
-from backends.ipu.popef.wire import check_wire
 
 #: What numpy holds, with room for the axis of a feed's samples.
 MAX_RANK = 32
@@ -198,19 +199,13 @@ def describe(info: TensorInfo) -> str:
     return f"{info.data_type.name}{list(info.shape)}"
 
 
-def parse_message(kind: Callable[[], _Message], data: bytes, limits: dict[int, int]) -> _Message:
+def parse_message(kind: Callable[[], _Message], data: bytes, limits: Mapping[int, int]) -> _Message:
     """Parses bytes as a message of that type, with at most `limits[field]` entries of a repeated field.
 
     Raises:
         PopefError: They are not one, or have more entries.
     """
-    check_wire(data, limits)
-    message = kind()
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise PopefError(f"not a {message.DESCRIPTOR.name} message: {error}") from error
-    return message
+    return messages.parse_message(kind, data, limits, PopefError)
 
 
 def make_message(kind: Callable[..., _Message], /, **fields: object) -> _Message:
@@ -220,9 +215,9 @@ def make_message(kind: Callable[..., _Message], /, **fields: object) -> _Message
         PopefError: A value does not fit its field: a negative count, text that is no Unicode.
     """
     try:
-        return kind(**fields)
-    except (ValueError, TypeError) as error:
-        raise PopefError(f"a value cannot be stored: {error}") from error
+        return messages.make_message(kind, **fields)
+    except ContainerError as error:
+        raise PopefError(error.reason) from error
 
 
 def _option_messages(options: Iterable[Option]) -> list[pb.Option]:

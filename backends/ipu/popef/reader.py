@@ -1,22 +1,19 @@
 """Reading PopEF files: the headers at once, the contents when asked for."""
 
-import hashlib
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from backends.containers.byte_source import ByteSource
+from backends.containers.walking import walk as walk_records
 from backends.ipu.popef.blob import Blob
-from backends.ipu.popef.byte_source import ByteSource
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import CLOSING_BYTES, CLOSING_MAGIC, HEADER_BYTES, MAX_BLOBS, MAX_METADATA_BYTES, BlobHeader, ClosingRecord
+from backends.ipu.popef.layout import MAX_METADATA_BYTES, POPEF
 from backends.ipu.popef.messages import BlobInfo, decode_metadata
 from backends.ipu.popef.schema import BlobType, Metadata, TensorDataInfo
-
-_CLOSING = "closing record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ class Reader:
         Raises:
             PopefError: It cannot be opened, or is no whole PopEF file; names blob and offset. Nothing of it is taken in then.
         """
-        self._parse(ByteSource.of_file(path))
+        self._parse(ByteSource.of_file(path, PopefError))
 
     def parse_stream(self, stream: BinaryIO) -> None:
         """Takes in a binary stream that can seek, from where it stands. It must stay open as long as something may be read from it.
@@ -131,7 +128,7 @@ class Reader:
         Raises:
             PopefError: It is text, or no whole PopEF file; names blob and offset. Nothing of it is taken in then.
         """
-        self._parse(ByteSource.of_stream(stream))
+        self._parse(ByteSource.of_stream(stream, PopefError))
 
     def blobs(self) -> tuple[Blob, ...]:
         """Every blob in the order of the files."""
@@ -167,7 +164,7 @@ class Reader:
             blob.verify()
 
     def _of(self, kind: BlobType) -> Iterator[Blob]:
-        return (blob for blob in self._blobs if blob.header.type is kind)
+        return (blob for blob in self._blobs if blob.type is kind)
 
     def _parse(self, source: ByteSource) -> None:
         blobs: list[Blob] = []
@@ -175,13 +172,13 @@ class Reader:
         seen = dict(self._seen)
         metadata_bytes = 0
         for blob in walk(source):
-            key = (blob.header.type, blob.info.executable, blob.info.name)
+            key = (blob.type, blob.info.executable, blob.info.name)
             if key in seen:
                 other = seen[key]
                 raise blob.error(f"the same blob is in {other.source.path} at offset {other.offset} already", blob.offset)
             seen[key] = blob
             blobs.append(blob)
-            if blob.header.type is BlobType.METADATA:
+            if blob.type is BlobType.METADATA:
                 metadata_bytes += blob.header.content_bytes
                 if metadata_bytes > MAX_METADATA_BYTES:
                     raise blob.error(f"the file has more than {MAX_METADATA_BYTES} bytes of metadata", blob.offset)
@@ -197,60 +194,13 @@ def walk(source: ByteSource) -> Iterator[Blob]:
     Raises:
         PopefError: A header, info or the closing record is damaged or missing; names blob and offset.
     """
-    offset, index = 0, 0
-    digest = hashlib.sha256()
-    while True:
-        if offset == source.size:
-            reason = "the file is empty" if offset == 0 else f"the file ends after {index} blobs without its closing record: it was cut off"
-            raise PopefError(reason, path=source.path, blob=f"blob {index}", offset=offset)
+    for record in walk_records(source, POPEF):
         try:
-            start = source.read_at(offset, min(HEADER_BYTES, source.size - offset))
-            if start[: len(CLOSING_MAGIC)] == CLOSING_MAGIC:
-                _check_closing(source, offset, index, digest.digest())
-                return
-            blob = _read_blob(source, index, offset, start)
+            info = BlobInfo.parse(record.info)
+            info.check(BlobType(record.header.kind), record.header.content_bytes)
         except PopefError as error:
-            at = offset if error.offset is None else error.offset
-            raise PopefError(error.reason, path=source.path, blob=error.blob or f"blob {index}", offset=at) from error
-        digest.update(start)
-        yield blob
-        offset += blob.header.total_bytes
-        index += 1
-        if index > MAX_BLOBS:
-            raise PopefError(f"more than {MAX_BLOBS} blobs", path=source.path, blob=f"blob {index}", offset=offset)
-
-
-def _read_blob(source: ByteSource, index: int, offset: int, start: bytes) -> Blob:
-    if len(start) < HEADER_BYTES:
-        raise PopefError(f"the file ends at {source.size}, inside a header: it was cut off")
-    header = BlobHeader.unpack(start)
-    data = source.read_at(offset + HEADER_BYTES, header.info_bytes)
-    if zlib.crc32(data) != header.info_crc:
-        raise PopefError("the checksum of the blob's name and shape does not match: the file is damaged here", offset=offset + HEADER_BYTES)
-    info = BlobInfo.parse(data)
-    blob = Blob(source, index, offset, header, info)
-    if blob.content_offset + header.stored_bytes > source.size:
-        raise blob.error(f"{header.stored_bytes} bytes of content begin here, but the file ends at {source.size}: it was cut off")
-    try:
-        info.check(header.type, header.content_bytes)
-    except PopefError as error:
-        raise blob.error(error.reason, offset) from error
-    return blob
-
-
-def _check_closing(source: ByteSource, offset: int, blobs: int, digest: bytes) -> None:
-    if source.size - offset < CLOSING_BYTES:
-        raise PopefError(f"the file ends at {source.size}, inside its closing record: it was cut off", blob=_CLOSING)
-    try:
-        record = ClosingRecord.unpack(source.read_at(offset, CLOSING_BYTES))
-    except PopefError as error:
-        raise PopefError(error.reason, blob=_CLOSING) from error
-    if record.blobs != blobs:
-        raise PopefError(f"the closing record says {record.blobs} blobs, but there are {blobs}", blob=_CLOSING)
-    if record.total_bytes != source.size or offset + CLOSING_BYTES != source.size:
-        raise PopefError(f"the closing record ends the file at {record.total_bytes}, but it has {source.size} bytes", blob=_CLOSING)
-    if record.digest != digest:
-        raise PopefError("the closing record's digest is not that of the headers: blobs were exchanged or changed", blob=_CLOSING)
+            raise record.error(error.reason, record.offset) from error
+        yield Blob(record, info)
 
 
 def _read_metadata(blob: Blob) -> Metadata:

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
+from backends.containers.framing import HEADER_BYTES
+from backends.containers.record_row import RecordRow
 from backends.ipu.popef.blob import Blob
-from backends.ipu.popef.blob_row import BlobRow, BlobWriter
+from backends.ipu.popef.blob_row import BlobWriter
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import HEADER_BYTES, MAX_BLOBS, MAX_METADATA_BYTES
+from backends.ipu.popef.layout import MAX_BLOBS, MAX_METADATA_BYTES, POPEF
 from backends.ipu.popef.messages import BlobInfo, encode_metadata
 from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import BlobType, Metadata, TensorDataInfo
@@ -49,7 +51,7 @@ class Writer:
         if not seekable:
             raise PopefError("a stream that can seek is needed: write to io.BytesIO first", path=path)
         self.path = path
-        self._row = BlobRow(stream, path)
+        self._row = RecordRow(stream, POPEF, path)
         self._open: tuple[BlobWriter, tuple[BlobType, str, str]] | None = None
         self._seen: set[tuple[BlobType, str, str]] = set()
         self._metadata_bytes = 0
@@ -118,13 +120,13 @@ class Writer:
         Raises:
             PopefError: It is damaged, its name is taken here, or another blob is open.
         """
-        key = self._admit(blob.header.type, blob.info)
+        key = self._admit(blob.type, blob.info)
         at = self._row.offset + HEADER_BYTES
         for piece in (blob.info.serialized(), *blob.stored_chunks()):
             self._row.put(at, piece)
             at += len(piece)
         self._row.complete(blob.header)
-        if blob.header.type is BlobType.METADATA:
+        if blob.type is BlobType.METADATA:
             self._metadata_bytes += blob.header.content_bytes
         self._seen.add(key)
 
@@ -167,7 +169,7 @@ class Writer:
         if key in self._seen:
             of = f" of executable {info.executable!r}" if info.executable else ""
             raise PopefError(f"there is a blob {kind.name} {info.name!r}{of} already", path=self.path)
-        if self._row.blobs >= MAX_BLOBS:
+        if self._row.records >= MAX_BLOBS:
             raise PopefError(f"a file holds at most {MAX_BLOBS} blobs", path=self.path)
         return key
 

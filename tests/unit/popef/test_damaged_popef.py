@@ -12,23 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
+from backends.containers.wire import check_wire
 from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import (
-    CLOSING_BYTES,
-    CONTAINER_VERSION,
-    HEADER_BYTES,
-    MAX_BLOBS,
-    MAX_INFO_BYTES,
-    BlobHeader,
-    ClosingRecord,
-    Compression,
-)
+from backends.ipu.popef.layout import CONTAINER_VERSION, MAX_BLOBS, MAX_INFO_BYTES, POPEF
 from backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
 from backends.ipu.popef.model import ModelBuilder
 from backends.ipu.popef.pb import popef_pb2 as pb
 from backends.ipu.popef.reader import Reader
 from backends.ipu.popef.schema import BlobType, TensorDataInfo
-from backends.ipu.popef.wire import check_wire
 from backends.ipu.popef.writer import Writer
 from tests.fakes.popef_samples import PAIR, file_of, read_all, sample_file, sample_metadata, write_sample
 
@@ -41,19 +33,19 @@ def refusal(data: bytes) -> PopefError:
     return caught.value
 
 
-def made_up(blobs: list[tuple[BlobHeader, bytes, bytes]]) -> bytes:
+def made_up(blobs: list[tuple[RecordHeader, bytes, bytes]]) -> bytes:
     """A file of these headers, infos and contents, whose checksums of headers and closing record are right whatever they say."""
-    rows = [header.pack() + info + content for header, info, content in blobs]
-    digest = hashlib.sha256(b"".join(header.pack() for header, _, _ in blobs)).digest()
+    rows = [header.pack(POPEF) + info + content for header, info, content in blobs]
+    digest = hashlib.sha256(b"".join(header.pack(POPEF) for header, _, _ in blobs)).digest()
     body = b"".join(rows)
-    return body + ClosingRecord(blobs=len(blobs), total_bytes=len(body) + CLOSING_BYTES, digest=digest).pack()
+    return body + ClosingRecord(records=len(blobs), total_bytes=len(body) + CLOSING_BYTES, digest=digest).pack(POPEF)
 
 
-def opaque(content: bytes = b"content", **claims: object) -> tuple[BlobHeader, bytes, bytes]:
+def opaque(content: bytes = b"content", **claims: object) -> tuple[RecordHeader, bytes, bytes]:
     """An opaque blob whose header may claim other things than are true."""
     info = BlobInfo(name="o", executable="e").serialized()
-    header = BlobHeader(
-        type=BlobType.OPAQUE,
+    header = RecordHeader(
+        kind=BlobType.OPAQUE,
         compression=Compression.NONE,
         info_bytes=len(info),
         stored_bytes=len(content),
@@ -106,8 +98,8 @@ def test_a_damaged_program_is_refused_for_its_checksum_before_it_is_understood()
 
 def test_a_closing_record_that_gives_another_size_is_refused() -> None:
     data = SAMPLES[False]
-    record = ClosingRecord.unpack(data[-CLOSING_BYTES:])
-    error = refusal(data[:-CLOSING_BYTES] + dataclasses.replace(record, total_bytes=len(data) + 1).pack())
+    record = ClosingRecord.unpack(data[-CLOSING_BYTES:], POPEF)
+    error = refusal(data[:-CLOSING_BYTES] + dataclasses.replace(record, total_bytes=len(data) + 1).pack(POPEF))
     assert f"ends the file at {len(data) + 1}, but it has {len(data)} bytes" in error.reason
 
 
@@ -159,7 +151,7 @@ def test_a_file_of_another_container_version_says_so() -> None:
             opaque(compression=Compression.ZLIB, content_bytes=1 << 62),
             "7 compressed bytes hold 4611686018427387904, which zlib cannot reach",
         ),
-        (opaque(type=BlobType.METADATA, compression=Compression.ZLIB), "metadata are never compressed"),
+        (opaque(kind=BlobType.METADATA, compression=Compression.ZLIB), "metadata are never compressed"),
         (
             opaque(stored_bytes=1 << 20, content_bytes=(1 << 26) + 1, compression=Compression.ZLIB),
             "67108865 bytes of opaque content are compressed; above 67108864 they must not be",
@@ -172,11 +164,11 @@ def test_a_file_of_another_container_version_says_so() -> None:
         ),
         (opaque(zlib.compress(b"ab")[:-1], compression=Compression.ZLIB, content_bytes=2), "ends before its end mark, after 2 of 2 bytes"),
         (opaque(zlib.compress(b"ab") + b"x", compression=Compression.ZLIB, content_bytes=2), "something follows the compressed content"),
-        (opaque(type=BlobType.DATA_TENSOR), "DATA_TENSOR needs a shape and a data type"),
-        (opaque(type=BlobType.METADATA), "not a Metadata message|wire type|ends inside"),
+        (opaque(kind=BlobType.DATA_TENSOR), "DATA_TENSOR needs a shape and a data type"),
+        (opaque(kind=BlobType.METADATA), "not a Metadata message|wire type|ends inside"),
     ],
 )
-def test_headers_that_lie_are_refused(blob: tuple[BlobHeader, bytes, bytes], reason: str) -> None:
+def test_headers_that_lie_are_refused(blob: tuple[RecordHeader, bytes, bytes], reason: str) -> None:
     with pytest.raises(PopefError, match=reason) as caught:
         read_all(made_up([blob]))
     assert caught.value.blob.startswith("blob 0")
@@ -186,7 +178,7 @@ def test_headers_that_lie_are_refused(blob: tuple[BlobHeader, bytes, bytes], rea
     st.fixed_dictionaries(
         {},
         optional={
-            "type": st.sampled_from(BlobType),
+            "kind": st.sampled_from(BlobType),
             "compression": st.sampled_from(Compression),
             "info_bytes": st.integers(0, 2**32 - 1),
             "stored_bytes": st.integers(0, 2**64 - 1) | st.integers(0, 20),
@@ -236,7 +228,7 @@ def test_metadata_that_contradict_themselves_are_refused(change: object, reason:
 def test_metadata_of_another_executable_than_their_blob_says_are_refused() -> None:
     content, info = encode_metadata(sample_metadata("other")), BlobInfo(name="pair", executable="pair").serialized()
     header = dataclasses.replace(
-        opaque(content)[0], type=BlobType.METADATA, info_bytes=len(info), info_crc=zlib.crc32(info), content_crc=zlib.crc32(content)
+        opaque(content)[0], kind=BlobType.METADATA, info_bytes=len(info), info_crc=zlib.crc32(info), content_crc=zlib.crc32(content)
     )
     with pytest.raises(PopefError, match="the metadata are of executable 'other', the blob is of 'pair'"):
         Reader().parse_stream(io.BytesIO(made_up([(header, info, content)])))
@@ -244,12 +236,12 @@ def test_metadata_of_another_executable_than_their_blob_says_are_refused() -> No
 
 def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> None:
     with pytest.raises(PopefError, match="more than 10 entries of field 12"):
-        check_wire(b"\x62\x00" * 11, {12: 10})
+        check_wire(b"\x62\x00" * 11, {12: 10}, PopefError)
     check_wire(b"\x62\x00" * 10, {12: 10})
     with pytest.raises(PopefError, match="more than 1048576 fields"):
-        check_wire(b"\x08\x00" * ((1 << 20) + 1), {})
+        check_wire(b"\x08\x00" * ((1 << 20) + 1), {}, PopefError)
     with pytest.raises(PopefError, match="more than ten bytes"):
-        check_wire(b"\xff" * 11, {})
+        check_wire(b"\xff" * 11, {}, PopefError)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +253,7 @@ def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> 
     ],
     ids=["bomb", "huge", "ratio"],
 )
-def test_memory_is_not_taken_for_what_a_header_only_claims(blob: tuple[BlobHeader, bytes, bytes]) -> None:
+def test_memory_is_not_taken_for_what_a_header_only_claims(blob: tuple[RecordHeader, bytes, bytes]) -> None:
     data = made_up([blob])
     tracemalloc.start()
     try:
@@ -316,7 +308,7 @@ def test_a_file_may_hold_many_blobs_but_not_any_number(monkeypatch: pytest.Monke
     reader.parse_stream(io.BytesIO(data))
     assert [each.name for each in reader.opaque_blobs()] == [str(number) for number in range(1000)]
     assert MAX_BLOBS > 10_000
-    monkeypatch.setattr("backends.ipu.popef.reader.MAX_BLOBS", 999)
+    monkeypatch.setattr("backends.containers.walking.MAX_RECORDS", 999)
     monkeypatch.setattr("backends.ipu.popef.writer.MAX_BLOBS", 999)
     with pytest.raises(PopefError, match="more than 999 blobs"):
         Reader().parse_stream(io.BytesIO(data))

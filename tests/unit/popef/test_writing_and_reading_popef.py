@@ -309,7 +309,7 @@ def test_streams_of_text_and_streams_that_cannot_go_back_are_refused(tmp_path: P
 
 
 def test_blob_types_are_walked_in_the_order_of_writing() -> None:
-    assert [blob.header.type for blob in reader_of(sample_file()).blobs()] == [
+    assert [blob.type for blob in reader_of(sample_file()).blobs()] == [
         BlobType.POPLAR_EXECUTABLE,
         BlobType.METADATA,
         BlobType.DATA_TENSOR,
