@@ -1,0 +1,297 @@
+"""Adlik's REST routes, in process, with a fake engine behind them."""
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.api.errors import Overloaded, QueueTimeout, Unavailable
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.frontends.adlik.settings import AdlikSettings, RestV1
+from server.frontends.limits import Limits
+from tests.fakes.adlik_calls import Caller, run
+from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
+
+A = np.arange(32, dtype=np.int32).reshape(2, 16)
+URL = "/v1/models/simple:predict"
+
+
+def tensor(array: Any, dtype: str = "DT_INT32") -> dict[str, Any]:
+    return {
+        "dtype": dtype,
+        "tensor_shape": {"dim": [{"size": str(size)} for size in array.shape]},
+        "tensor_content": base64.b64encode(array.tobytes()).decode(),
+    }
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {"batch_size": 2, "inputs": {"INPUT0": tensor(A), "INPUT1": tensor(A)}, **changes}
+
+
+def ask(*checks: tuple[str, Any, int, str], engine: FakeEngine | None = None, **options: Any) -> None:
+    """POSTs each (path, body, status, part of the answer); a body of None is a GET."""
+
+    async def scenario(caller: Caller) -> None:
+        for path, given, status, text in checks:
+            if given is None:
+                answer = await caller.http.get(path)
+            else:
+                answer = await caller.http.post(path, content=given if isinstance(given, bytes) else json.dumps(given).encode())
+            assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json"), answer.text
+            assert text in answer.text
+            if status != 200:
+                assert list(answer.json()) == ["error"]
+
+    run(scenario, engine or FakeEngine(simple()), **options)
+
+
+def test_a_prediction_as_proto3_json():
+    async def scenario(caller: Caller) -> None:
+        answer = (await caller.http.post(URL, json=body(output_filter={"OUTPUT0": {}}))).json()
+        assert answer == {"model_spec": {"name": "simple", "version": "0"}, "outputs": {"OUTPUT0": {"tensor": tensor(A + A)}}}
+
+    run(scenario, FakeEngine(simple()))
+
+
+@pytest.mark.parametrize(
+    ("path", "spec", "version", "echoed"),
+    [
+        ("/v1/models/simple/versions/3:predict", {}, 3, "3"),
+        ("/V1/Models/simple/Versions/3:PREDICT", {"version": "5"}, 3, "3"),
+        (URL, {"name": "ignored", "version": "2"}, 2, "2"),
+        (URL, {"version": 2}, 2, "2"),
+        (URL, {"versionLabel": "stable"}, 2, "0"),
+        (URL, {"version_label": "anything"}, None, "0"),
+    ],
+)
+def test_the_url_goes_before_the_body_and_paths_are_read_in_any_case(path, spec, version, echoed):
+    found = simple()
+    found.versions = (2, 3, 5)
+    engine = FakeEngine(found)
+
+    async def scenario(caller: Caller) -> None:
+        answer = (await caller.http.post(path, json=body(model_spec=spec))).json()
+        assert answer["model_spec"] == {"name": "simple", "version": echoed}
+        assert engine.requests[0].model_version == version
+
+    run(scenario, engine)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "name", "field", "values", "expected"),
+    [
+        (DataType.FP32, 1, "float_val", [1, "-2.5", "NaN", "-Infinity"], np.array([1, -2.5, np.nan, -np.inf], np.float32)),
+        (DataType.FP64, "DT_DOUBLE", "doubleVal", [1, 2.5, 3, 1e300], np.array([1, 2.5, 3, 1e300])),
+        (DataType.FP16, "DT_HALF", "half_val", [15360, 0, 0, 0], np.array([1, 0, 0, 0], np.float16)),
+        (DataType.INT32, "DT_INT32", "intVal", [1, -1, 2.0, 0], np.array([1, -1, 2, 0], np.int32)),
+        (DataType.INT64, None, "int64_val", ["1", str(-(1 << 63)), 3, "4"], np.array([1, -(1 << 63), 3, 4])),
+        (DataType.UINT64, 23, "uint64_val", ["1", "2", "3", str((1 << 64) - 1)], np.array([1, 2, 3, (1 << 64) - 1], np.uint64)),
+        (DataType.BOOL, "DT_BOOL", "bool_val", [True, False, True, True], np.array([True, False, True, True])),
+        (DataType.BYTES, "DT_STRING", "string_val", ["YQ==", "", "_-8", "AAE"], np.array([b"a", b"", b"\xff\xef", b"\0\1"], object)),
+    ],
+)
+def test_typed_values_in_every_form_that_proto3_json_has(datatype, name, field, values, expected):
+    engine = FakeEngine(echo(datatype, (4,), name="m"))
+
+    async def scenario(caller: Caller) -> None:
+        given = {"dtype": name, field: values, "unknown": [{"is": "ignored"}]}
+        answer = await caller.http.post("/v1/models/m:predict", json={"batchSize": "1", "inputs": {"INPUT": given}, "more": None})
+        assert answer.status_code == 200, answer.text
+        np.testing.assert_array_equal(engine.requests[0].inputs["INPUT"][0], expected)
+
+    run(scenario, engine)
+
+
+def test_top_k_leaves_out_what_is_default():
+    spec = [TensorSpec("y", DataType.FP32, (3,))]
+    values = np.array([[0.0, float("inf"), -1.0]], np.float32)
+    found = model("m", signature([TensorSpec("x", DataType.FP32, (1,))], spec), lambda _: {"y": values})
+    found.labels["y"] = ["", "one"]
+
+    async def scenario(caller: Caller) -> None:
+        request = {"batch_size": 1, "inputs": {"x": {"float_val": [0]}}, "output_filter": {"y": {"cls": {"count": 3}}}}
+        answer = (await caller.http.post("/v1/models/m:predict", json=request)).json()
+        classes = [{"idx": 1, "score": "Infinity", "label": "one"}, {}, {"idx": 2, "score": -1.0}]
+        assert answer["outputs"]["y"]["batch_classes"] == [{"cls": classes}]
+
+    run(scenario, FakeEngine(found))
+
+
+def test_large_bodies_go_through_threads_and_compressed_ones_are_unpacked():
+    values = np.random.default_rng(1).standard_normal((2, 200_000)).astype(np.float32)
+    engine = FakeEngine(echo(DataType.FP32))
+
+    async def scenario(caller: Caller) -> None:
+        text = json.dumps({"batch_size": 2, "inputs": {"INPUT": tensor(values, "DT_FLOAT")}}).encode()
+        for content, headers in ((text, {}), (gzip.compress(text, 1), {"content-encoding": "gzip", "accept-encoding": "gzip"})):
+            answer = await caller.http.post("/v1/models/echo_fp32:predict", content=content, headers=headers)
+            found = base64.b64decode(answer.json()["outputs"]["OUTPUT"]["tensor"]["tensor_content"])
+            np.testing.assert_array_equal(np.frombuffer(found, np.float32).reshape(2, -1), values)
+
+    run(scenario, engine)
+
+
+BAD_BODIES = [
+    (b"{", "failed to parse"),
+    (b"", "failed to parse"),
+    (b"[]", "must be an object"),
+    (b"null", "batch_size must be at least 1"),
+    (body(batch_size=0), "batch_size must be at least 1"),
+    (body(batch_size=-1), "batch_size must be an integer"),
+    (body(batch_size="x"), "batch_size must be an integer"),
+    (body(batch_size=True), "batch_size must be an integer"),
+    (body(batch_size=1.5), "batch_size must be an integer"),
+    (body(batch_size=9), "max_batch_size 8"),
+    (body(inputs=[]), "inputs must be an object"),
+    (body(inputs={}), "INPUT0"),
+    (body(inputs={"INPUT0": 3, "INPUT1": 3}), "inputs.INPUT0 must be an object"),
+    (body(inputs={"INPUT0": {**tensor(A), "dtype": "DT_NONE"}, "INPUT1": tensor(A)}), "inputs.INPUT0.dtype 'DT_NONE'"),
+    (body(inputs={"INPUT0": {**tensor(A), "dtype": "DT_FLOAT"}, "INPUT1": tensor(A)}), "DT_FLOAT, but the model expects DT_INT32"),
+    (body(inputs={"INPUT0": {"tensor_content": "a$b"}, "INPUT1": tensor(A)}), "inputs.INPUT0.tensor_content must be base64"),
+    (body(inputs={"INPUT0": {"tensor_content": "é"}, "INPUT1": tensor(A)}), "must be base64"),
+    (body(inputs={"INPUT0": {"tensor_content": "AAAA"}, "INPUT1": tensor(A)}), "3 bytes of tensor_content"),
+    (body(inputs={"INPUT0": {"tensor_content": "A"}, "INPUT1": tensor(A)}), "must be base64"),
+    (body(inputs={"INPUT0": {"int_val": [1, "x"]}, "INPUT1": tensor(A)}), "inputs.INPUT0.int_val must hold integers"),
+    (body(inputs={"INPUT0": {"int_val": [1 << 31]}, "INPUT1": tensor(A)}), "inputs.INPUT0.int_val must hold integers"),
+    (body(inputs={"INPUT0": {"int_val": [1.5]}, "INPUT1": tensor(A)}), "inputs.INPUT0.int_val must hold integers"),
+    (body(inputs={"INPUT0": {"int_val": [[1]]}, "INPUT1": tensor(A)}), "inputs.INPUT0.int_val must hold integers"),
+    (body(inputs={"INPUT0": {"int_val": [True]}, "INPUT1": tensor(A)}), "inputs.INPUT0.int_val must hold integers"),
+    (body(inputs={"INPUT0": {"int_val": 1}, "INPUT1": tensor(A)}), "inputs.INPUT0.int_val must be an array"),
+    (body(inputs={"INPUT0": {"float_val": ["x"]}, "INPUT1": tensor(A)}), "inputs.INPUT0.float_val must hold numbers"),
+    (body(inputs={"INPUT0": {"tensor_shape": {"dim": [{"size": "x"}]}}, "INPUT1": tensor(A)}), "dim.size must be an integer"),
+    (body(inputs={"INPUT0": {"tensor_shape": {"dim": [{}] * 33}}, "INPUT1": tensor(A)}), "33 dimensions"),
+    (body(output_filter={"none": {}}), "Output none does not exist"),
+    (body(output_filter={"OUTPUT0": {"cls": {"count": -1}}}), "output_filter.OUTPUT0.cls.count"),
+    (body(model_spec={"version": "1", "version_label": "stable"}), "give one of them"),
+    (body(model_spec={"version": "9"}), "version 9"),
+    (body(model_spec={"version": [1]}), "model_spec.version must be an integer"),
+    (b'{"batch_size": 1, "inputs": ' + b'{"a": ' * 200 + b"1" + b"}" * 201, "nested"),
+]
+
+
+def test_bad_bodies_are_refused_with_their_place():
+    ask(*((URL, given, 400, text) for given, text in BAD_BODIES))
+
+
+BAD_PATHS = [
+    ("/v1/models/ghost:predict", body(), 400, "ghost"),
+    ("/v1/models/ghost/metadata?format=adlik", None, 404, "ghost"),
+    ("/v1/models/simple/versions/9/metadata?format=adlik", None, 404, "no version 9"),
+    ("/v1/models/%2e%2e:predict", body(), 400, "invalid model name"),
+    ("/v1/models/simple:ml_predict", {}, 501, "tasks"),
+    ("/v1/models/simple/versions/1:ml_predict", {}, 501, "tasks"),
+    ("/v1/models/simple:predict", None, 400, "Malformed request"),
+    ("/v1/models/simple/metadata", {}, 400, "Malformed request"),
+    ("/v1/models", None, 400, "Malformed request"),
+    ("/v1/", None, 400, "Malformed request"),
+    ("/v1/models/simple:other", {}, 400, "Malformed request"),
+    ("/v1/models/simple/versions/x:predict", body(), 400, "Malformed request"),
+    ("/v1x", None, 404, "Not Found"),
+    (f"{URL}?format=other", body(), 400, "format=other"),
+]
+
+
+def test_paths_and_names_that_lead_nowhere():
+    ask(*BAD_PATHS)
+
+
+TFS_BODIES = (
+    {"instances": [[1, 2]]},
+    {"inputs": [[1, 2]]},
+    {"inputs": {"INPUT0": [[1]], "INPUT1": [[1]]}},
+    {"inputs": {"INPUT0": {"b64": "AA=="}}},
+)
+
+
+def test_the_body_tells_whose_request_it_is():
+    ask(
+        *((URL, given, 501, "TensorFlow Serving") for given in TFS_BODIES),
+        *((f"{URL}?format=adlik", given, 400, "") for given in TFS_BODIES),
+        (URL, {"inputs": {"INPUT0": {"dtype": "DT_INT32"}}}, 400, "batch_size must be at least 1"),
+        (URL, {}, 400, "batch_size must be at least 1"),
+        (f"{URL}?format=tfs", body(), 501, "TensorFlow Serving"),
+    )
+
+
+def test_the_operator_decides_for_every_request():
+    ask(*((URL, given, 400, "") for given in TFS_BODIES), settings=AdlikSettings(rest_v1=RestV1.ADLIK))
+    ask((URL, body(), 501, "TensorFlow Serving"), settings=AdlikSettings(rest_v1=RestV1.TFS))
+    ask((f"{URL}?format=adlik", body(), 200, "outputs"), settings=AdlikSettings(rest_v1=RestV1.TFS))
+
+
+def test_what_only_tensorflow_serving_has_is_named_unless_only_adlik_is_spoken():
+    paths = ("/v1/models/simple", "/v1/models/simple/labels/x/metadata")
+    ask(*((path, None, 501, "TensorFlow Serving") for path in paths), ("/v1/models/simple:classify", {}, 501, "TensorFlow Serving"))
+    ask(*((path, None, 400, "Malformed") for path in paths), settings=AdlikSettings(rest_v1=RestV1.ADLIK))
+
+
+def platform(name: str) -> FakeModel:
+    import dataclasses
+
+    found = simple()
+    found.config = dataclasses.replace(found.config, platform=name)
+    return found
+
+
+def test_metadata_is_adliks_for_adliks_platforms_and_where_it_is_preferred():
+    url = "/v1/models/simple/metadata"
+    ask((url, None, 501, "TensorFlow Serving"), (f"{url}?format=adlik", None, 200, "config"))
+    ask((url, None, 200, "config"), (f"{url}?format=tfs", None, 501, ""), engine=FakeEngine(platform("topsinference")))
+    ask((url, None, 200, "config"), settings=AdlikSettings(prefer_adlik=True))
+    ask((url, None, 501, ""), settings=AdlikSettings(rest_v1=RestV1.TFS, prefer_adlik=True))
+
+
+def test_metadata_as_proto3_json():
+    async def scenario(caller: Caller) -> None:
+        answer = (await caller.http.get("/v1/models/simple/versions/1/metadata")).json()
+        assert answer["model_spec"] == {"name": "simple", "version": "1"}
+        assert answer["config"]["input"][0] == {"name": "INPUT0", "data_type": "DT_INT32", "dims": ["16"]}
+        assert answer["config"]["max_batch_size"] == 8
+        assert answer["version_status"] == {"1": {"ready_state": "MODEL_READY"}}
+
+    run(scenario, FakeEngine(simple()), settings=AdlikSettings(prefer_adlik=True))
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Overloaded("full", retry_after_s=3), 503), (QueueTimeout("late"), 429), (Unavailable("not ready"), 503)]
+)
+def test_failures_behind_the_front_have_adliks_status(error, status):
+    async def fail(_request: InferRequest) -> None:
+        raise error
+
+    found = simple()
+    found.before = fail
+    ask((URL, body(), status, error.message), engine=FakeEngine(found))
+
+
+def test_a_body_beyond_the_cap_is_refused():
+    ask((URL, body(), 413, "limit"), limits=Limits(http_body_bytes=100))
+
+
+def test_a_defect_is_answered_without_its_traceback():
+    def broken(_inputs: Any) -> Any:
+        raise RuntimeError("secret")
+
+    async def scenario(caller: Caller) -> None:
+        answer = await caller.http.post(URL, json=body())
+        assert (answer.status_code, answer.json()) == (500, {"error": "internal error: see the server's log"})
+
+    found = simple()
+    found.function = broken
+    run(scenario, FakeEngine(found))
+
+
+def test_the_openapi_document_lists_the_routes():
+    async def scenario(caller: Caller) -> None:
+        paths = (await caller.http.get("/openapi.json")).json()["paths"]
+        for version in ("", "/versions/{version}"):
+            assert set(paths[f"/v1/models/{{model}}{version}:predict"]) == {"post"}
+            assert set(paths[f"/v1/models/{{model}}{version}/metadata"]) == {"get"}
+            assert set(paths[f"/v1/models/{{model}}{version}:ml_predict"]) == {"post"}
+
+    run(scenario, FakeEngine(simple()))
