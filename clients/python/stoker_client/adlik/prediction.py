@@ -58,7 +58,7 @@ def build_request(
     request = pb.PredictRequest(model_spec=spec)
     for name, value in inputs.items():
         request.inputs[name].CopyFrom(_input(name, value, types.get(name, pb.DT_INVALID)))
-    request.batch_size = _batch_size(request, batch_size)
+    request.batch_size = _batch_size({name: request.inputs[name] for name in inputs}, batch_size)
     for name, count in _classes(outputs).items():
         request.output_filter[name].SetInParent()
         if count is not None:
@@ -108,14 +108,14 @@ def _is_numpy(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic)
 
 
-def _batch_size(request: pb.PredictRequest, stated: int | None) -> int:
+def _batch_size(inputs: Mapping[str, pb.TensorProto], stated: int | None) -> int:
     sizes = {}
-    for name, tensor in request.inputs.items():
+    for name, tensor in inputs.items():
         if not tensor.tensor_shape.dim:
             raise InvalidRequest(f"input '{name}' has no batch dimension")
         sizes[name] = tensor.tensor_shape.dim[0].size
     size = next(iter(sizes.values())) if stated is None else stated
-    wrong = [f"'{name}' has {found}" for name, found in sorted(sizes.items()) if found != size]
+    wrong = [f"'{name}' has {found}" for name, found in sizes.items() if found != size]
     if wrong:
         raise InvalidRequest(f"batch_size is {size}, but input {', '.join(wrong)}")
     if size < 1:
