@@ -187,8 +187,8 @@ def _flops(node: ir.Node, inputs: list[TensorFacts | None], output: TensorFacts)
     if node.op_type == "ConvTranspose" and left is not None and right is not None:
         return 2 * left.elements * math.prod(right.shape[1:])
     if node.op_type in _PRODUCTS and left is not None and left.shape:
-        is_transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0)
-        return 2 * output.elements * left.shape[0 if is_transposed else -1]
+        transposed = node.attributes.get_int("transA", 0) if node.op_type == "Gemm" else 0
+        return 2 * output.elements * left.shape[0 if transposed else -1]
     if node.op_type in ("MaxPool", "AveragePool"):
         return output.elements * math.prod(node.attributes.get_ints("kernel_shape", ()))
     if node.op_type in ("LSTM", "GRU") and left is not None:
