@@ -45,7 +45,9 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
         message.instance_group.add(name=message.name, count=1, kind=_KINDS.Kind.Value(default))
         if default == "KIND_GPU":
             _complete_devices(message.instance_group[0], "instance_group[0]", backend, report)
-        findings.default("instance_group", f"one {default} instance with every usable core")
+        devices = ", ".join(map(str, message.instance_group[0].gpus))
+        place = f"on {'each of the devices' if ',' in devices else 'device'} {devices}" if devices else "with every usable core"
+        findings.default("instance_group", f"one {default} instance {place}")
         return
     for index, group in enumerate(message.instance_group):
         at = f"instance_group[{index}]"

@@ -153,9 +153,12 @@ def test_off_a_terminal_the_table_is_text_and_every_log_line_one_json_object(tmp
         table = server.out_path.read_text().splitlines()
     assert all({"ts", "level", "message"} <= line.keys() for line in lines)
     assert any(line.get("http") == server.http and line.get("grpc") == server.grpc for line in lines)
-    backends = {"digits": "onnxruntime", "digits_ipu": "poplar", "simple": "onnxruntime"}
-    assert [row.split()[:4] for row in table[1:4]] == [[name, "1", backend, "READY"] for name, backend in backends.items()]
-    assert table[4] == "note: 'digits_ipu' on simulated IPUs, of which there are 4"
+    backends = {"digits": "onnxruntime", "digits_gcu": "topsinference", "digits_ipu": "poplar", "simple": "onnxruntime"}
+    assert [row.split()[:4] for row in table[1:5]] == [[name, "1", backend, "READY"] for name, backend in backends.items()]
+    assert table[5:7] == [
+        "note: 'digits_ipu' on simulated IPUs, of which there are 4",
+        "note: 'digits_gcu' on a simulated i20 card with 6 clusters",
+    ]
     assert table[-1] == f"serving grpc on {server.grpc}, http on {server.http}"
 
 
@@ -163,7 +166,7 @@ def test_asked_for_json_the_table_is_one_json_line_too(tmp_path):
     with running_server(f"--model_base_path={SAMPLE_MODELS}", "--log-format=json", at=tmp_path) as server:
         server.stop()
         [table] = [json.loads(line) for line in server.out_path.read_text().splitlines()]
-    assert {row["model"] for row in table["models"]} == {"digits", "digits_ipu", "simple"}
+    assert {row["model"] for row in table["models"]} == {"digits", "digits_gcu", "digits_ipu", "simple"}
     assert table["addresses"] == {"grpc": server.grpc, "http": server.http}
 
 
@@ -202,7 +205,7 @@ def test_a_file_that_holds_both_streams_has_one_json_object_a_line(tmp_path):
     lines = [json.loads(line) for line in merged.read_text().splitlines()]
     assert sum("serving grpc on" in line["message"] for line in lines) == 1
     [table] = [line for line in lines if line.get("event") == "models"]
-    assert [row["model"] for row in table["models"]] == ["digits", "digits_ipu", "simple"]
+    assert [row["model"] for row in table["models"]] == ["digits", "digits_gcu", "digits_ipu", "simple"]
     assert table["not_ready"] == []
 
 

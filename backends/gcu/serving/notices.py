@@ -13,8 +13,9 @@ def fleet_notices(fleet: Fleet) -> Iterator[str]:
     if not places:
         return
     settings = fleet.settings
-    cards = f"{settings.cards} simulated {settings.hardware.name} card{'s' if settings.cards > 1 else ''}"
-    yield f"{_listed(places)} on {cards}, {settings.clusters} clusters each"
+    kind = settings.hardware.name
+    cards = f"{settings.cards} simulated {kind} cards" if settings.cards > 1 else f"a simulated {kind} card"
+    yield f"{_listed(places)} on {cards} with {settings.clusters} clusters"
     for card in range(settings.cards):
         shared = [cluster for cluster in range(settings.clusters) if fleet.ledger.crowd(card, cluster) > 1]
         if shared:
