@@ -59,7 +59,7 @@ class Card:
         self._copies = {direction: CopyFigures() for direction in Direction}
         self._runs = self._samples = self._padded = self._slow_runs = self._streams = 0
         self._stream_wait_ns = 0
-        self._next_address = 1 << 32
+        self._next_address = (number + 1) << 40  # no two cards have an address in common
         self._broken: DeviceFailed | None = None
 
     @property

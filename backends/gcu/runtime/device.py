@@ -1,18 +1,19 @@
 """`Device`: clusters of a card in somebody's hands, and what he has made on them."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from backends.gcu.executable import ExecutableError, read_executable
 from backends.gcu.program import GcuExecutable
-from backends.gcu.runtime.card import Card
-from backends.gcu.runtime.device_buffer import DeviceBuffer
+from backends.gcu.runtime.card import Card, Lane
+from backends.gcu.runtime.device_buffer import DeviceBlock, DeviceBuffer
 from backends.gcu.runtime.engine import Engine
 from backends.gcu.runtime.errors import Status, StatusError
+from backends.gcu.runtime.executable_file import open_executable
 from backends.gcu.runtime.figures import CardFigures
-from backends.gcu.runtime.stream import Stream
+from backends.gcu.runtime.host_memory import first_bytes, readable_bytes, writable_bytes
+from backends.gcu.runtime.stream import Stream, copy_in, copy_out
 
 if TYPE_CHECKING:
     from backends.gcu.runtime.system import GcuSystem
@@ -109,11 +110,21 @@ class Device:
         """
         self.check()
         if isinstance(executable, str | Path):
-            executable = _read(Path(executable))
+            executable = open_executable(executable)
         engine = Engine(executable, self, self.clusters if clusters is None else clusters, self._forget_engine)
         if not self._keep(self._engines, engine):
             engine.unload()
         return engine
+
+    def copy_to_device(self, host: Any, buffer: DeviceBlock, offset: int = 0, size: int | None = None) -> None:
+        """As `Stream.copy_to_device`, in no stream's order; returns when it has ended on the card's time."""
+        source = first_bytes(readable_bytes(host), size)
+        self._copy(buffer, offset, source.nbytes, lambda lane, now_ns: copy_in(self.card, source, buffer, offset, lane, now_ns))
+
+    def copy_to_host(self, buffer: DeviceBlock, host: Any, offset: int = 0, size: int | None = None) -> None:
+        """As `Stream.copy_to_host`, in no stream's order; returns when it has ended on the card's time."""
+        target = first_bytes(writable_bytes(host), size)
+        self._copy(buffer, offset, target.nbytes, lambda lane, now_ns: copy_out(self.card, buffer, target, offset, lane, now_ns))
 
     def check(self) -> None:
         """Raises `StatusError` where the device cannot be used: released, its card broken, or in a process forked off."""
@@ -141,6 +152,17 @@ class Device:
             buffer.discard()
         self.system.forget(self)
 
+    def _copy(self, buffer: DeviceBlock, offset: int, size_bytes: int, copy: Callable[[Lane, int], None]) -> None:
+        self.check()
+        buffer.check(self.card, offset, size_bytes, "copy")
+        lane = Lane()
+        buffer.pin()
+        try:
+            copy(lane, self.card.pacer.clock.now_ns())
+        finally:
+            buffer.unpin()
+        self.card.pacer.wait_until(lane.ready_at_ns, self.card.turns.condition, lambda: self._is_released)
+
     def _keep(self, kept: set[_Made], made: _Made) -> bool:
         """Whether `made` is kept; not on a device that was released meanwhile."""
         with self._lock:
@@ -159,12 +181,3 @@ class Device:
     def _forget_engine(self, engine: Engine) -> None:
         with self._lock:
             self._engines.discard(engine)
-
-
-def _read(path: Path) -> GcuExecutable:
-    if not path.is_file():
-        raise StatusError(Status.TIF_LOAD_NON_EXIST_FILE, f"there is no file '{path}'")
-    try:
-        return read_executable(path)
-    except ExecutableError as error:
-        raise StatusError(Status.TIF_EXECUTABLE_CRC_VERIFY_FAILED, str(error)) from error

@@ -1,13 +1,36 @@
-"""`DeviceBuffer`: a block of a card's HBM."""
+"""`DeviceBuffer`: a block of a card's HBM; `BufferPart`: what lies behind some offset in one; `DeviceBlock`: either."""
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from backends.gcu.runtime.card import Card
 from backends.gcu.runtime.errors import OutOfDeviceMemory, Status, StatusError
 from backends.gcu.runtime.host_memory import Bytes
+
+
+class DeviceBlock(Protocol):
+    """What copies and runs use of a buffer, see `DeviceBuffer`."""
+
+    def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
+        """Refuses what cannot be used."""
+
+    def pin(self) -> None:
+        """Queued work uses it from here on."""
+
+    def unpin(self) -> None:
+        """That work has ended."""
+
+    def read(self, offset: int, size_bytes: int) -> Bytes:
+        """A view of its bytes."""
+
+    def write(self, offset: int, source: Bytes) -> None:
+        """Puts `source` at `offset`."""
+
+    def write_zeros(self, offset: int, size_bytes: int) -> None:
+        """Puts zeros at `offset`."""
 
 
 class DeviceBuffer:
@@ -122,3 +145,34 @@ class DeviceBuffer:
         self._bytes = np.zeros(0, np.uint8)
         self.card.hbm.give_back(self.size_bytes, self.PURPOSE)
         self._on_free(self)
+
+
+class BufferPart:
+    """What lies in `buffer` from byte `start` on."""
+
+    def __init__(self, buffer: DeviceBuffer, start: int) -> None:
+        self.buffer = buffer
+        self.start = start
+
+    @property
+    def size_bytes(self) -> int:
+        """From there to the end of the buffer."""
+        return self.buffer.size_bytes - self.start
+
+    def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
+        self.buffer.check(card, self.start + offset, size_bytes, purpose)
+
+    def pin(self) -> None:
+        self.buffer.pin()
+
+    def unpin(self) -> None:
+        self.buffer.unpin()
+
+    def read(self, offset: int, size_bytes: int) -> Bytes:
+        return self.buffer.read(self.start + offset, size_bytes)
+
+    def write(self, offset: int, source: Bytes) -> None:
+        self.buffer.write(self.start + offset, source)
+
+    def write_zeros(self, offset: int, size_bytes: int) -> None:
+        self.buffer.write_zeros(self.start + offset, size_bytes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from backends.gcu.program import GcuExecutable, GcuTensor
 from backends.gcu.runtime.card import Lane
-from backends.gcu.runtime.device_buffer import DeviceBuffer
+from backends.gcu.runtime.device_buffer import BufferPart, DeviceBlock, DeviceBuffer
 from backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed
 from backends.gcu.runtime.figures import Direction
 from backends.gcu.runtime.loaded_batch import LoadedBatch
@@ -93,8 +93,13 @@ class Engine:
         """Whether `unload` was called."""
         return self._is_unloaded
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether it was unloaded, or lost in a reset of its card."""
+        return self._is_unloaded or self._generation != self._card.generation
+
     def run_with_batch(
-        self, samples: int, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer], stream: Stream | None = None
+        self, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock], stream: Stream | None = None
     ) -> "Future[None]":
         """Runs `samples` samples that lie one behind the other in `inputs`, and puts what comes of them into `outputs`.
 
@@ -170,8 +175,8 @@ class Engine:
         self._card.hbm.give_back(self.hbm_bytes, self.PURPOSE)
         self._on_unload(self)
 
-    def _run_now(self, action: Callable[[Lane, int, Callable[[], bool]], None], buffers: Sequence[DeviceBuffer]) -> None:
-        pinned: list[DeviceBuffer] = []
+    def _run_now(self, action: Callable[[Lane, int, Callable[[], bool]], None], buffers: Sequence[DeviceBlock]) -> None:
+        pinned: list[DeviceBlock] = []
         lane = Lane()
         try:
             for buffer in buffers:
@@ -188,8 +193,8 @@ class Engine:
         size: int,
         first: int,
         samples: int,
-        inputs: Sequence[DeviceBuffer],
-        outputs: Sequence[DeviceBuffer],
+        inputs: Sequence[DeviceBlock],
+        outputs: Sequence[DeviceBlock],
         lane: Lane,
         queued_ns: int,
         is_stopped: Callable[[], bool],
@@ -231,7 +236,7 @@ class Engine:
             card.break_down(DeviceFailed(f"{where}: the card {'is lost' if is_lost else 'needs a reset'}", is_lost=is_lost))
             card.refuse_if_broken()
 
-    def _check(self, samples: int, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer], stream: Stream | None) -> None:
+    def _check(self, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock], stream: Stream | None) -> None:
         name = f"engine '{self.executable.name}'"
         self.device.check()
         if self._is_unloaded:
@@ -247,12 +252,12 @@ class Engine:
         self._check_buffers(samples, self.inputs, inputs, f"{name}, input")
         self._check_buffers(samples, self.outputs, outputs, f"{name}, output")
 
-    def _check_buffers(self, samples: int, tensors: Sequence[GcuTensor], buffers: Sequence[DeviceBuffer], where: str) -> None:
+    def _check_buffers(self, samples: int, tensors: Sequence[GcuTensor], buffers: Sequence[DeviceBlock], where: str) -> None:
         if len(buffers) != len(tensors):
             names = ", ".join(f"'{tensor.name}'" for tensor in tensors)
             raise StatusError(Status.TIF_INVALID_PARAM, f"{where}s: {len(buffers)} buffers for {len(tensors)} tensors ({names})")
         for tensor, buffer in zip(tensors, buffers, strict=True):
-            if not isinstance(buffer, DeviceBuffer):
+            if not isinstance(buffer, DeviceBuffer | BufferPart):
                 raise StatusError(
                     Status.TIF_INVALID_PARAM, f"{where} '{tensor.name}': a buffer of the device is needed, not {type(buffer).__name__}"
                 )

@@ -44,3 +44,16 @@ def writable_bytes(memory: Any) -> Bytes:
     if not view.flags.writeable:
         raise StatusError(Status.TIF_INVALID_PARAM, f"host memory of {view.nbytes} bytes is read-only; nothing can be copied into it")
     return view
+
+
+def first_bytes(memory: Bytes, size: int | None) -> Bytes:
+    """The first `size` of them; None: all.
+
+    Raises:
+        StatusError: there are not so many.
+    """
+    if size is None:
+        return memory
+    if not 0 <= size <= memory.nbytes:
+        raise StatusError(Status.TIF_INVALID_VALUE, f"{size} bytes of host memory are to be copied; it has {memory.nbytes}")
+    return memory[:size]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
-from backends.gcu.runtime.device_buffer import DeviceBuffer
+from backends.gcu.runtime.device_buffer import DeviceBlock
 from backends.gcu.runtime.errors import Status, StatusError
 from backends.gcu.runtime.host_memory import readable_bytes
 from backends.simulated.numerics import GraphRunner, GraphValue, Numerics, NumericsError
@@ -45,7 +45,7 @@ class LoadedBatch:
         """Whether it computes."""
         return self._runner is not None
 
-    def run(self, first: int, samples: int, inputs: Sequence[DeviceBuffer], outputs: Sequence[DeviceBuffer]) -> None:
+    def run(self, first: int, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock]) -> None:
         """Runs `samples` samples, from sample `first` of the buffers on; what the batch has room for besides is zeros, and dropped.
 
         Raises:
@@ -66,13 +66,13 @@ class LoadedBatch:
             rows = np.ascontiguousarray(values[tensor.name][:samples])
             buffer.write(first * tensor.sample_bytes, readable_bytes(rows))
 
-    def write_garbage(self, first: int, samples: int, outputs: Sequence[DeviceBuffer]) -> None:
+    def write_garbage(self, first: int, samples: int, outputs: Sequence[DeviceBlock]) -> None:
         """Sets all bits of the outputs instead: NaN in floats, -1 or the largest number in integers, true."""
         for tensor, buffer in zip(self._executable.outputs, outputs, strict=True):
             value = 0x01 if tensor.dtype.numpy == np.bool_ else 0xFF
             buffer.write(first * tensor.sample_bytes, np.full(samples * tensor.sample_bytes, value, np.uint8))
 
-    def _rows(self, tensor: GcuTensor, buffer: DeviceBuffer, first: int, samples: int) -> Array:
+    def _rows(self, tensor: GcuTensor, buffer: DeviceBlock, first: int, samples: int) -> Array:
         shape = (samples, *tensor.dims)
         rows = buffer.read(first * tensor.sample_bytes, samples * tensor.sample_bytes).view(tensor.dtype.numpy).reshape(shape)
         if samples == self.compiled.batch_size:

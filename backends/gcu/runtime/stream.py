@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.gcu.runtime.card import Card, Lane
-from backends.gcu.runtime.device_buffer import DeviceBuffer
+from backends.gcu.runtime.device_buffer import DeviceBlock
 from backends.gcu.runtime.errors import Status, StatusError, StreamClosed, StreamTimeout
 from backends.gcu.runtime.figures import Direction
-from backends.gcu.runtime.host_memory import readable_bytes, writable_bytes
+from backends.gcu.runtime.host_memory import Bytes, first_bytes, readable_bytes, writable_bytes
 from backends.gcu.timing import copy_time_s
 from backends.simulated.clocks import NS_PER_S
 from backends.simulated.pacing import Pacing
@@ -26,7 +26,7 @@ Action = Callable[[Lane, int, Callable[[], bool]], None]
 @dataclass(frozen=True, slots=True)
 class _Work:
     action: Action
-    buffers: Sequence[DeviceBuffer]
+    buffers: Sequence[DeviceBlock]
     queued_ns: int
     future: "Future[None] | None"
     on_skip: Callable[[], None] | None
@@ -75,7 +75,7 @@ class Stream:
         """Whether `close` was called."""
         return self._is_closing
 
-    def copy_to_device(self, host: Any, buffer: DeviceBuffer, offset: int = 0, size: int | None = None) -> None:
+    def copy_to_device(self, host: Any, buffer: DeviceBlock, offset: int = 0, size: int | None = None) -> None:
         """Queues a copy of the first `size` bytes of `host` (None: all) to `offset` of `buffer`.
 
         `host`, a contiguous array or anything with the buffer protocol, must stay as it is until the stream has come to it.
@@ -83,7 +83,7 @@ class Stream:
         Raises:
             StatusError: the memory cannot be read, the bytes do not fit, or the buffer or the stream cannot be used.
         """
-        source = _part(readable_bytes(host), size)
+        source = first_bytes(readable_bytes(host), size)
         purpose = f"stream {self.number}, copy to the device"
         buffer.check(self.card, offset, source.nbytes, purpose)
 
@@ -92,13 +92,13 @@ class Stream:
 
         self.submit(copy, [buffer])
 
-    def copy_to_host(self, buffer: DeviceBuffer, host: Any, offset: int = 0, size: int | None = None) -> None:
+    def copy_to_host(self, buffer: DeviceBlock, host: Any, offset: int = 0, size: int | None = None) -> None:
         """Queues a copy from `offset` of `buffer` into the first `size` bytes of `host` (None: all); it is there after `synchronize`.
 
         Raises:
             StatusError: the memory cannot be written, the buffer has not so many bytes, or the buffer or the stream cannot be used.
         """
-        target = _part(writable_bytes(host), size)
+        target = first_bytes(writable_bytes(host), size)
         purpose = f"stream {self.number}, copy to the host"
         buffer.check(self.card, offset, target.nbytes, purpose)
 
@@ -110,7 +110,7 @@ class Stream:
     def submit(
         self,
         action: Action,
-        buffers: Sequence[DeviceBuffer],
+        buffers: Sequence[DeviceBlock],
         future: "Future[None] | None" = None,
         on_skip: Callable[[], None] | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Stream:
             StatusError: the stream or its card cannot be used.
         """
         self._check()
-        pinned: list[DeviceBuffer] = []
+        pinned: list[DeviceBlock] = []
         try:
             for buffer in buffers:
                 buffer.pin()
@@ -180,6 +180,12 @@ class Stream:
         finally:
             self.card.count_wait(clock.now_ns() - begun_ns)
 
+    def acknowledge(self, error: BaseException) -> None:
+        """Somebody was told of `error` by a future: if it is what stopped the stream, new work is done again."""
+        with self._changed:
+            if self._error is error:
+                self._error = None
+
     def close(self) -> None:
         """Ends the stream: what is under way comes to its end, or is given up if it hangs; what has not begun fails with `StreamClosed`.
 
@@ -208,12 +214,13 @@ class Stream:
             error = self._outcome(work)
             for buffer in work.buffers:
                 buffer.unpin()
+            with self._changed:
+                self._error = self._error or error
             if work.future is not None and error is None:
                 work.future.set_result(None)
             elif work.future is not None:
                 work.future.set_exception(error)
             with self._changed:
-                self._error = self._error or error
                 self._done += 1
                 self._changed.notify_all()
 
@@ -242,21 +249,13 @@ class Stream:
         return None
 
 
-def copy_in(card: Card, source: Any, buffer: DeviceBuffer, offset: int, lane: Lane, queued_ns: int) -> None:
+def copy_in(card: Card, source: Bytes, buffer: DeviceBlock, offset: int, lane: Lane, queued_ns: int) -> None:
     """Copies bytes of the host into `buffer`, now."""
     card.copy(Direction.TO_DEVICE, source.nbytes, copy_time_s(card.hardware, source.nbytes), lane, queued_ns)
     buffer.write(offset, source)
 
 
-def copy_out(card: Card, buffer: DeviceBuffer, target: Any, offset: int, lane: Lane, queued_ns: int) -> None:
+def copy_out(card: Card, buffer: DeviceBlock, target: Bytes, offset: int, lane: Lane, queued_ns: int) -> None:
     """Copies bytes of `buffer` to the host, now."""
     card.copy(Direction.TO_HOST, target.nbytes, copy_time_s(card.hardware, target.nbytes), lane, queued_ns)
     target[:] = buffer.read(offset, target.nbytes)
-
-
-def _part(memory: Any, size: int | None) -> Any:
-    if size is None:
-        return memory
-    if not 0 <= size <= memory.nbytes:
-        raise StatusError(Status.TIF_INVALID_VALUE, f"{size} bytes of host memory are to be copied; it has {memory.nbytes}")
-    return memory[:size]
