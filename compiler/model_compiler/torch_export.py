@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import pickle
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ MODEL_CLASS = "TheModelClass"
 _NEEDED = ("torch", "onnxscript")
 #: Adlik's names of element types, in lower case, where PyTorch has another; any other is PyTorch's own.
 _TYPE_NAMES = {"float": "float32", "double": "float64", "half": "float16", "fp16": "float16", "fp32": "float32"}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+#: Characters of PyTorch's reason that are shown.
+_MAX_REASON = 400
 
 
 def export_program(source: TorchProgramFile, job: Job) -> OnnxModel:
@@ -56,7 +60,7 @@ def export_state(source: TorchStateFile, job: Job) -> OnnxModel:
         model = made()
         model.load_state_dict(torch.load(str(source.path), map_location="cpu", weights_only=True))
     except pickle.UnpicklingError as error:
-        raise _failed(f"{source.path} holds more than tensors and is not read; save the state_dict", error) from error
+        raise CompileError(f"{source.path} holds more than tensors and is not read; save the model's state_dict(), or export it") from error
     except Exception as error:  # the user's class may raise anything
         raise _failed(f"{source.path} is no state of {MODEL_CLASS} in {source.script}", error) from error
     model.eval()
@@ -100,10 +104,10 @@ def _samples(torch: Any, made: Any, request: CompileRequest) -> tuple[Any, ...]:
     """Two samples for each input: with one, PyTorch takes the batch for fixed."""
     shapes = request.input_shapes
     if not isinstance(shapes, tuple):
-        names = [name for name in inspect.signature(made.forward).parameters if name != "self"]
+        names = list(request.input_names) or [name for name in inspect.signature(made.forward).parameters if name != "self"]
         unknown = [f"'{name}'" for name in shapes if name not in names]
         if unknown:
-            raise OptionError(f"input_shapes: {MODEL_CLASS}.forward takes {', '.join(names) or 'nothing'}, not {', '.join(unknown)}")
+            raise OptionError(f"input_shapes: the inputs of {MODEL_CLASS} are {', '.join(names) or 'none'}, not {', '.join(unknown)}")
         shapes = tuple(shapes[name] for name in names if name in shapes)
     types = [_type(torch, name) for name in request.data_type] or [torch.float32]
     if len(types) not in (1, len(shapes)):
@@ -135,6 +139,9 @@ def _exported(torch: Any, model: Any, samples: Sequence[Any], request: CompileRe
     return OnnxModel(checked(made, origin), origin)
 
 
-def _failed(what: str, error: Exception) -> CompileError:
-    reason = " ".join(str(error).split())
-    return CompileError(f"{what}: {type(error).__name__}: {reason[:400]}")
+def _failed(what: str, error: BaseException) -> CompileError:
+    """Names the first cause: what PyTorch wraps around it is advice for who develops PyTorch, in colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    reason = " ".join(_COLOURS.sub("", str(error)).split())
+    return CompileError(f"{what}: {type(error).__name__}: {reason[:_MAX_REASON]}")
