@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from rich.table import Table
 
-from compiler.check import byte_images, compare_models, error_table
+from compiler.check import byte_images, compare_models, error_table, is_packed
 from compiler.convert.opset import convert_to_internal, opset_of
 from compiler.convert.options import ConversionOptions
 from compiler.output_files import write_text
@@ -91,7 +91,7 @@ def report_drift(
     source = _runnable(source)
     inputs = _inputs_to_sample(source, converted)
     if inputs is None:
-        logger.warning("%s: its accuracy drift is not measured, since the conversion changed the inputs", title)
+        logger.warning("%s: its accuracy drift is not measured, since the conversion changed what the inputs hold", title)
         return
     with progress.phase(f"measuring the accuracy drift of {title}"):
         report = measure_drift(source, converted, batches_of(inputs, samples))
@@ -104,7 +104,7 @@ def _inputs_to_sample(source: onnx.ModelProto, converted: onnx.ModelProto) -> li
     """Inputs of the source's types and the converted model's shapes; None where the two do not take the same data."""
     before = {str(value.name): value for value in inputs_of(ir.from_proto(source).graph)}
     after = {str(value.name): value for value in inputs_of(ir.from_proto(converted).graph)}
-    if before.keys() != after.keys() or byte_images(converted):
+    if before.keys() != after.keys() or byte_images(converted) or is_packed(converted):
         return None
     return [ir.Value(name=name, type=value.type, shape=after[name].shape) for name, value in before.items()]
 

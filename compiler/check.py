@@ -50,8 +50,12 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
         seed: Of the data.
 
     Raises:
-        CompileError: a model does not run, or the two have no outputs in common.
+        CompileError: a model does not run, or the two do not take the same data or have no outputs in common.
     """
+    if is_packed(converted):
+        raise CompileError(
+            "check: the conversion packed the model (pack_args): it takes several sequences a row, which the source does not"
+        )
     before, after = _session(source, "source"), _session(converted, "converted")
     feeds = random_feeds(converted, seed)
     names = {each.name for each in before.get_inputs()}
@@ -80,8 +84,9 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
     wanted, got = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
     # Where both are NaN or the same infinity they agree; the difference of two infinities is not a number.
     same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(same, 0.0, np.abs(wanted - got))
+        squares = difference**2
     largest = float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted)))
     worst = float(np.max(difference, initial=0.0))
     return OutputError(
@@ -89,7 +94,7 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
         shape=tuple(expected.shape),
         max_error=worst,
         mean_error=float(np.mean(difference)) if difference.size else 0.0,
-        mean_square_error=float(np.mean(difference**2)) if difference.size else 0.0,
+        mean_square_error=float(np.mean(squares)) if squares.size else 0.0,
         max_relative_error=worst / largest if largest else worst,
         cosine=_cosine(wanted, got, same),
     )
@@ -100,9 +105,15 @@ def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray
     if same.all():
         return 1.0
     finite = np.isfinite(wanted) & np.isfinite(got)
-    wanted, got = wanted[finite], got[finite]
+    wanted, got = _shortened(wanted[finite]), _shortened(got[finite])
     length = float(np.linalg.norm(wanted) * np.linalg.norm(got))
     return float(np.dot(wanted, got)) / length if length else 0.0
+
+
+def _shortened(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In the same direction, small enough to be squared."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    return values / largest if largest else values
 
 
 def byte_images(converted: onnx.ModelProto) -> Mapping[str, Mapping[str, Any]]:
@@ -110,6 +121,11 @@ def byte_images(converted: onnx.ModelProto) -> Mapping[str, Mapping[str, Any]]:
     noted = {each.key: each.value for each in converted.metadata_props}
     images: dict[str, dict[str, Any]] = json.loads(noted.get(marks.EIGHT_BITS_IO, "{}"))
     return images
+
+
+def is_packed(converted: onnx.ModelProto) -> bool:
+    """Whether a row of the model may hold several sequences, so that data mean something else to it than to its source."""
+    return any(each.key == marks.PACKING for each in converted.metadata_props)
 
 
 def _normalised(feeds: Mapping[str, NDArray[Any]], images: Mapping[str, Mapping[str, Any]]) -> dict[str, NDArray[Any]]:

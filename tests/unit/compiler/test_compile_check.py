@@ -11,6 +11,7 @@ from compiler.check import compare_models, output_error, random_feeds
 from compiler.convert.converter import Converter
 from compiler.errors import CompileError, OptionError
 from compiler.passes import get_pass
+from compiler.passes.layout import marks
 from compiler.progress import Progress
 from compiler.targets import find_target, target_names
 from tests.fakes.fake_target import FakeEntryPoint, FakeTarget
@@ -30,6 +31,13 @@ def test_the_same_infinities_and_nans_agree() -> None:
     assert output_error("y", values, np.array([np.inf, np.inf, np.nan, 1.0])).max_error == np.inf
 
 
+def test_figures_of_numbers_too_large_to_be_squared_are_figures_too() -> None:
+    values = np.array([1e300, -2e300, 1e-300])
+    found = output_error("y", values, values * 0.5)
+    assert (found.max_error, found.max_relative_error, found.mean_square_error) == (1e300, 0.5, np.inf)
+    assert found.cosine == pytest.approx(1)
+
+
 def test_models_are_compared_over_changed_types() -> None:
     source = parse("g (double[n,2] x, int64[n] i) => (double[n,2] y) { y = Mul(x, x) }")
     converted = parse("g (float16[3,2] x, int32[3] i) => (float16[3,2] y) { y = Mul(x, x) }")
@@ -44,6 +52,14 @@ def test_pixels_are_compared_with_what_they_mean() -> None:
     assert random_feeds(converted)["x"].max() > 200
     (found,) = compare_models(source, converted)
     assert found.max_relative_error < 1e-5
+
+
+def test_a_packed_model_is_not_compared_since_its_mask_numbers_sequences() -> None:
+    source = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
+    converted = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
+    converted.metadata_props.add(key=marks.PACKING, value="{}")
+    with pytest.raises(CompileError, match="packed the model"):
+        compare_models(source, converted)
 
 
 def test_an_attention_in_eight_bits_is_compared() -> None:
