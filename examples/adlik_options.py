@@ -4,16 +4,10 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from argument_types import positive
+
 from stoker_client import StokerError
 from stoker_client.adlik import PredictContext
-
-
-def positive(text: str) -> int:
-    """A whole number above 0, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
-    return number
 
 
 def add_server_options(parser: argparse.ArgumentParser, model_name: str) -> None:
@@ -33,10 +27,14 @@ def served_model(options: argparse.Namespace) -> Iterator[PredictContext]:
         SystemExit: no such server or model, a batch larger than it takes, or a request that fails.
     """
     try:
-        with PredictContext(options.model_name, url=options.url, protocol=options.protocol, verbose=options.verbose) as context:
-            largest = max(1, context.model_config.max_batch_size)
-            if options.batch_size > largest:
-                raise SystemExit(f"-b {options.batch_size}: model '{options.model_name}' takes batches of at most {largest}")
-            yield context
+        context = PredictContext(options.model_name, url=options.url, protocol=options.protocol, verbose=options.verbose)
     except (StokerError, ValueError) as error:  # ValueError: not an address
         raise SystemExit(f"{options.url}: {error}") from None
+    with context:
+        largest = max(1, context.model_config.max_batch_size)
+        if options.batch_size > largest:
+            raise SystemExit(f"-b {options.batch_size}: model '{options.model_name}' takes batches of at most {largest}")
+        try:
+            yield context
+        except StokerError as error:
+            raise SystemExit(f"{options.url}: {error}") from None

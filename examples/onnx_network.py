@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from argument_types import positive
 from onnx import TensorProto, helper, numpy_helper
 
 #: Written out, because onnx stamps its own newest versions, which ONNX Runtime may not read yet.
@@ -71,8 +72,8 @@ def add_folder_options(parser: argparse.ArgumentParser, model_name: str, max_bat
     """Adds the options that say where the model goes and how it is served."""
     parser.add_argument("--repository", type=Path, required=True, help="model repository to write into; made if it does not exist")
     parser.add_argument("--model-name", default=model_name, help="name of the model and its folder (default: %(default)s)")
-    parser.add_argument("--version", type=int, default=1, help="version folder (default: %(default)s)")
-    parser.add_argument("--max-batch-size", type=int, default=max_batch_size, help="for config.pbtxt (default: %(default)s)")
+    parser.add_argument("--version", type=positive, default=1, help="version folder (default: %(default)s)")
+    parser.add_argument("--max-batch-size", type=positive, default=max_batch_size, help="for config.pbtxt (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default: %(default)s)")
 
 

@@ -21,7 +21,7 @@ from onnx import TensorProto
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the examples share
 
-from adlik_options import positive
+from argument_types import positive
 from onnx_network import Network, add_folder_options, value, write_folder
 
 #: Positions and segments of the published models.

@@ -18,7 +18,8 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the examples share
 
-from adlik_options import add_server_options, positive, served_model
+from adlik_options import add_server_options, served_model
+from argument_types import positive
 from picture_files import full_batches, in_layout, picture_files, read_rgb
 
 from stoker_client.adlik import ClassScore, PredictContext

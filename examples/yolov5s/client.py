@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the example
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from adlik_options import add_server_options, served_model
+from argument_types import share
 from detection import PROPERTIES, Detection, Letterbox, decode, detections
 from picture_files import full_batches, in_layout, picture_files, read_rgb
 
@@ -93,13 +94,6 @@ def as_coco(file: Path, found: Sequence[Detection]) -> list[dict[str, object]]:
         }
         for each in found
     ]
-
-
-def share(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{number} is not from 0 to 1")
-    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
