@@ -63,6 +63,12 @@ class CompilerOptions:
 
 #: Options that a simulated device accepts and that change nothing on it; the reason is for the warning.
 NO_EFFECT: Mapping[str, str] = {
+    "enable_prefetch_datastreams": "whether host IO overlaps with compute is num_io_tiles' business alone",
+    "stream_buffering_depth": "the rings between host and device have the depth that whoever runs the program gives them",
+    "custom_patterns": "PopART's patterns do not run here",
+    "enable_non_stable_softmax": "softmax is computed in its stable form, at one cost",
+    "virtual_graph_split_ratios": "nodes are placed on IPUs by manual_sharding only",
+    "engine_options": "they are noted in the file, and there is no Poplar engine to read them",
     "enable_gather_simplifier": "gathers are mapped the same way with and without it",
     "serialize_ir": "there is no PopART IR to write",
     "custom_transform_applier_settings": "PopART's transforms do not run here",

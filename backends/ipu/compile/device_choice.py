@@ -79,6 +79,8 @@ def check_sharding(options: CompilerOptions, plan: GraphPlan) -> None:
         raise OptionError(f"the model is sharded over {used} IPUs, num_ipus is {options.num_ipus}")
     if used < options.num_ipus:
         _logger.warning("the model uses %d of %d IPUs: nodes are placed on others by manual_sharding only", used, options.num_ipus)
+    elif options.virtual_graph_mode != "off" and used == 1:
+        _logger.warning("virtual_graph_mode=%s has no effect: nodes are placed on IPUs by manual_sharding only", options.virtual_graph_mode)
     stages = plan.pipeline_stages
     if options.enable_pipelining and stages == 1:
         _logger.warning("enable_pipelining has no effect: all nodes are in one stage, manual_sharding_config spreads them over several")

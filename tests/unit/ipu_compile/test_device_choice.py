@@ -1,14 +1,18 @@
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from backends.ipu.compile.compiler import compile_model
 from backends.ipu.compile.device_choice import check_options, check_sharding, choose_device, warn_of_no_effect
 from backends.ipu.compile.plan import GraphPlan
 from backends.ipu.hardware import BOW, C600, M2000
 from backends.ipu.program import MemoryAccount
 from compiler.errors import OptionError
 from compiler.options import CompilerOptions
+from tests.fakes.graphs import parse
 
 
 @pytest.mark.parametrize(
@@ -84,3 +88,37 @@ def test_more_shards_than_ipus_are_refused_and_idle_ipus_said(caplog) -> None:
         check_sharding(CompilerOptions(), plan(ipus=2))
     check_sharding(CompilerOptions(num_ipus=4), plan(ipus=2))
     assert "uses 2 of 4 IPUs" in caplog.text
+
+
+#: What says how the command works, or is for other targets, and is not to be seen in a program.
+NOT_OF_THE_PROGRAM = {
+    "show_compilation_progress_bar", "compilation_progress_logger", "enable_engine_caching", "cache_path", "compress",
+    "enable_model_fusion", "build_flag", "resource_mode",
+}  # fmt: skip
+OTHER_VALUES: dict[str, Any] = {
+    "num_ipus": 2, "ipu_version": "ipu21", "batches_per_step": 2, "partials_type": "float", "available_memory_proportion": 0.001,
+    "num_io_tiles": 32, "enable_prefetch_datastreams": False, "stream_buffering_depth": 2, "enable_gather_simplifier": False,
+    "serialize_ir": True, "engine_options": {"a": "b"}, "custom_patterns": ("Name:0",),
+    "custom_transform_applier_settings": {"Fwd0": ("a",)},
+    "opaque_blobs": {"mine": b"1"}, "use_128bit_conv_unit_load": True, "enable_multi_stage_reduce": False, "enable_fast_reduce": True,
+    "enable_outlining": False, "outline_threshold": 2.0, "group_host_sync": True, "rearrange_streams_on_host": True,
+    "rearrange_anchors_on_host": False, "enable_non_stable_softmax": True, "enable_pipelining": True, "constant_weights": False,
+    "virtual_graph_mode": "auto", "virtual_graph_split_ratios": (0.5, 0.5), "replication_factor": 2, "tiles_per_ipu": 8, "system": "Bow",
+    "batch_axis": 1, "time_limit_scheduler": 1.0, "swap_limit_scheduler": 1, "transitive_closure_optimization_threshold": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(CompilerOptions) if field.name not in NOT_OF_THE_PROGRAM])
+def test_every_option_changes_the_program_or_says_that_it_does_not(name, caplog) -> None:
+    weights = {f"w{at}": np.ones((64, 64), np.float16) for at in range(2)}
+    model = parse("g (float16[64,64] x) => (float16[64,64] y) { a = MatMul(x, w0) b = MatMul(a, w1) y = Softmax(b) }", weights)
+    usual = compile_model(model, (), CompilerOptions())
+    caplog.clear()
+    other = compile_model(model, (), CompilerOptions(**{name: OTHER_VALUES[name]}))
+    warnings = [record.getMessage() for record in caplog.records if name in record.getMessage()]
+    # The program notes some options as they were given; that alone is no effect.
+    is_changed = [
+        (replace(each.program, attributes={}), replace(each.metadata, executable="", engine_options=()), sorted(each.opaques))
+        for each in (usual, other)
+    ]
+    assert len(warnings) == (is_changed[0] == is_changed[1])
