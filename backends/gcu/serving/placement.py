@@ -57,7 +57,7 @@ class ClusterLedger:
 
         Args:
             tenant: Whose.
-            card: On which card; None: the one with the fewest instances of the tenant, then of all.
+            card: On which card; None: of those with room the one with the fewest instances of the tenant, then of all.
             siblings: Instances of the tenant that are for this card, or, where it is left open, for any.
             wanted: How many clusters; None: an even share among the siblings.
             unusable: Cards that work no more.
@@ -68,16 +68,16 @@ class ClusterLedger:
         with self._lock:
             candidates = [number for number in range(self.cards) if number not in unusable and card in (None, number)]
             if not candidates:
-                raise ModelLoadError(f"{'no card' if card is None else f'card {card}'} is usable: lost {sorted(unusable)} of {self.cards}")
+                raise ModelLoadError(f"all {self.cards} cards are lost" if card is None else f"card {card} is lost")
             share = wanted or max(1, self.clusters // -(-siblings // (1 if card is not None else len(candidates))))
-            chosen = min(candidates, key=lambda number: (self._count(number, tenant), self._count(number), number))
-            free = [cluster for cluster in range(self.clusters) if not self._users(chosen, cluster, tenant)]
-            if len(free) < share:
+            free = {number: [each for each in range(self.clusters) if not self._users(number, each, tenant)] for number in candidates}
+            chosen = min(candidates, key=lambda each: (len(free[each]) < share, self._count(each, tenant), self._count(each), each))
+            if len(free[chosen]) < share:
                 raise ModelLoadError(
                     f"an instance of {tenant} needs {share} cluster{'s' if share > 1 else ''} of card {chosen}, which has {self.clusters}, "
-                    f"{len(free)} of them without another instance of it: write a smaller 'count' or 'clusters', or use more cards"
+                    f"{len(free[chosen])} of them without another instance of it: write a smaller 'count' or 'clusters', or use more cards"
                 )
-            emptiest = sorted(free, key=lambda cluster: (self._users(chosen, cluster), cluster))
+            emptiest = sorted(free[chosen], key=lambda cluster: (self._users(chosen, cluster), cluster))
             place = Place(tenant, chosen, tuple(sorted(emptiest[:share])))
             self._places = (*self._places, place)
             return place

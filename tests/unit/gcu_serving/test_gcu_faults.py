@@ -1,0 +1,116 @@
+"""Cards that fail while they serve."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from backends.api.errors import BackendFailed, ModelLoadError, ServingError, Unavailable
+from backends.api.tensor import DataType
+from tests.fakes.gcu_backend import CardBench, answer, batch
+from tests.fakes.gcu_served import doubling
+from tests.fakes.onnx_models import same_in_and_out
+
+SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
+ONES = np.ones((1, 2), np.float32)
+
+
+def test_a_card_that_asks_for_a_reset_serves_the_next_request(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="reset@2")
+    instance = bench.load(doubling(), SERVED)
+    used = bench.figure("stoker_gcu_hbm_used_bytes")
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+    with pytest.raises(Unavailable, match=r"simulated card 0 failed: .*needs a reset .*; it is reset before the next batch"):
+        answer(instance, ONES)
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert bench.figure("stoker_gcu_resets_total", card="0") == 1
+    assert bench.figure("stoker_gcu_faults_total", status="TIF_ENGINE_RUN_FAILED") == 1
+    assert bench.figure("stoker_gcu_failed_batches_total") == 1
+    assert bench.figure("stoker_gcu_batches_total") == 3
+    assert bench.figure("stoker_gcu_runs_total") == 2
+    assert bench.figure("stoker_gcu_hbm_used_bytes") == used
+
+
+def test_requests_of_a_batch_that_met_a_reset_are_answered_all_the_same(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="reset@1")
+    outcomes = batch(bench.load(doubling(), SERVED), SERVED, [ONES, 2 * ONES]).outcomes
+    assert [each["y"].tolist() for each in outcomes if not isinstance(each, ServingError)] == [[[2, 2]], [[4, 4]]]
+
+
+def test_other_models_of_the_card_are_loaded_again_after_a_reset(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="reset@2")
+    first, second = (bench.load(doubling(), SERVED, name=name) for name in ("first", "second"))
+    assert answer(second, ONES).tolist() == [[2, 2]]
+    with pytest.raises(Unavailable):
+        answer(first, ONES)
+    for _ in range(2):
+        assert [answer(each, ONES).tolist() for each in (second, first)] == [[[2, 2]], [[2, 2]]]
+    assert bench.figure("stoker_gcu_resets_total") == 1
+
+
+def test_a_lost_card_is_said_at_every_request_and_others_serve_on(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(cards="2", faults="lost@1")
+    lost, other = (bench.load(doubling(), SERVED, name=f"on{card}", card=card) for card in range(2))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="card is lost"):
+            answer(lost, ONES)
+        assert answer(other, ONES).tolist() == [[2, 2]]
+    with pytest.raises(ModelLoadError, match="card 0 is lost"):
+        bench.load(doubling(), SERVED, name="late", card=0)
+    assert answer(bench.load(doubling(), SERVED, name="late"), ONES).tolist() == [[2, 2]]
+
+
+def test_out_of_memory_fails_one_batch(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="oom@1")
+    instance = bench.load(doubling(), SERVED)
+    with pytest.raises(BackendFailed, match=r"out of memory .*TIF_ALLOCATE_FAILED"):
+        answer(instance, ONES)
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+
+
+def test_a_run_that_hangs_is_given_up_in_time(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="hang@2")
+    instance = bench.load(doubling(), SERVED, timeout_ms="50")
+    used = bench.figure("stoker_gcu_hbm_used_bytes")
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+    with pytest.raises(Unavailable, match=r"a batch was given up after 0\.05 s \(parameter timeout_ms\)"):
+        answer(instance, ONES)
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert bench.figure("stoker_gcu_hbm_used_bytes") == used
+
+
+def test_a_model_with_a_hanging_run_can_be_unloaded_when_it_was_given_up(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="hang@1")
+    instance = bench.load(doubling(), SERVED, timeout_ms="20")
+    with pytest.raises(Unavailable):
+        answer(instance, ONES)
+    bench.unload(instance)
+    assert bench.figure("stoker_gcu_hbm_used_bytes") == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gcu-0-stream")]
+
+
+def test_garbage_is_an_answer_like_any_other(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="bad@1")
+    instance = bench.load(doubling(), SERVED)
+    assert np.isnan(answer(instance, ONES)).all()
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+
+
+def test_whatever_goes_wrong_under_load_the_card_serves_on(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="reset@5,oom@11,reset@17,reset@23,hang@31,reset@40")
+    instances = [bench.load(doubling(), SERVED, name=name, timeout_ms="200") for name in ("first", "second")]
+    used = bench.figure("stoker_gcu_hbm_used_bytes")
+
+    def ask(number: int) -> bool:
+        try:
+            return answer(instances[number % 2], np.full((1, 2), number, np.float32)).tolist() == [[2 * number, 2 * number]]
+        except (Unavailable, BackendFailed):
+            return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(ask, range(200)))
+    assert [answer(each, ONES).tolist() for each in instances] == [[[2, 2]], [[2, 2]]]
+    assert bench.figure("stoker_gcu_failed_batches_total") >= 6
+    assert bench.figure("stoker_gcu_hbm_used_bytes") == used

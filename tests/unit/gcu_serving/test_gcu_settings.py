@@ -1,0 +1,101 @@
+"""The operator's settings and config.pbtxt parameters of the `topsinference` backend: read, and refused all at once."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from backends.api.errors import BackendSettingError
+from backends.api.tensor import DataType
+from backends.gcu.backend import TopsInferenceBackend
+from backends.gcu.serving.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
+from backends.gcu.serving.settings import CardSettings
+from backends.simulated.numerics import Numerics
+from backends.simulated.pacing import Pacing
+from tests.fakes.gcu_backend import CardBench, answer
+from tests.fakes.gcu_served import doubling
+from tests.fakes.onnx_models import same_in_and_out
+
+SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
+ONES = np.ones((1, 2), np.float32)
+
+
+def test_settings_are_read() -> None:
+    given = {"cards": "3", "clusters": "4", "pacing": "Realtime", "numerics": "off", "faults": "reset@3, hang@10", "host_threads": "2"}
+    read = CardSettings.read(given)
+    assert (read.cards, read.clusters, read.host_threads) == (3, 4, 2)
+    assert (read.pacing, read.numerics) == (Pacing.REALTIME, Numerics.OFF)
+    system = read.system()
+    assert len(system.cards) == 3
+    assert [len(card.faults.faults) for card in system.cards] == [2, 0, 0]
+
+
+def test_nothing_said_is_one_whole_card_as_fast_as_the_host() -> None:
+    read = CardSettings.read({})
+    assert (read.cards, read.clusters, read.pacing, read.numerics) == (1, 6, Pacing.NONE, Numerics.REAL)
+    assert read.host_threads >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("cards", "0", "a whole number from 1 to 64"),
+        ("cards", "many", "a whole number"),
+        ("cards", "²", "a whole number"),
+        ("clusters", "7", "a whole number from 1 to 6"),
+        ("pacing", "fast", "none, realtime, virtual"),
+        ("numerics", "half", "real, off"),
+        ("faults", "boom", "no fault"),
+        ("faults", "reset:link@1", "no variants"),
+        ("host_threads", "-1", "a whole number"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_takes(name: str, value: str, expected: str) -> None:
+    with pytest.raises(BackendSettingError) as caught:
+        TopsInferenceBackend().configure({name: value})
+    assert f"{name}='{value}'" in str(caught.value)
+    assert expected in str(caught.value)
+
+
+def test_all_wrong_settings_are_named_at_once_and_nothing_is_changed() -> None:
+    backend = TopsInferenceBackend()
+    with pytest.raises(BackendSettingError) as caught:
+        backend.configure({"cards": "2", "card": "1", "pacing": "x", "numerics": "y"})
+    assert all(part in str(caught.value) for part in ("there is no setting 'card'; there are cards,", "pacing='x'", "numerics='y'"))
+    assert backend.device_ids() == (0,)
+
+
+def test_every_bad_parameter_is_named_at_once() -> None:
+    bad = {"clusters": "7", "pipeline_depth": "0", "timeout_ms": "soon"}
+    assert bad.keys() == PARAMETER_KEYS
+    found = list(parameter_misfits(bad, CardSettings()))
+    assert [(each.field, f"'{bad[key]}'" in each.message) for key, each in zip(bad, found, strict=True)] == [
+        (f'parameters["{key}"]', True) for key in bad
+    ]
+
+
+def test_no_instance_runs_on_clusters_the_operator_keeps_back(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(clusters="4")
+    assert [each.field for each in bench.misfits(doubling(), SERVED, clusters="5")] == ['parameters["clusters"]']
+    bench.load(doubling(), SERVED)
+    assert [bench.figure("stoker_gcu_cluster_instances", cluster=str(number)) for number in range(6)] == [1, 1, 1, 1, 0, 0]
+
+
+def test_parameters_are_read() -> None:
+    assert read_parameters({}) == ModelParameters(clusters=None, pipeline_depth=2, timeout_s=300)
+    given = {"clusters": "3", "pipeline_depth": "5", "timeout_ms": "0"}
+    assert read_parameters(given) == ModelParameters(clusters=3, pipeline_depth=5, timeout_s=None)
+
+
+def test_with_numerics_off_outputs_are_zeros_and_the_operator_is_told(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(numerics="off")
+    assert answer(bench.load(doubling(), SERVED), ONES).tolist() == [[0, 0]]
+    assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())
+
+
+def test_virtual_time_moves_by_what_the_card_does(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(pacing="virtual")
+    instance = bench.load(doubling(), SERVED)
+    assert answer(instance, ONES).tolist() == [[2, 2]]
+    assert bench.figure("stoker_gcu_cluster_busy_seconds_total", cluster="0") == pytest.approx(1e-3 / 6, rel=1e-4)
+    assert bench.figure("stoker_gcu_stream_wait_seconds_total") > 1e-3 / 6
