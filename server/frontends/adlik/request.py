@@ -18,7 +18,6 @@ from server.frontends.limits import Limits
 
 #: Element types without an order that top-k could follow (bfloat16 travels as bits).
 _UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})
-_UINT32_MAX = (1 << 32) - 1
 
 
 class PredictAsk(NamedTuple):
@@ -88,10 +87,11 @@ class PredictReader:
         batch_size = ask.batch_size
         if batch_size < 1:
             raise InvalidRequest("batch_size must be at least 1; it is missing or 0")
-        if batch_size > _UINT32_MAX or (signature.is_batched and batch_size > signature.max_batch_size):
-            raise InvalidRequest(
-                f"batch_size {batch_size} exceeds the max_batch_size {signature.max_batch_size} of model '{ask.model.name}'"
+        if batch_size > max(1, signature.max_batch_size):
+            limit = (
+                f"exceeds the max_batch_size {signature.max_batch_size}" if signature.is_batched else "is not 1, and there is no batching"
             )
+            raise InvalidRequest(f"batch_size {batch_size} {limit} of model '{ask.model.name}'")
         check.input_count(len(ask.inputs))
         inputs: dict[str, Array] = {}
         for name, fields in ask.inputs.items():

@@ -261,6 +261,9 @@ def test_a_model_without_batches_takes_tensors_without_a_batch_dimension():
         answer = await caller.call("predict", request)
         assert [dim.size for dim in answer.outputs["OUTPUT"].tensor.tensor_shape.dim] == [2, 3]
         assert [[best.idx for best in sample.cls] for sample in answer.outputs["OUTPUT"].batch_classes] == [[5, 4]]
+        request.batch_size = 2
+        refused_text = "batch_size 2 is not 1, and there is no batching of model 'plain'"
+        assert await caller.refusal("predict", request) == (Code.INVALID_ARGUMENT, refused_text)
 
     run_direct(scenario, FakeEngine(echo(DataType.INT32, (2, 3), 0, name="plain")))
 
