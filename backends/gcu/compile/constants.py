@@ -20,10 +20,10 @@ class CostConstants:
         run_overhead_s: Assumed. Seconds of a run beyond its kernels: the host's command and the completion it waits for.
     """
 
-    launch_s: float = 30e-6
-    convolution_efficiency: float = 0.6
-    product_efficiency: float = 0.4
-    hbm_efficiency: float = 0.7
+    launch_s: float = 30.2e-6
+    convolution_efficiency: float = 0.904
+    product_efficiency: float = 0.249
+    hbm_efficiency: float = 0.584
     run_overhead_s: float = 50e-6
 
 
