@@ -1,0 +1,89 @@
+"""Our JSON forms against protobuf's own reader and printer of proto3 JSON, which Adlik uses."""
+
+import numpy as np
+import orjson
+import pytest
+from google.protobuf import json_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.api.tensor import DataType
+from server.frontends.adlik import json_codec, message_codec
+from server.frontends.adlik.answer import Answer, AnsweredOutput, BestClass
+from server.frontends.adlik.model_spec import ModelAsk
+from server.frontends.limits import Limits
+from server.pb.adlik import predict_pb2
+
+VALUES = {
+    "half_val": st.integers(0, 65535),
+    "float_val": st.floats(width=32),
+    "double_val": st.floats(),
+    "int_val": st.integers(-(1 << 31), (1 << 31) - 1),
+    "string_val": st.binary(max_size=6),
+    "int64_val": st.integers(-(1 << 63), (1 << 63) - 1),
+    "bool_val": st.booleans(),
+    "uint32_val": st.integers(0, (1 << 32) - 1),
+    "uint64_val": st.integers(0, (1 << 64) - 1),
+}
+
+
+@st.composite
+def requests(draw):
+    made = predict_pb2.PredictRequest(batch_size=draw(st.integers(0, (1 << 32) - 1)))
+    made.model_spec.name = "m"
+    if draw(st.booleans()):
+        made.model_spec.version.value = draw(st.integers(-(1 << 63), (1 << 63) - 1))
+    else:
+        made.model_spec.version_label = draw(st.text(max_size=4))
+    for name in draw(st.lists(st.text(max_size=4), max_size=3, unique=True)):
+        tensor = made.inputs[name]
+        tensor.dtype = draw(st.integers(0, 23))
+        for size in draw(st.lists(st.integers(-1, 1 << 40), max_size=3)):
+            tensor.tensor_shape.dim.add(size=size)
+        if draw(st.booleans()):
+            tensor.tensor_content = draw(st.binary(max_size=20))
+        field = draw(st.sampled_from(sorted(VALUES)))
+        getattr(tensor, field).extend(draw(st.lists(VALUES[field], max_size=4)))
+    for name in draw(st.lists(st.text(max_size=4), max_size=2, unique=True)):
+        made.output_filter[name].cls.count = draw(st.integers(0, (1 << 32) - 1))
+    return made
+
+
+def plain(ask):
+    inputs = {}
+    for name, fields in ask.inputs.items():
+        # As text, in which what is not a number equals itself.
+        values = {key: repr(np.array(given).tolist()) for key, given in fields.values.items()}
+        inputs[name] = (fields.dtype, fields.shape, bytes(fields.content), values)
+    return ask.model, ask.batch_size, inputs, dict(ask.output_filter)
+
+
+@settings(max_examples=200)
+@given(requests(), st.booleans())
+def test_a_request_printed_by_protobuf_reads_like_the_message(request_, keeps_names):
+    text = json_format.MessageToJson(request_, preserving_proto_field_name=keeps_names)
+    read = json_codec.read_request(orjson.loads(text), ModelAsk("m"), Limits())
+    assert plain(read) == plain(message_codec.read_request(request_, {}))
+
+
+def answer(datatype: DataType, values, classes=()) -> Answer:
+    array = np.array(values, dtype=datatype.numpy)
+    return Answer(ModelAsk("m", 3), [AnsweredOutput("y", datatype, array, list(classes)), AnsweredOutput("z", datatype, array[:0], [])])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        answer(DataType.FP32, [[1.5, np.nan]], [[BestClass(0, 0.0, ""), BestClass(7, float("-inf"), "seven")]]),
+        answer(DataType.INT64, [[1], [-1]], [[BestClass(1, float("nan"), "x")], []]),
+        answer(DataType.BYTES, [[b"a", b"\xff"]]),
+        answer(DataType.BOOL, [[True, False]]),
+        answer(DataType.BF16, [[1, 2]]),
+        answer(DataType.UINT8, np.zeros((1, 1 << 20))),
+        Answer(ModelAsk("m"), []),
+    ],
+)
+def test_protobuf_reads_the_same_answer_from_both_forms(made):
+    by_json = json_format.Parse(json_codec.print_answer(made), predict_pb2.PredictResponse())
+    by_message = predict_pb2.PredictResponse.FromString(message_codec.print_answer(made))
+    assert by_json.SerializeToString(deterministic=True) == by_message.SerializeToString(deterministic=True)
