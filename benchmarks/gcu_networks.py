@@ -80,7 +80,7 @@ def _pyramid_pool(net: NetworkGraph, value: ir.Value) -> ir.Value:
 
 def _doubled(net: NetworkGraph, value: ir.Value) -> ir.Value:
     batch, channels, rows, columns = dims(value)
-    return net.op("Resize", [value, net.indices(), net.indices(1, 1, 2, 2)], (batch, channels, 2 * rows, 2 * columns))
+    return net.op("Resize", [value, None, net.scales(1, 1, 2, 2)], (batch, channels, 2 * rows, 2 * columns))
 
 
 def _joined(net: NetworkGraph, *values: ir.Value) -> ir.Value:

@@ -84,13 +84,16 @@ class NetworkGraph:
     def constant(self, number: float) -> ir.Value:
         return self._initializer(ir.Tensor(np.asarray(number, self._precision.dtype.numpy()), name=self._name("constant")))
 
+    def scales(self, *numbers: float) -> ir.Value:
+        return self._initializer(ir.Tensor(np.asarray(numbers, np.float32), name=self._name("scales")))
+
     def indices(self, *numbers: int) -> ir.Value:
         return self._initializer(ir.Tensor(np.asarray(numbers, np.int64), name=self._name("indices")))
 
     def op(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         shape: Sequence[int] | ir.Shape | None,
         domain: str = "",
         **attributes: int | list[int],
