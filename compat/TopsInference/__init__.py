@@ -8,6 +8,8 @@ with TopsInference.device(0, 0):
 Reading models needs Stoker's compiler; loading and running engines does not.
 """
 
+# ruff: noqa: N999 - the name is the vendor's
+
 from stoker_compat import warn_beside_real
 
 from backends.gcu.runtime import topsinference

@@ -20,16 +20,18 @@ def scaled(
     run_s: float = 1e-3,
     workspace_bytes: int = 4096,
     card: str = "i20",
+    mixes_batch: bool = False,
 ) -> GcuExecutable:
     """`y` = `x` * scale (1, 2, 3... by default), `n` = index of the largest x; float32 and int64.
 
-    A run of a batch of b takes b x `run_s` on one cluster, and half of that on two or more.
+    With `mixes_batch`, y also has the sum of all rows of the batch, padding too. A run of a batch of b takes b x `run_s` on one cluster,
+    and half of that on two or more.
     """
     weight = np.asarray(scale if scale is not None else np.arange(1, width + 1), np.float32)
     compiled = [
         CompiledBatch(
             batch_size=size,
-            onnx=_graph(size, width),
+            onnx=_graph(size, width, mixes_batch),
             workspace_bytes=workspace_bytes,
             flops=size * width,
             hbm_traffic_bytes=size * width * 8,
@@ -48,14 +50,19 @@ def scaled(
     )
 
 
-def _graph(size: int, width: int) -> bytes:
+def _graph(size: int, width: int, mixes_batch: bool) -> bytes:
     weight = helper.make_tensor(SCALE, TensorProto.FLOAT, [width], [0.0] * width)
     weight.ClearField("float_data")
     weight.data_location = TensorProto.EXTERNAL
     for key, text in (("location", "weights"), ("offset", "0"), ("length", str(width * 4))):
         entry = weight.external_data.add()
         entry.key, entry.value = key, text
-    nodes = [helper.make_node("Mul", ["x", SCALE], ["y"]), helper.make_node("ArgMax", ["x"], ["n"], axis=1, keepdims=0)]
+    nodes = [helper.make_node("Mul", ["x", SCALE], ["product"]), helper.make_node("ArgMax", ["x"], ["n"], axis=1, keepdims=0)]
+    if mixes_batch:
+        axes = helper.make_node("Constant", [], ["axes"], value_ints=[0])
+        nodes += [axes, helper.make_node("ReduceSum", ["x", "axes"], ["sum"]), helper.make_node("Add", ["product", "sum"], ["y"])]
+    else:
+        nodes.append(helper.make_node("Identity", ["product"], ["y"]))
     made = helper.make_model(
         helper.make_graph(
             nodes,

@@ -5,7 +5,7 @@ one direction, its clusters) is free. The host does it as soon as it can; only w
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backends.gcu.hardware import GcuHardware
@@ -57,7 +57,7 @@ class Card:
         self._clusters = tuple(Timeline() for _ in range(hardware.clusters))
         self._links = {direction: Timeline() for direction in Direction}
         self._copies = {direction: CopyFigures() for direction in Direction}
-        self._runs = self._samples = self._padded = self._slow_runs = self._streams = 0
+        self._runs = self._samples = self._padded = self._slow_runs = self._streams = self._hanging = 0
         self._stream_wait_ns = 0
         self._next_address = (number + 1) << 40  # no two cards have an address in common
         self._broken: DeviceFailed | None = None
@@ -95,6 +95,22 @@ class Card:
         self._broken = error
         with self.turns.condition:
             self.turns.condition.notify_all()
+
+    def hang(self, is_stopped: Callable[[], bool]) -> None:
+        """Returns when `is_stopped`, or the card was reset or broke down; whoever stops it notifies the turns' condition."""
+        generation = self.generation
+        with self.turns.condition:
+            self._hanging += 1
+            self.turns.condition.notify_all()
+            try:
+                self.turns.condition.wait_for(lambda: is_stopped() or self._broken is not None or self.generation != generation)
+            finally:
+                self._hanging -= 1
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether a run on it hangs."""
+        return self._hanging > 0
 
     def reset(self) -> None:
         """Makes a broken card usable again. What was on it is gone: buffers and engines must be made anew.

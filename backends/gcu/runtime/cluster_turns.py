@@ -13,6 +13,11 @@ class ClusterTurns:
         self._queue: list[tuple[object, frozenset[int]]] = []
         self._busy: set[int] = set()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._queue)
+
     @contextmanager
     def held(self, clusters: Sequence[int], is_stopped: Callable[[], bool]) -> Iterator[bool]:
         """Has all of `clusters` while the block runs.
@@ -24,6 +29,7 @@ class ClusterTurns:
         ticket = (object(), wanted)
         with self.condition:
             self._queue.append(ticket)
+            self.condition.notify_all()
             try:
                 self.condition.wait_for(lambda: is_stopped() or self._is_next(ticket))
                 is_held = not is_stopped()

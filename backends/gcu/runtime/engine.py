@@ -226,9 +226,7 @@ class Engine:
         if fault.kind is FaultKind.OUT_OF_MEMORY:
             raise OutOfDeviceMemory(f"{where}: out of memory while engine '{self.executable.name}' ran")
         if fault.kind is FaultKind.HANG:
-            generation = card.generation
-            with card.turns.condition:
-                card.turns.condition.wait_for(lambda: is_stopped() or card.failure is not None or card.generation != generation)
+            card.hang(is_stopped)
             card.refuse_if_broken()
             raise StreamClosed(f"{where}: engine '{self.executable.name}' hung until it was given up")
         if fault.kind in (FaultKind.LOST, FaultKind.RESET):

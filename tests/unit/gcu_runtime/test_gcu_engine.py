@@ -1,47 +1,206 @@
 """Engines: what they compute, in which batches, and what they refuse."""
 
+import dataclasses
+import threading
+
 import numpy as np
 import pytest
 
-from backends.gcu.runtime import GcuSystem
+from backends.gcu.executable import write_executable
+from backends.gcu.program import GcuTensor
+from backends.gcu.runtime import GcuSystem, OutOfDeviceMemory, Status, StatusError
+from backends.gcu.runtime.host_runs import run_on_host, submit_on_host
+from backends.simulated.numerics import Numerics
 from tests.fakes.gcu_executables import scaled
-
-
-@pytest.fixture
-def system():
-    made = GcuSystem()
-    yield made
-    made.close()
 
 
 def rows(count, width=3):
     return np.random.default_rng(count).normal(size=(count, width)).astype(np.float32)
 
 
-def run(device, engine, x, samples):
-    """Runs `x` through `engine` on a stream of its own; y and n of all samples."""
-    y, n = np.empty((samples, x.shape[1]), np.float32), np.empty(samples, np.int64)
-    buffers = [device.allocate(array.nbytes) for array in (x, y, n)]
+@pytest.mark.parametrize(
+    ("samples", "runs"), [(1, {1: 1, 4: 0}), (2, {1: 0, 4: 1}), (4, {1: 0, 4: 1}), (5, {1: 1, 4: 1}), (11, {1: 0, 4: 3})]
+)
+def test_any_number_of_samples_runs_in_the_smallest_batches_that_take_them(device, samples, runs):
+    engine = device.load(scaled())
+    x = rows(samples)
+    y, n = run_on_host(engine, [x])
+    np.testing.assert_array_equal(y, x * np.float32([1, 2, 3]))
+    assert n.tolist() == x.argmax(axis=1).tolist()
+    assert engine.runs == runs
+    figures = device.figures
+    assert (figures.runs, figures.samples) == (sum(runs.values()), samples)
+    assert figures.padded_samples == sum(size * count for size, count in runs.items()) - samples
+
+
+def test_a_run_on_a_stream_gives_what_a_run_without_one_gives(device):
+    engine, x = device.load(scaled()), rows(7)
     with device.create_stream() as stream:
-        stream.copy_to_device(x, buffers[0])
-        engine.run_with_batch(samples, buffers[:1], buffers[1:], stream)
-        stream.copy_to_host(buffers[1], y)
-        stream.copy_to_host(buffers[2], n)
-        stream.synchronize(30)
-    for buffer in buffers:
-        buffer.free()
-    return y, n
+        future = submit_on_host(engine, [x], stream)
+        for queued, direct in zip(future.result(30), run_on_host(engine, [x]), strict=True):
+            np.testing.assert_array_equal(queued, direct)
+    assert device.hbm_used_bytes == engine.hbm_bytes
+
+
+def test_padding_is_zeros_and_never_the_request_before(device):
+    engine = device.load(scaled([4], scale=[0, 0, 0], mixes_batch=True))
+    x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
+    device.copy_to_device(np.full((4, 3), 100, np.float32), x)  # what another request has left
+    device.copy_to_device(np.ones((2, 3), np.float32), x)
+    engine.run_with_batch(2, [x], [y, n])
+    answer = np.empty((2, 3), np.float32)
+    device.copy_to_host(y, answer)
+    assert (answer == 2).all()
+
+
+def test_outputs_behind_the_samples_asked_for_stay_as_they_are(device):
+    engine = device.load(scaled([4]))
+    x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
+    device.copy_to_device(np.full(12, 7, np.float32), y)
+    engine.run_with_batch(1, [x], [y, n])
+    answer = np.empty((4, 3), np.float32)
+    device.copy_to_host(y, answer)
+    assert (answer[0] == 0).all()
+    assert (answer[1:] == 7).all()
+
+
+def test_without_numerics_outputs_are_zeros_and_figures_count():
+    system = GcuSystem(numerics=Numerics.OFF)
+    with system.acquire() as device:
+        engine = device.load(scaled())
+        x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
+        device.copy_to_device(np.full(12, 7, np.float32), y)
+        engine.run_with_batch(3, [x], [y, n])
+        answer = np.ones((4, 3), np.float32)
+        device.copy_to_host(y, answer)
+        assert (answer[:3] == 0).all()
+        assert (answer[3] == 7).all()
+        assert device.figures.samples == 3
 
 
 @pytest.mark.parametrize(
-    ("samples", "batches"), [(1, {1: 1, 4: 0}), (2, {1: 0, 4: 1}), (4, {1: 0, 4: 1}), (5, {1: 1, 4: 1}), (11, {1: 0, 4: 3})]
+    ("samples", "sizes", "says"),
+    [
+        (0, (48, 48, 32), "takes at least one sample, not 0"),
+        (5, (48, 60, 40), "input 'x', 5 samples: bytes 0 to 60 are outside the buffer of 48 bytes"),
+        (4, (48, 47, 32), "output 'y', 4 samples: bytes 0 to 48 are outside the buffer of 47 bytes"),
+        (4, (48, 48), r"outputs: 1 buffers for 2 tensors \('y', 'n'\)"),
+    ],
 )
-def test_any_number_of_samples_runs_in_the_smallest_batches_that_take_them(system, samples, batches):
-    with system.acquire(0, 0) as device:
-        engine = device.load(scaled())
-        x = rows(samples)
-        y, n = run(device, engine, x, samples)
-        np.testing.assert_array_equal(y, x * np.float32([1, 2, 3]))
-        assert n.tolist() == x.argmax(axis=1).tolist()
-        assert engine.runs == batches
-        assert system.cards[0].figures.samples == samples
+def test_a_run_that_does_not_fit_is_refused_and_says_where(device, samples, sizes, says):
+    engine = device.load(scaled())
+    buffers = [device.allocate(size) for size in sizes]
+    with pytest.raises(StatusError, match=says):
+        engine.run_with_batch(samples, buffers[:1], buffers[1:])
+    assert engine.runs == {1: 0, 4: 0}
+
+
+def test_buffers_that_cannot_be_used_are_refused():
+    system = GcuSystem(2)
+    first, second = system.acquire(0), system.acquire(1)
+    engine = first.load(scaled())
+    x, y, n = first.allocate(48), first.allocate(48), first.allocate(32)
+    with pytest.raises(StatusError, match="is not on card 0"):
+        engine.run_with_batch(1, [second.allocate(48)], [y, n])
+    with pytest.raises(StatusError, match="a buffer of the device is needed, not ndarray"):
+        engine.run_with_batch(1, [np.zeros((1, 3), np.float32)], [y, n])
+    x.free()
+    with pytest.raises(StatusError, match="freed> cannot be used any more"):
+        engine.run_with_batch(1, [x], [y, n])
+    with pytest.raises(StatusError, match=r"is on card 0, stream \d+ on card 1"):
+        engine.run_with_batch(1, [y], [y, n], second.create_stream())
+    engine.unload()
+    engine.unload()
+    with pytest.raises(StatusError, match="is unloaded") as caught:
+        engine.run_with_batch(1, [y], [y, n])
+    assert caught.value.status is Status.TIF_NOT_INITIALIZED
+    system.close()
+
+
+def test_weights_and_the_largest_workspace_are_accounted_until_the_engine_goes(device):
+    engine = device.load(scaled(workspace_bytes=1 << 20))
+    assert engine.hbm_bytes == (1 << 20) + 12
+    assert device.hbm_used_bytes == device.figures.hbm_used_bytes == engine.hbm_bytes
+    engine.unload()
+    assert device.figures.hbm_used_bytes == 0
+    assert device.figures.hbm_peak_bytes == engine.hbm_bytes
+
+
+def test_an_engine_that_does_not_fit_is_refused_and_others_stay(device):
+    fits = device.load(scaled(workspace_bytes=9 << 30))
+    with pytest.raises(
+        OutOfDeviceMemory, match=r"engine 'second' \(weights 12 bytes, and workspace\) needs .*taken: 9663676428 bytes of engines"
+    ):
+        device.load(scaled(workspace_bytes=9 << 30, name="second"))
+    assert device.hbm_used_bytes == fits.hbm_bytes
+    assert run_on_host(fits, [rows(1)])[0].shape == (1, 3)
+
+
+def test_what_cannot_be_loaded_says_why_and_takes_no_memory(device, tmp_path):
+    with pytest.raises(StatusError, match="compiled for s60; card 0 is a i20") as caught:
+        device.load(scaled(card="s60"))
+    assert caught.value.status is Status.TIF_EXECUTABLE_DEVICE_VERIFY_FAILED
+    good = scaled([4])
+    wider = dataclasses.replace(good, inputs=(GcuTensor("x", good.inputs[0].dtype, (5,)),))
+    with pytest.raises(StatusError, match=r"batch 4: input 'x' is float32\[4, 3\] in its graph, and float32\[4, 5\] in the executable"):
+        device.load(wider)
+    renamed = dataclasses.replace(good, outputs=(GcuTensor("z", good.outputs[0].dtype, (3,)),))
+    with pytest.raises(StatusError, match="its graph has no output 'z'"):
+        device.load(renamed)
+    damaged = dataclasses.replace(good, batches=(dataclasses.replace(good.batches[0], onnx=b"\x08garbage"),))
+    with pytest.raises(StatusError, match="the lowered graph cannot be prepared"):
+        device.load(damaged)
+    with pytest.raises(StatusError, match="there is no file") as caught:
+        device.load(tmp_path / "model.exec")
+    assert caught.value.status is Status.TIF_LOAD_NON_EXIST_FILE
+    assert device.hbm_used_bytes == 0
+
+
+def test_a_file_is_loaded_and_a_damaged_one_refused(device, tmp_path):
+    path = tmp_path / "model.exec"
+    write_executable(path, scaled())
+    x = rows(3)
+    np.testing.assert_array_equal(run_on_host(device.load(path), [x])[0], x * np.float32([1, 2, 3]))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(StatusError) as caught:
+        device.load(path)
+    assert caught.value.status is Status.TIF_EXECUTABLE_CRC_VERIFY_FAILED
+
+
+def test_an_engine_in_use_cannot_be_unloaded(device):
+    engine, gate = device.load(scaled()), threading.Event()
+    x, y, n = device.allocate(48), device.allocate(48), device.allocate(32)
+    with device.create_stream() as stream:
+        stream.submit(lambda *_: gate.wait(30), [])
+        future = engine.run_with_batch(1, [x], [y, n], stream)
+        with pytest.raises(StatusError, match="work queued on a stream uses it"):
+            engine.unload()
+        gate.set()
+        future.result(30)
+        engine.unload()
+
+
+def test_arrays_of_the_wrong_kind_are_refused_by_name(device):
+    engine = device.load(scaled())
+    for wrong, says in (
+        ([], r"0 arrays for 1 inputs \('x'\)"),
+        ([rows(2).astype(np.float64)], "input 'x' is float32, not float64"),
+        ([rows(2, 4)], r"shape \[2, 4\]; expected \[samples, 3\]"),
+        ([rows(0)], r"shape \[0, 3\]"),
+    ):
+        with pytest.raises(StatusError, match=says):
+            run_on_host(engine, wrong)
+    assert device.hbm_used_bytes == engine.hbm_bytes
+
+
+def test_an_engine_runs_on_some_of_a_devices_clusters(system):
+    with system.acquire(0, [1, 2, 5]) as device:
+        run_on_host(device.load(scaled([1]), [5]), [rows(1)])
+        assert device.figures.cluster_busy_s == (0, 0, 0, 0, 0, 1e-3)
+        run_on_host(device.load(scaled([1])), [rows(1)])
+        assert device.figures.cluster_busy_s == pytest.approx((0, 5e-4, 5e-4, 0, 0, 1.5e-3))
+        with pytest.raises(StatusError, match=r"is to run on clusters \[0\]") as caught:
+            device.load(scaled([1]), [0])
+        assert caught.value.status is Status.TIF_MORE_CLUSTER_APPLIED

@@ -1,0 +1,28 @@
+"""What tests of the GCU runtime share."""
+
+import threading
+
+import pytest
+
+from backends.gcu.runtime import GcuSystem
+
+
+@pytest.fixture
+def system():
+    """One card, as fast as the host; nothing of it is left behind."""
+    made = GcuSystem()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def device(system):
+    """All of that card."""
+    return system.acquire()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    """Every stream's thread has ended when its test has."""
+    yield
+    assert [each.name for each in threading.enumerate() if each.name.startswith("gcu-")] == []
