@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 class CompileError(Exception):
@@ -14,6 +18,14 @@ class OptionError(CompileError):
 
 class ShapeError(CompileError):
     """A dimension that had to be fixed and was not, or that was given twice with different sizes."""
+
+
+class NotStaticError(ShapeError):
+    """A converted model whose outputs have no static shape; `model` is that model, for whoever can say more about its operators."""
+
+    def __init__(self, message: str, model: "ir.Model") -> None:
+        super().__init__(message)
+        self.model = model
 
 
 class PassError(CompileError):

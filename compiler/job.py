@@ -24,6 +24,7 @@ from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, written_whole
 from compiler.progress import Progress
+from compiler.refusals import check_folder, refusals_of
 from compiler.repository_writer import ServedModel, write_served_versions
 from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
@@ -117,12 +118,20 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     if job.batch_sizes and not target.takes_batch_sizes:
         raise OptionError(f"batch_sizes: an executable of target '{target.name}' has one batch size; give batch_size and batch_axis")
     folder = Path(job.output_dir)
+    if _is_for_target(job):
+        target.check_options(plan.compiler, [model.conversion.precision for model in plan.models])
+    if job.export_popef or _writes_model(plan):
+        check_folder(folder)
     names = [f"graph{at}" if plan.is_fused else "" for at in range(len(plan.models))]
     # All are made before the first model is read: what is wrong with the options is said at once.
     converters = [_converters(model, job.batch_sizes, target, folder / name) for model, name in zip(plan.models, names, strict=True)]
-    converted = [_convert(*each, progress) for each in zip(plan.models, converters, names, strict=True)]
-    for model, each, name in zip(plan.models, converted, names, strict=True):
-        _show(model, each, folder / name, progress, out)
+    converted = []
+    for model, ways, name in zip(plan.models, converters, names, strict=True):
+        label = f"{name} ({model.job.input_model})" if plan.is_fused else ""
+        with refusals_of(target, plan.compiler, label=label, custom_libraries=model.conversion.custom_library_so_paths):
+            converted.append(_convert(model, ways, name, progress))
+    for model, made, name in zip(plan.models, converted, names, strict=True):
+        _show(model, made, folder / name, progress, out)
     # Made before anything is compiled, since an operator may have no form at the opset asked for; written when all has gone well.
     output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
     if _is_for_target(job):

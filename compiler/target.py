@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from compiler.errors import CompileError
 from compiler.options import CompilerOptions
@@ -100,6 +101,22 @@ class Target(abc.ABC):
     takes_batch_sizes: bool = False
     #: Passes of the converter that are not for this device.
     skip_passes: tuple[str, ...] = ()
+
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:  # noqa: B027 - most devices refuse nothing
+        """Looks at what can be said before any model is read; `precisions` are those that the models are to be converted to.
+
+        Raises:
+            OptionError: the device cannot do what is asked for, whatever the model.
+        """
+
+    def check_operators(  # noqa: B027 - a device may take all of them
+        self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]
+    ) -> None:
+        """Looks at a converted model that cannot be compiled as it is: its outputs have no static shape.
+
+        Raises:
+            CompileError: the device cannot run some of its operators anyway; all of them are listed.
+        """
 
     @abc.abstractmethod
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:

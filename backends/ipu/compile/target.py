@@ -4,14 +4,20 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import onnx_ir as ir
+
 from backends.ipu.compile.assemble import CompiledModel
+from backends.ipu.compile.device_choice import check_options, choose_device
 from backends.ipu.compile.engine_cache import compile_into
 from backends.ipu.compile.report_page import write_report
 from backends.ipu.compile.streams import batch_size, is_batched
 from backends.ipu.compile.summary_report import summary_report
+from backends.ipu.compile.supported import check_supported
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import SubGraph
 from backends.ipu.timing import step_timing
+from compiler.errors import OptionError
+from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from compiler.target import Artefact, ServedPart, SourceModel, Target
 
@@ -27,6 +33,26 @@ class IpuTarget(Target):
     name = "ipu"
     aliases = ("graphcore", "poplar")
     artefact_filename = "executable.popef"
+
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
+        """Refuses options that contradict each other or the device, and FP8 where the device has none.
+
+        Raises:
+            OptionError: naming option, value and what was expected.
+        """
+        hardware = choose_device(options)
+        check_options(options, hardware)
+        wide = next((each for each in precisions if each.startswith("fp8") and not hardware.fp8_flops), None)
+        if wide is not None:
+            raise OptionError(f"precision {wide}: {hardware.system} (ipu{hardware.ipu_version}) has no FP8; give ipu_version ipu21, a C600")
+
+    def check_operators(self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]) -> None:
+        """As `check_supported`.
+
+        Raises:
+            UnsupportedOperators: listing all nodes that the device cannot run, with reasons.
+        """
+        check_supported(typed_graph(ir.to_proto(model)), choose_device(options), has_custom_libraries=bool(custom_libraries))
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles `sources` into the PopEF file `path`, which appears whole or not at all; several are fused into one executable.

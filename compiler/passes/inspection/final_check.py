@@ -4,7 +4,7 @@ import collections
 
 import onnx_ir as ir
 
-from compiler.errors import CompileError, PassError
+from compiler.errors import CompileError, NotStaticError, PassError
 from compiler.passes.edit import describe, static_shape
 from compiler.passes.fixed_dimensions import fed_inputs
 from compiler.passes.pass_ import Pass
@@ -36,7 +36,10 @@ class FinalCheck(Pass):
         names = collections.Counter(node.name for node in traverse_nodes(model) if node.name)
         problems += [f"{count} nodes are named '{name}'" for name, count in names.items() if count > 1]
         if problems:
-            raise CompileError("; ".join(problems))
+            text = "; ".join(problems)
+            if any(static_shape(value) is None for value in model.graph.outputs):
+                raise NotStaticError(f"pass 'final_check': {text}", model)
+            raise CompileError(text)
         return False
 
 

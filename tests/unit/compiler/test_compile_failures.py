@@ -37,7 +37,7 @@ def test_operators_that_onnx_does_not_know_are_listed_all_at_once(stoker_compile
         (("--custom_library_so_paths", "no.so"), 2, "custom_library_so_paths: there is no file no.so"),
         (("--custom_pass_config", "no.py"), 1, "no.py: there is no such file of custom passes"),
         (("--convert_version", "3"), 2, "convert_version 3: expected 7 to"),
-        (("--output_dir", "model.onnx/inside"), 1, "cannot make folder model.onnx/inside"),
+        (("--output_dir", "model.onnx/inside"), 1, "cannot write to folder model.onnx/inside"),
     ],
 )
 def test_each_failure_is_one_line_without_a_traceback(stoker_compile, words: tuple[str, ...], code: int, reason: str) -> None:
