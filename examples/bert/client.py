@@ -61,9 +61,10 @@ def sequence_length(context: PredictContext) -> int:
     return int(lengths[0])
 
 
-def logits(context: PredictContext, asked: Sequence[Row], batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each row how well an answer starts and ends at each of its tokens: FP32 [sequence] each."""
-    roles = input_roles(context)
+def logits(
+    context: PredictContext, roles: Mapping[str, str], asked: Sequence[Row], batch_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each row how well an answer starts and ends at each of its tokens: FP32 [sequence] each. `roles` are those of `input_roles`."""
     types = {tensor.name: tensor_dtype_to_np_dtype(tensor.data_type) for tensor in context.model_config.input}
     names = [output.name for output in context.model_config.output]
     for batch, count in full_batches(asked, batch_size):
@@ -94,9 +95,10 @@ def ask(
     context: PredictContext, questions: Sequence[Question], tokens: WordPiece, options: argparse.Namespace
 ) -> Iterator[tuple[Question, list[Answer]]]:
     """Each question with its answers, likeliest first."""
+    roles = input_roles(context)
     sequence = options.max_seq_len or sequence_length(context)
     asked = [rows(question, tokens, sequence=sequence, stride=options.doc_stride) for question in questions]
-    found = logits(context, [row for each in asked for row in each], options.batch_size)
+    found = logits(context, roles, [row for each in asked for row in each], options.batch_size)
     for question, windows in zip(questions, asked, strict=True):
         spans = [next(found) for _ in windows]
         yield question, answers(windows, [starts for starts, _ in spans], [ends for _, ends in spans], best=max(CONSIDERED, options.best))

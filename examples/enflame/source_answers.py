@@ -1,12 +1,16 @@
-"""What the ONNX model says of pictures, run by ONNX Runtime in this process: the truth that a served model is held against.
+"""What the ONNX model itself says of pictures, run by ONNX Runtime in this process: what a served model's answers are held against.
 
-    python examples/enflame/source_answers.py --model /tmp/enflame/model/resnet50.onnx --folder /tmp/enflame/data
+    python examples/enflame/source_answers.py --model model/resnet50.onnx --folder data      # the truth, as files for the client
+    python examples/resnet50/client.py -c 5 -t data/val_map.txt PICTURES data/imagenet_class.txt > answers.txt
+    python examples/enflame/source_answers.py --model model/resnet50.onnx --folder data --compare answers.txt
 
-Writes `val_map.txt`, a line `file class` for each picture, and `imagenet_class.txt`, a label for each class (made up: `<n> class`; put the
-real ones there for a trained model), as examples/resnet50/client.py takes them. Needs the extra `examples`.
+The first writes `val_map.txt`, a line `file class` for each picture, and `imagenet_class.txt`, a label for each class (made up: `<n> class`;
+put the real ones there for a trained model). The last ends with 1 where an answer differs. Needs the extra `examples`.
 """
 
 import argparse
+import ast
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,26 +24,64 @@ sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "resnet50")]  # what the examples 
 from client import preprocess
 from picture_files import in_layout, picture_files, read_rgb
 
+_ANSWER = re.compile(r"Image: '(?P<file>.*)', result: (?P<best>\[.*\])")
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="ONNX file of a classifier of pictures, channels first")
     parser.add_argument("--folder", type=Path, required=True, help="where the two files are written")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="what the client printed; nothing is written then")
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="how far a score may be from the source's (default: %(default)s)")
     parser.add_argument("image", type=Path, nargs="?", help="picture, or folder of pictures (default: scikit-learn's photographs)")
     options = parser.parse_args(arguments)
 
     files = picture_files(options.image)
-    session = onnxruntime.InferenceSession(options.model, providers=["CPUExecutionProvider"])
+    scores = dict(zip((file.name for file in files), run(options.model, files), strict=True))
+    if options.compare is None:
+        write_truth(options.folder, scores)
+        return
+    wrong = differences(options.compare.read_text(encoding="utf-8"), scores, options.tolerance)
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    print(f"{len(scores)} pictures: the served model answers as its source does (scores within {options.tolerance:g})")
+
+
+def run(model: Path, files: Sequence[Path]) -> np.ndarray:
+    """Scores [pictures, classes]."""
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     pictures = np.stack([in_layout(preprocess(read_rgb(file)), "FORMAT_NCHW") for file in files])
-    scores = session.run(None, {session.get_inputs()[0].name: pictures})[0]
-    options.folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"{file.name} {best}" for file, best in zip(files, scores.argmax(axis=1), strict=True)]
-    (options.folder / "val_map.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    labels = options.folder / "imagenet_class.txt"
+    scores: np.ndarray = session.run(None, {session.get_inputs()[0].name: pictures})[0]
+    return scores
+
+
+def write_truth(folder: Path, scores: dict[str, np.ndarray]) -> None:
+    """Writes the right class of each picture, and labels where there are none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} {each.argmax()}\n" for name, each in scores.items()]
+    (folder / "val_map.txt").write_text("".join(lines), encoding="utf-8")
+    labels, classes = folder / "imagenet_class.txt", len(next(iter(scores.values())))
     if not labels.exists():
-        labels.write_text("".join(f"{number} class\n" for number in range(scores.shape[1])), encoding="utf-8")
-    for file, each in zip(files, scores, strict=True):
-        print(f"Image: '{file}', source: idx {each.argmax()}, score {each.max()}")
+        labels.write_text("".join(f"{number} class\n" for number in range(classes)), encoding="utf-8")
+    print(f"wrote {folder / 'val_map.txt'}: {len(lines)} pictures")
+
+
+def differences(printed: str, scores: dict[str, np.ndarray], tolerance: float) -> list[str]:
+    """Where the client's lines say otherwise than `scores`: a picture without answer, a score too far away, or a better class left out."""
+    wrong = []
+    answers = {Path(match["file"]).name: ast.literal_eval(match["best"]) for match in _ANSWER.finditer(printed)}
+    for name, expected in scores.items():
+        best = answers.get(name, [])
+        if not best:
+            wrong.append(f"{name}: the client printed no answer")
+        for rank, (answer, score) in enumerate(zip(best, np.sort(expected)[::-1], strict=False), start=1):
+            # Classes of nearly equal scores may change places; neither score may be far from its place's or its class's.
+            if max(abs(answer["score"] - score), abs(answer["score"] - expected[answer["idx"]])) > tolerance:
+                wrong.append(
+                    f"{name}: place {rank} is class {answer['idx']} with {answer['score']}; the source gives that class "
+                    f"{expected[answer['idx']]}, and that place {score}"
+                )
+    return wrong
 
 
 if __name__ == "__main__":
