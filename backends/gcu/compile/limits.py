@@ -1,23 +1,27 @@
 """What the device cannot hold or do, and what the vendor's library would answer.
 
-TopsInference reports by a status. Of the vendor's codes only some meanings are known publicly; a failure here carries the one that fits, in
-brackets behind our own words, so that people who know the vendor's logs find their way.
+TopsInference reports by a status (`backends/gcu/status.py`). Errors here carry the one that fits; `with_status` puts its name behind our own
+words, so that people who know the vendor's logs find their way.
 """
 
+import contextlib
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from compiler.errors import CompileError, Unsupported, UnsupportedOperators
+from backends.gcu.status import Status
+from compiler.errors import CompileError, OptionError, ShapeError, Unsupported, UnsupportedOperators
 
 
 class VendorStatus(enum.Enum):
-    """What TopsInference would answer; the values are the meanings as its users know them."""
+    """Why a model is refused; the value is the vendor's code."""
 
-    UNSUPPORTED_MODEL = "unsupported model"
-    UNSUPPORTED_OPERATOR = "unsupported operator"
-    UNSUPPORTED_SHAPE = "unsupported dynamic shape"
-    UNSUPPORTED_TYPE = "unsupported data type"
-    OUT_OF_MEMORY = "device memory allocation failed"
+    UNSUPPORTED_MODEL = Status.TIF_PARSER_UNSUPPORTED_MODEL
+    UNSUPPORTED_OPERATOR = Status.TIF_UN_SUPPORTED_OPERATOR
+    UNSUPPORTED_SHAPE = Status.TIF_MIS_MATCHED_SHAPE_OR_DIM
+    UNSUPPORTED_TYPE = Status.TIF_UN_SUPPORTED_DATA_TYPE
+    OUT_OF_MEMORY = Status.TIF_ALLOCATE_FAILED
+    INVALID_OPTION = Status.TIF_INVALID_PARAM
+    BUILD_FAILED = Status.TIF_OPTIMIZER_BUILD_FAILED
 
 
 class GcuCompileError(CompileError):
@@ -28,7 +32,7 @@ class GcuCompileError(CompileError):
     """
 
     def __init__(self, reason: str, status: VendorStatus) -> None:
-        super().__init__(with_status(reason, status))
+        super().__init__(reason)
         self.status = status
 
 
@@ -42,9 +46,23 @@ class GcuUnsupportedOperators(UnsupportedOperators):
     def __init__(self, card: str, operators: Sequence[Unsupported]) -> None:
         super().__init__(f"the GCU ({card})", operators)
         self.status = VendorStatus.UNSUPPORTED_OPERATOR
-        self.args = (with_status(str(self), self.status),)
 
 
-def with_status(reason: str, status: VendorStatus) -> str:
-    """`reason` with the vendor's name for it behind."""
-    return f"{reason} [TopsInference: {status.value}]"
+def status_of(error: CompileError) -> VendorStatus:
+    """What the vendor's library would answer to the model or option that `error` is about."""
+    if isinstance(error, GcuCompileError | GcuUnsupportedOperators):
+        return error.status
+    if isinstance(error, ShapeError):
+        return VendorStatus.UNSUPPORTED_SHAPE
+    return VendorStatus.INVALID_OPTION if isinstance(error, OptionError) else VendorStatus.BUILD_FAILED
+
+
+@contextlib.contextmanager
+def with_status() -> Iterator[None]:
+    """Errors of the block say the vendor's status name behind their own words; they stay of their kind."""
+    try:
+        yield
+    except CompileError as error:
+        status = status_of(error)
+        error.args = (f"{error} [TopsInference: {status.value.name}]",)
+        raise

@@ -3,14 +3,20 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import onnx_ir as ir
+
+from backends.gcu.compile.build_flags import BuildFlag
 from backends.gcu.compile.compiler import compile_source
+from backends.gcu.compile.limits import with_status
 from backends.gcu.compile.memory import memory_account
 from backends.gcu.compile.resources import clusters_of
+from backends.gcu.compile.supported import check_supported
 from backends.gcu.executable import ExecutableError, write_executable
 from backends.gcu.hardware import I20
 from backends.gcu.program import GcuExecutable
 from backends.gcu.timing import run_time_s
 from compiler.errors import CompileError, OptionError
+from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from compiler.target import Artefact, SourceModel, Target
 
@@ -25,15 +31,38 @@ class GcuTarget(Target):
     #: The device has 64-bit integers, so that inputs and outputs keep the types of the model.
     skip_passes = ("int64_to_int32",)
 
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
+        """Refuses a build flag or resource mode that there is not, and precisions that the device has not.
+
+        Raises:
+            OptionError: naming option, value and what was expected.
+        """
+        with with_status():
+            BuildFlag.of(options.build_flag)
+            clusters_of(options.resource_mode, I20)
+            for precision in precisions:
+                if precision not in ("fp32", "fp16"):
+                    raise OptionError(f"precision {precision}: the i20 has fp32 and fp16; give build_flag fp16 or mixed")
+
+    def check_operators(self, model: ir.Model, options: CompilerOptions) -> None:
+        """Looks at a converted model whose outputs have no static shape: often it is an operator that the device has not.
+
+        Raises:
+            GcuUnsupportedOperators: listing all nodes that the device cannot run, with reasons.
+        """
+        with with_status():
+            check_supported(typed_graph(ir.to_proto(model)), I20)
+
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles the one source into the file `path`, which appears whole or not at all.
 
         Raises:
             CompileError: see `compile_source`; there are several sources; or the file cannot be written.
         """
-        if len(sources) != 1:
-            raise OptionError("the GCU runs one model in an executable: compile each by itself, and serve them side by side")
-        executable = compile_source(sources[0], options)
+        with with_status():
+            if len(sources) != 1:
+                raise OptionError("the GCU runs one model in an executable: compile each by itself, and serve them side by side")
+            executable = compile_source(sources[0], options)
         try:
             write_executable(path, executable)
         except ExecutableError as error:
