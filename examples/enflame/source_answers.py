@@ -4,8 +4,8 @@
     python examples/resnet50/client.py -c 5 -t data/val_map.txt PICTURES data/imagenet_class.txt > answers.txt
     python examples/enflame/source_answers.py --model model/resnet50.onnx --folder data --compare answers.txt
 
-The first writes `val_map.txt`, a line `file class` for each picture, and `imagenet_class.txt`, a label for each class (made up: `<n> class`;
-put the real ones there for a trained model). The last ends with 1 where an answer differs. Needs the extra `examples`.
+The first writes `val_map.txt`, a line `file class` for each picture, and `imagenet_class.txt`, a label for each class (made up: `<n>
+class`; put the real ones there for a trained model). The last ends with 1 where an answer differs. Needs the extra `examples`.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-EXAMPLES = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "resnet50")]  # what the examples share, and the client
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the examples share
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "resnet50"))  # the client
 
 from client import preprocess
 from picture_files import in_layout, picture_files, read_rgb
