@@ -16,6 +16,7 @@ from cli.check import check
 from cli.compile import run_compile
 from cli.control import load, unload
 from cli.describe import config, metadata, version
+from cli.dump import dump
 from cli.failure import CommandFailed, ExitCode
 from cli.infer import infer
 from cli.models import models
@@ -59,7 +60,7 @@ def compile_model(context: typer.Context) -> None:
     run_compile(context.args)
 
 
-for _command in (check, models, status, infer, metadata, config, load, unload, version):
+for _command in (check, dump, models, status, infer, metadata, config, load, unload, version):
     app.command()(_command)
 
 

@@ -1,7 +1,7 @@
 """What the device cannot hold or do, and what the vendor's library would answer.
 
-TopsInference reports by a status (`backends/gcu/status.py`). Errors here carry the one that fits; `with_status` puts its name behind our own
-words, so that people who know the vendor's logs find their way.
+TopsInference reports by a status (`backends/gcu/status.py`). Errors here carry the one that fits; `with_status` puts its name behind our
+own words, so that people who know the vendor's logs find their way.
 """
 
 import contextlib
