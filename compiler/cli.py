@@ -5,6 +5,7 @@ traceback is printed with `--logging_level DEBUG` only.
 """
 
 import contextlib
+import errno
 import itertools
 import logging
 import sys
@@ -25,6 +26,8 @@ from compiler.progress import Progress
 from compiler.targets import find_target, target_names
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+#: Why writing fails where there is no more room.
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> int:
@@ -51,10 +54,17 @@ def main(arguments: Sequence[str] | None = None, *, default_target: str | None =
         return error.code if isinstance(error.code, int) else OK
     except MemoryError:
         return _failed(program, "out of memory", FAILED, is_debug)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            return _failed(program, _internal(error), FAILED, is_debug)
+        return _failed(program, f"stdout cannot be written: {error.strerror}", FAILED, is_debug)
     except Exception as error:  # noqa: BLE001 - a defect of ours is told in one line too; whoever looks into it asks for the traceback
-        message = f"internal error: {type(error).__name__}: {error}; --logging_level DEBUG prints the traceback"
-        return _failed(program, message, FAILED, is_debug)
+        return _failed(program, _internal(error), FAILED, is_debug)
     return OK
+
+
+def _internal(error: Exception) -> str:
+    return f"internal error: {type(error).__name__}: {error}; --logging_level DEBUG prints the traceback"
 
 
 def _run(arguments: Sequence[str], default_target: str | None, program: str) -> None:

@@ -17,5 +17,6 @@ def report_measurement(measured: Measurement, out: TextIO) -> None:
         return
     note = f" ({measured.note})" if measured.note else ""
     out.write(f"Bs: {measured.batch_size}\n")
-    out.write(f"Latency: {measured.latency_s * 1e3:.2f}ms{note}\n")
+    latency_ms = measured.latency_s * 1e3
+    out.write(f"Latency: {latency_ms:{'.2f' if latency_ms >= 1 else '.3g'}}ms{note}\n")
     out.write(f"Tput: {measured.throughput:.0f}\n")

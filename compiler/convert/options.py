@@ -129,7 +129,7 @@ class ConversionOptions:
     )
     eightbitsio: bool = option(FLAG, "Take images as UINT8 and normalise them on the device.", group=_LAYOUT, default=False)
     apply_hcsr: tuple[str, ...] = option(
-        WORDS, "DTYPE,SHAPE[,NUM]: join inputs of one shape on the host, split them on the device.", group=_LAYOUT, default=()
+        WORDS, "DTYPE,[d0,d1,...][,NUM]: join inputs of one shape on the host, split them on the device.", group=_LAYOUT, default=()
     )
     available_memory_proportion: float | None = option(
         PROPORTION, "Share of tile memory that MatMul, Conv and Gemm may plan with. [default of the target: 0.6]", group=_LAYOUT

@@ -30,10 +30,13 @@ _ADMITTED = {
 }
 
 
+_REFUSED = "only numpy arrays are read"
+
+
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"it holds a {module}.{name}; only numpy arrays are read")
+            raise pickle.UnpicklingError(f"it holds a {module}.{name}; {_REFUSED}")
         if module.startswith("numpy.core"):  # the name before numpy 2, whose import warns
             module = module.replace("numpy.core", "numpy._core")
         return super().find_class(module, name)
@@ -53,6 +56,9 @@ def load_samples(path: str | Path) -> dict[str, NDArray[Any]]:
                 found: Any = dict(archive)
         else:
             found = _ArrayUnpickler(io.BytesIO(content)).load()
+    except pickle.UnpicklingError as error:
+        reason = str(error) if _REFUSED in str(error) else "it is neither an .npz file nor a whole pickle"
+        raise OptionError(f"{where} cannot be read: {reason}") from None
     except OSError as error:
         raise OptionError(f"{where}: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001  what a broken or hostile pickle raises is open; it concerns this file and nothing else
@@ -62,7 +68,7 @@ def load_samples(path: str | Path) -> dict[str, NDArray[Any]]:
     for name, array in found.items():
         if not isinstance(name, str) or not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
             kind = f"array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise OptionError(f"{where}: entry {name!r} is a {kind}; expected an array of numbers under an input's name")
+            raise OptionError(f"{where}: entry {name!r} is of kind {kind}; expected an array of numbers under an input's name")
     return found
 
 

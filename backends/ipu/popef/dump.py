@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the command's name; None: those of the process.
 
     Returns:
-        0, or 1 where a file is missing or damaged; nothing is printed to stdout then.
+        0; 1 where a file is missing or damaged (nothing is printed to stdout then) or stdout cannot be written; 130 where interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="popef_dump",
@@ -38,22 +38,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PopefError as error:
         sys.stderr.write(f"popef_dump: {' '.join(str(error).splitlines())}\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     text = json.dumps({"files": reports}, indent=2) + "\n" if arguments.json else "\n".join(text_of(report) for report in reports)
-    _print(text)
-    return 0
+    return _print(text)
 
 
-def _print(text: str) -> None:
+def _print(text: str) -> int:
     """To stdout, in whatever encoding it has; a reader who has seen enough (`| head`) may close it."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # What is left in the buffer goes nowhere, or the interpreter would complain while it ends.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"popef_dump: stdout cannot be written: {error.strerror}\n")
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`stoker compile`: what it writes, what it prints, and how it fails."""
 
+import io
 import json
 import logging
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from compiler.cli_arguments import completion_script
 from compiler.errors import CompileError, Unsupported, UnsupportedOperators
 from compiler.job_options import all_specs
+from compiler.run import report_measurement
+from compiler.target import Measurement
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, parse, tensor
 
@@ -124,6 +127,12 @@ def test_running_prints_what_scripts_look_for(stoker_compile, folder: Path) -> N
     assert ran.code == 0
     assert "Bs: 2\nLatency: 1.50ms (simulated)\nTput: 1333\n" in ran.out
     assert [path.name for path in folder.iterdir()] == ["model.onnx"]
+
+
+def test_latencies_far_below_a_millisecond_keep_their_digits() -> None:
+    out = io.StringIO()
+    report_measurement(Measurement(batch_size=32, calls=1, latency_s=16.7432e-6, throughput=1911263.0), out)
+    assert "Latency: 0.0167ms\n" in out.getvalue()
 
 
 def test_showing_prints_models_and_io(stoker_compile) -> None:

@@ -1,5 +1,8 @@
 """How `stoker compile` fails: every reason in one clear message, all of a kind at once, and never a traceback."""
 
+import errno
+import io
+import sys
 from pathlib import Path
 
 import onnx
@@ -63,3 +66,13 @@ def test_a_skip_list_that_names_nothing_says_so(stoker_compile) -> None:
     assert [line for line in ran.err.splitlines() if line.startswith("WARNING")] == [
         "WARNING fp16_skip_op_types has 'Sofmax': the model has no such operator"
     ]
+
+
+def test_a_full_disk_behind_stdout_is_told_in_one_line(stoker_compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--disable_compilation_progress_bar")
+    assert (ran.code, ran.err) == (1, "stoker compile: error: stdout cannot be written: No space left on device\n")

@@ -235,3 +235,26 @@ def test_json_that_fits_into_a_line_takes_one(pair: Path, capsys: pytest.Capture
     assert "[" * 40 in opaques
     found = opaques.split("wide of pair", 1)[1].split("deep of pair")[0]
     assert json.loads(found.split("\n", 1)[1]) == wide
+
+
+def test_a_full_disk_behind_stdout_is_one_line_without_a_traceback(pair: Path) -> None:
+    code = "import sys; from backends.ipu.popef.dump import main; sys.exit(main(sys.argv[1:]))"
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", code, str(pair)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (1, "popef_dump: stdout cannot be written: No space left on device\n")
+
+
+def test_an_interruption_is_quiet(pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(path: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("backends.ipu.popef.dump.report_file", interrupted)
+    assert main([str(pair)]) == 130
+    assert capsys.readouterr() == ("", "")

@@ -129,8 +129,8 @@ class Hostile:
         (pickle.dumps({"x": Hostile()}), r"it holds a (posix|nt).system; only numpy arrays are read"),
         (pickle.dumps([np.zeros(3)]), "holds a list; expected a dictionary of input name to array"),
         (pickle.dumps({}), "holds a dict; expected"),
-        (pickle.dumps({"x": "text"}), "entry 'x' is a str; expected an array of numbers"),
-        (pickle.dumps({"x": np.array(["a"])}), "entry 'x' is a array of <U1; expected an array of numbers"),
+        (pickle.dumps({"x": "text"}), "entry 'x' is of kind str; expected an array of numbers"),
+        (pickle.dumps({"x": np.array(["a"])}), "entry 'x' is of kind array of <U1; expected an array of numbers"),
         (pickle.dumps({"x": np.zeros(3)})[:-9], "cannot be read"),
         (b"no pickle", "cannot be read"),
         (b"", "cannot be read"),
@@ -182,3 +182,9 @@ def test_random_batches_stay_within_any_table_and_need_fixed_shapes() -> None:
     assert set(first["ids"].tolist()) <= {0, 1}
     with pytest.raises(ShapeError, match=r"input 'x' has shape .*; its dimensions must be fixed"):
         random_batches([declared("x", ["N", 3])])
+
+
+def test_a_file_that_is_neither_archive_nor_pickle_is_called_that(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"hello world")
+    with pytest.raises(OptionError, match=r"cannot be read: it is neither an \.npz file nor a whole pickle$"):
+        load_samples(tmp_path / "data")
