@@ -15,14 +15,15 @@ class DataDesc:
     Attributes:
         name: As `execute` takes it.
         size_in_bytes: Of one compiled batch.
-        shape: Of one compiled batch, the rows of all replicas of a replicated executable together.
+        shape: Of one compiled batch, the rows of all replicas of a replicated executable together. A list of its own, as PopRT's is:
+            scripts put the rows that they mean into it.
         data_type: Element type.
         popef_contains_tensor_data: Whether the file holds data for it, so that `execute` may leave it out.
     """
 
     name: str
     size_in_bytes: int
-    shape: tuple[int, ...]
+    shape: list[int]
     data_type: DataType
     popef_contains_tensor_data: bool = False
 
@@ -47,7 +48,7 @@ def describe(anchor: Anchor, *, has_data: bool) -> DataDesc:
     return DataDesc(
         name=anchor.name,
         size_in_bytes=info.size_in_bytes,
-        shape=user_shape(anchor),
+        shape=list(user_shape(anchor)),
         data_type=info.data_type,
         popef_contains_tensor_data=has_data,
     )

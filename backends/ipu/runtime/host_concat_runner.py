@@ -107,7 +107,7 @@ class HostConcatRunner(ModelRunner):
         each = self._joined.get(desc.name)
         if each is None:
             return [desc]
-        return [replace(desc, name=part, shape=tuple(each.shape), size_in_bytes=each.data_size_bytes) for part in each.input_tensor_names]
+        return [replace(desc, name=part, shape=list(each.shape), size_in_bytes=each.data_size_bytes) for part in each.input_tensor_names]
 
 
 def _noted(executable: Executable) -> list[HostConcatConfig]:

@@ -121,7 +121,7 @@ class RequestReader:
         if name != group.mask and array.dtype != desc.numpy_data_type():
             raise ApplicationRuntimeError(f"input '{name}' is {array.dtype}, expected {desc.numpy_data_type()}")
         one = array[0, ...] if array.ndim == len(desc.shape) and array.shape[0] == 1 else array
-        if one.ndim != len(desc.shape) - 1 or one.shape[1:] != desc.shape[2:]:
+        if one.ndim != len(desc.shape) - 1 or one.shape[1:] != tuple(desc.shape[2:]):
             rest = "".join(f", {size}" for size in desc.shape[2:])
             raise ApplicationRuntimeError(
                 f"input '{name}' has shape {list(array.shape)}; a request to a PackRunner is one sequence: "
@@ -154,7 +154,7 @@ class RequestReader:
             if desc is None:
                 raise ApplicationRuntimeError(f"the packed model has no output '{name}'; it has {', '.join(self._outputs)}")
             group = self._layout.token_outputs.get(name)
-            rest = desc.shape[1:] if group is None else desc.shape[2:]
+            rest = tuple(desc.shape[1:] if group is None else desc.shape[2:])
             least = 0 if group is None else lengths[group]
             one = array[0, ...] if array.ndim == len(desc.shape) and array.shape[0] == 1 else array
             tail = one.shape if group is None else one.shape[1:]

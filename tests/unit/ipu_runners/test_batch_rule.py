@@ -157,7 +157,7 @@ def test_many_threads_share_batches_and_each_gets_its_own_rows(bench: Bench) -> 
 
 def test_rows_of_all_replicas_make_up_the_compiled_batch(bench: Bench) -> None:
     with bench.runner(doubling((2, 3)), config=batching(), replicas=2) as runner:
-        assert runner.get_execute_inputs()[0].shape == (4, 3)
+        assert runner.get_execute_inputs()[0].shape == [4, 3]
         np.testing.assert_array_equal(runner.execute({"x": rows(4, 3)})["y"], 2 * rows(4, 3))
         future = runner.execute_async({"x": rows(3, 3)})
         bench.pass_timeout()

@@ -63,7 +63,7 @@ def test_requests_see_the_inputs_of_the_source_model(bench: Bench) -> None:
     with concatenating(bench) as runner:
         described = [(desc.name, desc.shape, desc.size_in_bytes) for desc in runner.get_execute_inputs()]
 
-        assert described == [("a", (2, 1), 8), ("b", (2, 1), 8), ("c", (2, 1), 8), ("other", (1,), 4)]
+        assert described == [("a", [2, 1], 8), ("b", [2, 1], 8), ("c", [2, 1], 8), ("other", [1], 4)]
         assert [desc.name for desc in runner.get_model_inputs()] == ["a", "b", "c", "other"]
 
 

@@ -58,10 +58,18 @@ def test_inputs_and_outputs_are_described(bench: Bench) -> None:
         a, b = runner.get_execute_inputs()
         (total,) = runner.get_execute_outputs()
 
-        assert (a.name, a.shape, a.size_in_bytes, a.data_type, a.popef_contains_tensor_data) == ("a", (2, 3), 24, DataType.F32, False)
+        assert (a.name, a.shape, a.size_in_bytes, a.data_type, a.popef_contains_tensor_data) == ("a", [2, 3], 24, DataType.F32, False)
         assert b.popef_contains_tensor_data
         assert total.numpy_data_type() == np.float32
         assert runner.get_model_outputs() == [total]
+
+
+def test_a_script_may_set_the_rows_of_a_description(bench: Bench) -> None:
+    with bench.runner(adding((2, 3))) as runner:
+        desc = runner.get_execute_inputs()[0]
+        desc.shape[0] = 6
+        assert np.zeros(desc.shape).shape == (6, 3)
+        assert runner.get_execute_inputs()[0].shape == [2, 3]
 
 
 @pytest.mark.parametrize(
