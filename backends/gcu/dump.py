@@ -6,7 +6,7 @@ from typing import Any
 
 from backends.containers.framing import CLOSING_BYTES
 from backends.gcu.executable import verify_executable
-from backends.gcu.executable_layout import CONTAINER_VERSION, FORMAT_VERSION, Section, section_name
+from backends.gcu.executable_layout import CONTAINER_VERSION, FORMAT_VERSION, Section, section_name, unpack_description
 from backends.gcu.program import CompiledBatch, GcuTensor
 
 Report = dict[str, Any]
@@ -18,7 +18,8 @@ def report_executable(path: str | os.PathLike[str]) -> Report:
     Raises:
         ExecutableError: it cannot be read or is damaged; names path, section and offset.
     """
-    executable, weights, sections = verify_executable(path)
+    executable, sections = verify_executable(path)
+    _, weights, _ = unpack_description(sections[0].data())
     graphs = [section for section in sections if section.header.kind is Section.GRAPH]
     return {
         "file": os.fspath(path),

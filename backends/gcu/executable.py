@@ -55,19 +55,19 @@ def read_header(path: str | os.PathLike[str]) -> GcuExecutable:
     return _survey(path)[0]
 
 
-def verify_executable(path: str | os.PathLike[str]) -> tuple[GcuExecutable, tuple[GcuTensor, ...], tuple[Record, ...]]:
+def verify_executable(path: str | os.PathLike[str]) -> tuple[GcuExecutable, tuple[Record, ...]]:
     """As `read_header`; every section is read through, and none is kept.
 
     Returns:
-        The executable without graphs and weights; name, type and shape of each weight; and its sections.
+        The executable without graphs and weights, and its sections.
 
     Raises:
         ExecutableError: as `read_executable`.
     """
-    executable, sections, weights = _survey(path)
+    executable, sections, _ = _survey(path)
     for section in sections:
         section.verify()
-    return executable, weights, sections
+    return executable, sections
 
 
 def write_executable(path: str | os.PathLike[str], executable: GcuExecutable) -> None:

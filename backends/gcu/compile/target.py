@@ -44,7 +44,7 @@ class GcuTarget(Target):
                 if precision not in ("fp32", "fp16"):
                     raise OptionError(f"precision {precision}: the i20 has fp32 and fp16; give build_flag fp16 or mixed")
 
-    def check_operators(self, model: ir.Model, options: CompilerOptions) -> None:
+    def check_operators(self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]) -> None:
         """Looks at a converted model whose outputs have no static shape: often it is an operator that the device has not.
 
         Raises:
