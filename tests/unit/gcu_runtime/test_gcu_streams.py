@@ -56,6 +56,8 @@ def test_runs_on_one_cluster_take_turns_and_on_others_do_not(system):
     with turns.held(first.clusters, lambda: False) as is_held, second.create_stream() as waiting:
         assert is_held
         future = submit_on_host(engines[0], [x], waiting)
+        with turns.condition:
+            assert turns.condition.wait_for(lambda: turns.waiting == 1, 30)
         assert run_on_host(engines[1], [x])[0].tolist() == [[1, 2, 3]]
         assert not future.done()
     # Closing the stream while it waited for its turn gave the run up.
