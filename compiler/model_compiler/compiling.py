@@ -73,7 +73,7 @@ def compile_request(request: CompileRequest) -> Path:
     """Compiles one model into a version of `request.export_path`, and returns the zip file beside it.
 
     Raises:
-        CompileError: as `compile_fields`. Nothing is written then.
+        CompileError: as `compile_fields`. Nothing is written then, unless it is the zip file that could not be.
     """
     target = TARGETS.get(request.serving_type)
     if target is None:

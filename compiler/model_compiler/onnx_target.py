@@ -54,7 +54,7 @@ def serve_onnx(source: OnnxModel, job: Job) -> ServedOnnx:
             "max_batch_size": request.max_batch_size,
         },
         inputs=with_layouts([_served(value) for value in fed_inputs(model)], request),
-        outputs=tuple(_served(value) for value in model.graph.output),
+        outputs=tuple(_served(value) for value in _with_output_shapes(model).graph.output),
     )
 
 
@@ -79,6 +79,13 @@ def _with_sizes(model: onnx.ModelProto, sizes: InputSizes) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(copy, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
         raise ShapeError(f"input_shapes: the model cannot have these: {' '.join(str(error).split())}") from None
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model`, or, where it does not declare what its outputs look like, a copy in which that is inferred."""
+    if all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
+        return model
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def _served(value: onnx.ValueInfoProto) -> ServedTensor:

@@ -8,7 +8,7 @@
 import zipfile
 from pathlib import Path
 
-from compiler.errors import OptionError
+from compiler.errors import CompileError, OptionError
 from compiler.model_compiler.models import ServableModel
 from compiler.model_compiler.request import CompileRequest
 from compiler.output_files import written_whole
@@ -33,7 +33,7 @@ def check_version_is_free(request: CompileRequest) -> None:
 
 
 def save_model(model: ServableModel, request: CompileRequest) -> Path:
-    """Writes version and zip file, each whole or not at all, and returns the zip file.
+    """Writes the version and then the zip file, each whole or not at all, and returns the zip file.
 
     Raises:
         OptionError: the version exists.
@@ -42,7 +42,10 @@ def save_model(model: ServableModel, request: CompileRequest) -> Path:
     served = ServedModel(name=request.model_name, config=model.config, inputs=model.inputs, outputs=model.outputs)
     (version,) = write_served_versions(request.repository, [served], request.version, model.path, filename=model.filename)
     path = request.repository / f"{request.model_name}_{version.name}.zip"
-    _pack(version, path)
+    try:
+        _pack(version, path)
+    except CompileError as error:
+        raise CompileError(f"{error}; version {version.name} is written and can be served, only its zip file is missing") from error
     return path
 
 

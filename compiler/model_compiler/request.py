@@ -6,6 +6,7 @@ ours. What Adlik reads on the way to other devices only is accepted and has no e
 
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,7 @@ def read_request(given: Mapping[str, Any]) -> CompileRequest:
             wrong.append(f"{key}: '{name}' says the same, give one of them")
         else:
             try:
-                values[name] = known[name].parse(written)
+                values[name] = known[name].parse(os.fspath(written) if isinstance(written, os.PathLike) else written)
             except OptionError as error:
                 wrong.append(str(error))
                 values[name] = None  # it is wrong, not missing

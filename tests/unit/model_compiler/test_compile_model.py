@@ -191,6 +191,31 @@ def test_a_served_onnx_file_has_the_sizes_asked_for(request_of: Any, failure: An
     written(compile_model(request_of(serving_type="onnx", model_name="two", input_model=fixed, max_batch_size=2)))
 
 
+def test_outputs_without_a_declared_shape_are_inferred(request_of: Any, tmp_path: Path) -> None:
+    model = parse("g (float[n,3,5] x) => (y) { y = Flatten(x) }")
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    written(compile_model(request_of(serving_type="onnx", input_model=model)))
+    assert '{ name: "y" data_type: DT_FLOAT dims: [15] }' in (tmp_path / "models/net/config.pbtxt").read_text()
+
+
+def test_a_zip_file_that_cannot_be_written_is_told_and_the_version_stays(devices: Devices, failure: Any, tmp_path: Path) -> None:
+    (tmp_path / "models" / "net_1.zip").mkdir(parents=True)
+    text = failure()
+    assert "net_1.zip" in text
+    assert "version 1 is written and can be served, only its zip file is missing" in text
+    assert (tmp_path / "models/net/1/model.exec").is_file()
+
+
+def test_weights_that_are_not_there_are_told(devices: Devices, failure: Any, tmp_path: Path, request_of: Any) -> None:
+    path = tmp_path / "outside.onnx"
+    onnx.save(image_model(), path, save_as_external_data=True, location="outside.data", size_threshold=0)
+    written(compile_model(request_of(input_model=path, export_path=tmp_path / "with_paths")))
+    half = onnx.load(path, load_external_data=False)
+    assert "outside.data" in failure(input_model=half)
+    (tmp_path / "outside.data").unlink()
+    assert "outside.data" in failure(input_model=str(path))
+
+
 def test_a_config_that_does_not_agree_stops_the_new_version(devices: Devices, request_of: Any, failure: Any, tmp_path: Path) -> None:
     written(compile_model(request_of()))
     before = files(tmp_path / "models")
