@@ -87,7 +87,7 @@ def _run_one(each: Pass, model: ir.Model) -> bool:
     try:
         return each.apply(model)
     except CompileError as error:
-        if type(error) in _PLAIN_ERRORS:
+        if type(error) in _PLAIN_ERRORS and not str(error).startswith(f"{each.name}:"):  # options are called as their passes
             raise type(error)(f"pass '{each.name}': {error}") from error
         raise
     except Exception as error:  # a pass is code of anybody, also of users: whatever it raises, say which pass it was

@@ -5,7 +5,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.errors import PassError, ShapeError, Unsupported, UnsupportedOperators
+from compiler.errors import OptionError, PassError, ShapeError, Unsupported, UnsupportedOperators
 from compiler.passes import NodePass, Pass, PassManager, get_pass, register, registry
 from tests.fakes.graphs import as_ir, assert_same_results, op_types, parse
 
@@ -124,6 +124,16 @@ def test_a_node_pass_that_trips_names_node_operator_and_tensor() -> None:
     model.graph.node[0].name = "first"
     with pytest.raises(PassError, match=r"pass 'tripping': node 'first' \(Identity, making 'a'\): KeyError: 'missing'"):
         PassManager([Tripping()]).run(model)
+
+
+def test_a_refusal_that_begins_with_the_passs_name_has_it_once() -> None:
+    @register("refusing")
+    class Refusing(Pass):
+        def run(self, model: ir.Model) -> bool:
+            raise OptionError("refusing: there is no node 'nope'")
+
+    with pytest.raises(OptionError, match=r"^refusing: there is no node 'nope'$"):
+        PassManager([Refusing()]).run(parse(MODEL))
 
 
 @register("breaking")
