@@ -52,7 +52,7 @@ class Fleet:
             StatusError: the card is lost, or has not enough memory.
         """
         self._revive(place.card)
-        mount = Mount(self.system, place, executable, layout, depth)
+        mount = Mount(self.system, place, executable, layout, depth, moves_bytes=self.settings.moves_bytes)
         self.tally.attach(mount.engine)
         return mount
 

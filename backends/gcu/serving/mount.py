@@ -19,8 +19,10 @@ class Mount:
         engine: The executable on them.
     """
 
-    def __init__(self, system: GcuSystem, place: Place, executable: GcuExecutable, layout: SampleLayout, depth: int) -> None:
-        """Loads `executable` on the clusters of `place`, with slots for `depth` batches.
+    def __init__(
+        self, system: GcuSystem, place: Place, executable: GcuExecutable, layout: SampleLayout, depth: int, *, moves_bytes: bool
+    ) -> None:
+        """Loads `executable` on the clusters of `place`, with slots for `depth` batches, which see `moves_bytes`.
 
         Raises:
             StatusError: the card cannot be used, or has not so much memory; nothing is left on it then.
@@ -31,7 +33,7 @@ class Mount:
             self.engine = self.device.load(executable)
             self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
             for _ in range(depth):
-                self._slots.put(Slot(self.device, self.engine, layout))
+                self._slots.put(Slot(self.device, self.engine, layout, moves_bytes=moves_bytes))
         except BaseException:
             self.device.release()
             raise

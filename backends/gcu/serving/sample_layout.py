@@ -40,7 +40,7 @@ class ServedOutput:
 
 
 class SampleLayout:
-    """Of one version; nothing in it changes.
+    """Of one instance; any thread may use it.
 
     Attributes:
         capacity: Samples of the largest batch.
@@ -53,6 +53,7 @@ class SampleLayout:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._is_batched = signature.is_batched
+        self._zeros: dict[int, Array] = {}
         self._served: Mapping[str, ServedOutput] = {
             tensor.name: ServedOutput(index, tensor.sample_bytes, tensor.dtype.numpy, spec.dims)
             for index, tensor in enumerate(outputs)
@@ -84,6 +85,18 @@ class SampleLayout:
         """The output that clients know by that name."""
         return self._served[name]
 
+    def zeros(self, item: BatchItem, output: ServedOutput) -> Array:
+        """What `item` gets of `output` where nothing is computed: shared by all, and read-only."""
+        flat = self._zeros.get(output.index)
+        if flat is None:
+            flat = np.zeros(self.capacity * output.sample_bytes, np.uint8)
+            flat.flags.writeable = False
+            self._zeros[output.index] = flat
+        return flat[: self.samples(item) * output.sample_bytes].view(output.dtype).reshape(self._shape(item, output))
+
     def answer(self, item: BatchItem, output: ServedOutput) -> Array:
         """Memory for what `item` gets of `output`, not yet filled."""
-        return np.empty((item.rows, *output.dims) if self._is_batched else output.dims, output.dtype)
+        return np.empty(self._shape(item, output), output.dtype)
+
+    def _shape(self, item: BatchItem, output: ServedOutput) -> tuple[int, ...]:
+        return (item.rows, *output.dims) if self._is_batched else output.dims

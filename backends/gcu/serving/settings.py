@@ -3,7 +3,7 @@
     cards           how many (1 if nothing is said); `instance_group.gpus` counts them from 0
     clusters        clusters of each card that the server uses: 1 to 6, from cluster 0 on; all if nothing is said
     pacing          none (as fast as this host), realtime or virtual: what modelled time does
-    numerics        real, or off: all outputs are zeros
+    numerics        real, or off: all outputs are zeros, and copies take their time without moving anything
     faults          what goes wrong on the first card, such as reset@3,hang@10 (backends/simulated/faults.py)
     host_threads    threads of the host that one run may use; the usable cores if nothing is said
 
@@ -68,6 +68,11 @@ class CardSettings:
         if wrong:
             raise BackendSettingError(f"backend 'topsinference': {'; '.join(wrong)}")
         return cls(**values)  # type: ignore[arg-type] # each reader gives what its field takes
+
+    @property
+    def moves_bytes(self) -> bool:
+        """Whether what is copied between host and card matters: something is computed, or garbage may be put out on purpose."""
+        return self.numerics is Numerics.REAL or bool(self.faults)
 
     def system(self) -> GcuSystem:
         """The cards they describe."""

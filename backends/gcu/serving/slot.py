@@ -1,14 +1,16 @@
 """`Slot`: a stream, and device buffers for one batch: merge, run, split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import numpy.typing as npt
 
 from backends.api.batch import BatchItem
-from backends.gcu.runtime import Device, DeviceBuffer, Engine, StatusError, Stream, StreamTimeout
+from backends.gcu.runtime import Device, DeviceBuffer, Direction, Engine, StatusError, Stream, StreamTimeout
+from backends.gcu.runtime.card import Lane
 from backends.gcu.serving.sample_layout import SampleLayout
+from backends.gcu.timing import copy_time_s
 
 Array = npt.NDArray[Any]
 
@@ -19,14 +21,22 @@ class Slot:
     The three steps only queue work; host memory belongs to the stream until `finish`, or `drain` after a failure, has returned.
     """
 
-    def __init__(self, device: Device, engine: Engine, layout: SampleLayout) -> None:
+    def __init__(self, device: Device, engine: Engine, layout: SampleLayout, *, moves_bytes: bool = True) -> None:
         """Takes a stream and buffers of `device`.
+
+        Args:
+            device: Where.
+            engine: What runs on it.
+            layout: Of the tensors.
+            moves_bytes: False: copies take their time on the card and are counted, but nothing is moved, and all answers are the same
+                zeros. For an engine that computes nothing: a card's copies cost its host no time, so a simulated one's should not either.
 
         Raises:
             StatusError: the card has not so much memory, or no more streams.
         """
         self._engine = engine
         self._layout = layout
+        self._moves_bytes = moves_bytes
         self._stream: Stream = device.create_stream()
         self._inputs = _buffers(device, [tensor.sample_bytes for tensor in layout.inputs], layout.capacity)
         self._outputs = _buffers(device, [tensor.sample_bytes for tensor in layout.outputs], layout.capacity)
@@ -45,8 +55,10 @@ class Slot:
             at = 0
             for item in items:
                 block = self._layout.block(item, tensor)
-                if block.nbytes:
+                if block.nbytes and self._moves_bytes:
                     self._stream.copy_to_device(block, buffer, at)
+                elif block.nbytes:
+                    self._model_copy(Direction.TO_DEVICE, block.nbytes, buffer)
                 at += block.nbytes
         return sum(self._layout.samples(item) for item in items)
 
@@ -70,9 +82,13 @@ class Slot:
             answer = {}
             for name in item.output_names:
                 output = self._layout.output(name)
-                answer[name] = self._layout.answer(item, output)
-                if answer[name].nbytes:
-                    self._stream.copy_to_host(self._outputs[output.index], answer[name], first * output.sample_bytes)
+                buffer = self._outputs[output.index]
+                answer[name] = self._layout.answer(item, output) if self._moves_bytes else self._layout.zeros(item, output)
+                size = answer[name].nbytes
+                if size and self._moves_bytes:
+                    self._stream.copy_to_host(buffer, answer[name], first * output.sample_bytes)
+                elif size:
+                    self._model_copy(Direction.TO_HOST, size, buffer)
             answers.append(answer)
             first += self._layout.samples(item)
         return answers
@@ -95,6 +111,15 @@ class Slot:
         except StatusError:  # the failure that the caller knows already
             return True
         return True
+
+    def _model_copy(self, direction: Direction, size_bytes: int, buffer: DeviceBuffer) -> None:
+        card = self._stream.card
+        copy_s = copy_time_s(card.hardware, size_bytes)
+
+        def copy(lane: Lane, queued_ns: int, _: Callable[[], bool]) -> None:
+            card.copy(direction, size_bytes, copy_s, lane, queued_ns)
+
+        self._stream.submit(copy, [buffer])
 
 
 def _buffers(device: Device, sample_bytes: Sequence[int], samples: int) -> list[DeviceBuffer]:

@@ -93,6 +93,26 @@ def test_with_numerics_off_outputs_are_zeros_and_the_operator_is_told(bench_with
     assert "numerics are off for 'model': all outputs are zeros" in list(bench.backend.notices())
 
 
+def test_with_numerics_off_copies_take_their_time_all_the_same(bench_with: Callable[..., CardBench]) -> None:
+    served = same_in_and_out(DataType.FP32, max_batch_size=1 << 16)
+    x = np.ones((1 << 16, 2), np.float32)
+    figures = []
+    for numerics in ("real", "off"):
+        bench = bench_with(numerics=numerics)
+        found = answer(bench.load(doubling(batches=(1 << 16,)), served), x)
+        assert found.shape == x.shape
+        assert (found == (2 if numerics == "real" else 0)).all()
+        figures.append({(each.name, *each.labels.values()): each.value for each in bench.backend.figures() if "cop" in each.name})
+    assert figures[0] == figures[1]
+    assert sum(value for (name, *_), value in figures[1].items() if name == "stoker_gcu_copy_bytes_total") == 2 * x.nbytes
+
+
+def test_with_numerics_off_a_fault_may_still_show_garbage(bench_with: Callable[..., CardBench]) -> None:
+    instance = bench_with(numerics="off", faults="bad@1").load(doubling(), SERVED)
+    assert np.isnan(answer(instance, ONES)).all()
+    assert answer(instance, ONES).tolist() == [[0, 0]]
+
+
 def test_virtual_time_moves_by_what_the_card_does(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(pacing="virtual")
     instance = bench.load(doubling(), SERVED)
