@@ -1,0 +1,95 @@
+"""The example clients against a real server: models of the examples on ONNX Runtime, and the same ones compiled for a simulated GCU."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker_client.adlik import PredictContext
+from tests.fakes.server_process import PATIENCE_S, REPOSITORY_ROOT, ServerProcess, running_server
+
+pytestmark = pytest.mark.protocol
+
+EXAMPLES = REPOSITORY_ROOT / "examples"
+SMALL_YOLO = ("--side", "64", "--max-batch-size", "4")
+SMALL_BERT = ("--layers", "2", "--hidden", "64", "--heads", "2", "--vocabulary", "600", "--sequence", "64", "--max-batch-size", "4")
+
+
+def run(*words: str) -> str:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def compiled(source: Path, repository: Path, name: str, batch_sizes: str) -> None:
+    """`<name>_gcu`: the model compiled for a GCU."""
+    words = ["-m", "cli.main", "compile", "--target", "gcu", "-i", str(source / name / "1" / "model.onnx"), "--batch_sizes", batch_sizes]
+    run(*words, "--model_repository", str(repository), "--model_name", f"{name}_gcu", "--output_dir", str(repository.parent))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("examples")
+    repository = folder / "models"
+    run(str(EXAMPLES / "yolov5s/build.py"), "--repository", str(repository), *SMALL_YOLO)
+    run(str(EXAMPLES / "bert/build.py"), "--repository", str(repository), *SMALL_BERT)
+    for name in ("yolov5s", "bert"):
+        compiled(repository, repository, name, "1,4")
+    with running_server(f"--model_base_path={repository}", "--settle-secs=0", at=folder) as started:
+        yield started
+
+
+@pytest.fixture(params=["grpc", "http"])
+def where(request: pytest.FixtureRequest, server: ServerProcess) -> list[str]:
+    return ["-i", request.param, "-u", server.grpc if request.param == "grpc" else server.http]
+
+
+@pytest.mark.parametrize("model", ["yolov5s", "yolov5s_gcu"])
+def test_photographs_are_boxed(where: list[str], model: str, tmp_path: Path) -> None:
+    out = run(str(EXAMPLES / "yolov5s/client.py"), *where, "-m", model, "-b", "2", "-o", str(tmp_path), "--confidence", "0.01")
+    assert out.count("Image: ") == 2
+    assert len(out.splitlines()) > 4
+    assert {path.name for path in tmp_path.iterdir()} == {"china.png", "flower.png"}
+
+
+def test_questions_get_the_same_answers_from_the_card(where: list[str]) -> None:
+    answers = [run(str(EXAMPLES / "bert/client.py"), *where, "-m", name, "-b", "3") for name in ("bert", "bert_gcu")]
+    assert answers[0].count("Question: ") == 3
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("model", ["yolov5s", "bert"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_card_computes_what_onnx_runtime_does(server: ServerProcess, model: str, batch: int) -> None:
+    rng = np.random.default_rng(4)
+    with PredictContext(model, url=server.grpc) as source, PredictContext(f"{model}_gcu", url=server.grpc) as card:
+        inputs = {}
+        for tensor in source.model_config.input:
+            shape = (batch, *tensor.dims)
+            inputs[tensor.name] = rng.random(shape, dtype=np.float32) if model == "yolov5s" else rng.integers(0, 2, shape)
+        wanted, found = source.run(inputs), card.run(inputs)
+    assert wanted.keys() == found.keys()
+    for name, output in wanted.items():
+        np.testing.assert_allclose(found[name].tensor, output.tensor, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_photographs_are_classified_by_a_full_resnet_50(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    run(str(EXAMPLES / "resnet50/build.py"), "--repository", str(repository), "--max-batch-size", "2")
+    compiled(repository, repository, "resnet50", "1,2")
+    truth = tmp_path / "truth.txt"
+    with running_server(f"--model_base_path={repository}", "--settle-secs=0", at=tmp_path) as started:
+        for url, protocol in ((started.grpc, "grpc"), (started.http, "http")):
+            with PredictContext("resnet50", url=url, protocol=protocol) as context:
+                assert list(context.model_config.input[0].dims) == [3, 224, 224]
+            command = [str(EXAMPLES / "resnet50/client.py"), "-i", protocol, "-u", url, "-b", "2", "-c", "3"]
+            lines = [run(*command, "-m", name).splitlines() for name in ("resnet50", "resnet50_gcu")]
+            classes = [[line.partition("'idx': ")[2].partition(",")[0] for line in each] for each in lines]
+            assert classes[0] == classes[1]
+            assert len(classes[0]) == 2
+        truth.write_text(f"china.jpg {classes[0][0]}\nflower.jpg 1000\n")
+        assert run(*command, "-m", "resnet50_gcu", "-t", str(truth)).splitlines()[-1] == "ACC: 1 of 2 is 50.0% "
