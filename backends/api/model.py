@@ -92,8 +92,10 @@ class ModelFacts:
         inputs: In file order; None where this format does not tell (the config must then say all).
         outputs: In file order; None as above.
         notes: One line a remark for `stoker check`, such as the file's IR version and opset.
+        max_batch_size: The largest batch the file was made for, where its batch dimensions are open; 0: it does not tell.
     """
 
     inputs: tuple[FileTensor, ...] | None
     outputs: tuple[FileTensor, ...] | None
     notes: tuple[str, ...] = field(default=())
+    max_batch_size: int = 0

@@ -1,7 +1,8 @@
 """Inputs, outputs and batching from config and model file together: completed where the config is silent, compared where both speak.
 
 Triton's rules. If the config writes both `input` and `output`, nothing is completed. Otherwise, if every tensor of the file has an open
-first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 4 and the dimension is left out of `dims`.
+first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 4, or the largest batch that the file itself says it
+was made for, and the dimension is left out of `dims`.
 """
 
 from collections.abc import Sequence
@@ -47,12 +48,12 @@ class TensorCompleter:
         is_explicit = self.parsed.is_written("max_batch_size")
         says_tensors = bool(self.message.input) or bool(self.message.output)
         if not self.is_skipped and not (is_explicit and says_tensors) and self._is_batchable():
-            self.message.max_batch_size = DEFAULT_MAX_BATCH_SIZE
+            in_file = self.facts.max_batch_size
+            self.message.max_batch_size = in_file or DEFAULT_MAX_BATCH_SIZE
             how = ", or 'input' and 'output' too to keep 0" if is_explicit else ""
-            self.findings.inferred(
-                "max_batch_size",
-                f"{DEFAULT_MAX_BATCH_SIZE}: the default for a file whose first dimensions are all open; write max_batch_size for more{how}",
-            )
+            default = f"{DEFAULT_MAX_BATCH_SIZE}: the default for a file whose first dimensions are all open; write max_batch_size for more"
+            why = (f"{in_file}: the largest batch the file was made for" if in_file else default) + how
+            self.findings.inferred("max_batch_size", why)
         elif is_explicit:
             self.findings.written("max_batch_size", "0: tensors have no batch dimension")
         else:

@@ -82,6 +82,7 @@ def facts_of(executable: GcuExecutable, weight_bytes: int) -> ExecFacts:
         inputs=tuple(_file_tensor(tensor) for tensor in executable.inputs),
         outputs=tuple(_file_tensor(tensor) for tensor in executable.outputs),
         notes=tuple(_notes(executable)),
+        max_batch_size=executable.max_batch_size,
         executable=executable,
         weight_bytes=weight_bytes,
     )

@@ -43,6 +43,12 @@ def test_either_form_of_configuration_and_every_name_of_the_backend_is_taken(tmp
     assert report.backend == "topsinference"
 
 
+def test_without_a_configuration_the_largest_compiled_batch_is_served(tmp_path: Path) -> None:
+    report = checked(tmp_path, doubling(batches=(1, 12)))
+    assert report.errors == ()
+    assert "max_batch_size: 12" in report.suggestion
+
+
 def test_the_notes_say_what_was_compiled(tmp_path: Path) -> None:
     first, second = checked(tmp_path, doubling(batches=(1, 4, 16))).notes
     assert first == "engine 'doubling' for card i20, precision fp32; runs on simulated cards"
