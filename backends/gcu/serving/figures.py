@@ -97,8 +97,8 @@ def _tally_figures(fleet: Fleet) -> Iterator[Figure]:
         ("stoker_gcu_failed_batches_total", "Batches of requests that failed.", tally.failed_batches()),
         ("stoker_gcu_resets_total", "Resets of the card.", tally.resets()),
     ):
-        for number, value in sorted(counts.items()):
-            yield _figure(name, text, "counter", value, number)
+        for card in fleet.system.cards:
+            yield _figure(name, text, "counter", counts.get(card.id, 0), card.id)
     for (number, status), count in sorted(tally.faults().items()):
         yield _figure("stoker_gcu_faults_total", "Failures of batches by status.", "counter", count, number, status=status)
 

@@ -1,8 +1,10 @@
 """Cards that fail while they serve."""
 
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,3 +116,17 @@ def test_whatever_goes_wrong_under_load_the_card_serves_on(bench_with: Callable[
     assert [answer(each, ONES).tolist() for each in instances] == [[[2, 2]], [[2, 2]]]
     assert bench.figure("stoker_gcu_failed_batches_total") >= 6
     assert bench.figure("stoker_gcu_hbm_used_bytes") == used
+
+
+def test_every_figure_is_simulated_and_explained(bench_with: Callable[..., CardBench]) -> None:
+    bench = bench_with(faults="reset@2")
+    instance = bench.load(doubling(), SERVED)
+    answer(instance, ONES)
+    with pytest.raises(Unavailable):
+        answer(instance, ONES)
+    answer(instance, ONES)
+    figures = list(bench.backend.figures())
+    assert all(each.labels["simulated"] == "true" for each in figures)
+    assert len({(each.name, *sorted(each.labels.items())) for each in figures}) == len(figures)
+    page = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text()
+    assert set(re.findall(r"`(stoker_gcu_\w+)`", page)) == {each.name for each in figures}
