@@ -88,6 +88,8 @@ def main() -> None:
             walk(options.model, images, digits, folder, options.latency_us, options.points)
     except CompileError as error:
         raise SystemExit(f"walkthrough: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 def walk(path: Path, images: np.ndarray, digits: np.ndarray, folder: Path, latency_us: float, points: float) -> None:

@@ -1,6 +1,7 @@
 """The walk-through of the IPU's examples, run as its users run it."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,15 @@ def test_what_nothing_satisfies_ends_with_one_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.returncode == 1
     assert "nothing is within 0.001 us" in done.stderr
+
+
+def test_an_interruption_is_quiet(tmp_path):
+    walkthrough = ROOT / "examples" / "ipu" / "walkthrough.py"
+    command = [sys.executable, "-u", str(walkthrough), "--keep", str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as running:
+        for line in running.stdout:
+            if "The choice" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (130, "")
