@@ -79,8 +79,8 @@ def _head(report: SummaryReport, names: str) -> str:
         "batches per step": f"{report.batches_per_step}",
         "pipeline stages": f"{report.pipeline_stages}",
         "fullest tile": f"{fullest / hardware.tile_memory_bytes:.1%}",
-        "weights": f"{report.weight_bytes / 2**20:,.1f} MiB",
-        "code, all tiles": f"{report.code_bytes / 2**20:,.1f} MiB",
+        "weights": _size(report.weight_bytes),
+        "code, all tiles": _size(report.code_bytes),
         "load time": f"{report.load_s:.2f} s",
     }
     tiles = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in facts.items())
@@ -94,6 +94,11 @@ def _head(report: SummaryReport, names: str) -> str:
         '<p class="note">Summary report of the compilation. Every figure is computed by a cost model; no device was measured.</p>'
         f'{verdict}<div class="tiles">{tiles}</div>'
     )
+
+
+def _size(count: int) -> str:
+    """Bytes in the unit that leaves digits to read."""
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**19 else f"{count / 2**10:,.1f} KiB"
 
 
 def _memory(memory: IpuMemory) -> str:

@@ -122,7 +122,7 @@ class Residency:
         fullest = self._fullest()
         weights = [(_described(value), span.on_tile(fullest.tile, self._tiles)) for value, span in self._weights.items()]
         code = int(self._control_code()[fullest.tile] + self._exchange_code()[fullest.tile]) + self._fixed_code_bytes
-        found = [*fullest.holders, *weights, ("code", code)]
+        found = [*fullest.holders, *weights, ("code, with that of the exchange", code)]
         return sorted((each for each in found if each[1]), key=lambda item: -item[1])
 
     def _fullest(self) -> Peak:

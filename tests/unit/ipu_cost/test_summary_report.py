@@ -91,7 +91,7 @@ def test_lanes_are_named_by_what_works_side_by_side() -> None:
 
 def test_the_holders_explain_the_fullest_tile() -> None:
     (memory,) = report_of().memory
-    form = r"code|((tensor|input|weight) '\w+' of|temporary data of) node '\w+' \(\w+\)"
+    form = r"code, with that of the exchange|((tensor|input|weight) '\w+' of|temporary data of) node '\w+' \(\w+\)"
     assert [what for what, _ in memory.holders if not re.fullmatch(form, what)] == []
     assert memory.fullest_bytes == sum(memory.account.by_category.values()) == sum(size for _, size in memory.holders)
 
@@ -190,6 +190,12 @@ def test_the_page_is_whole_labelled_and_needs_nothing_else(settings: dict[str, i
         "By operator", "Longest operations (5 of 5)", "Other batch sizes, planned anew",
     ]  # fmt: skip
     assert text.count("<svg") == text.count("<table") - 1, "every plot has its table; what holds the fullest tile is a table alone"
+
+
+def test_small_weights_are_told_in_a_unit_that_shows_them() -> None:
+    report = report_of()
+    assert report.weight_bytes < 2**19
+    assert f"<b>{report.weight_bytes / 1024:,.1f} KiB</b><span>weights</span>" in render_page(report)
 
 
 def test_names_of_nodes_cannot_break_the_page() -> None:
