@@ -10,6 +10,7 @@ from backends.ipu.program import StaticProgram
 from backends.ipu.runtime.device import Device
 from backends.ipu.runtime.device_wait import DeviceWaitConfig, DeviceWaitStrategy
 from backends.ipu.runtime.errors import ApplicationRuntimeError, DeviceUnavailable
+from backends.ipu.runtime.executable import Executable
 from backends.ipu.runtime.simulated_system import SimulatedIpu, SimulatedSystem, process_system, version_number
 from backends.simulated.clocks import NS_PER_S, WaitableClock
 
@@ -40,10 +41,12 @@ class DeviceConstraints:
             raise ValueError(f"a device has at least one IPU, not {self.num_ipus}")
 
     @classmethod
-    def of(cls, model: "Model | Metadata | StaticProgram | int") -> "DeviceConstraints":
+    def of(cls, model: "Executable | Model | Metadata | StaticProgram | int") -> "DeviceConstraints":
         """What a model needs; a number means: that many IPUs of any kind."""
         if isinstance(model, int):
             return cls(num_ipus=model)
+        if isinstance(model, Executable):
+            model = model.program
         if isinstance(model, Model):
             model = model.metadata
         tiles = model.tiles_per_ipu if isinstance(model, StaticProgram) else None
@@ -83,7 +86,7 @@ class DeviceManager:
 
     def get_device(
         self,
-        model: Model | Metadata | StaticProgram | int = 1,
+        model: Executable | Model | Metadata | StaticProgram | int = 1,
         wait_config: DeviceWaitConfig | None = None,
         constraints: DeviceConstraints | None = None,
     ) -> Device:

@@ -57,6 +57,12 @@ def test_a_decided_system_refuses_the_other_version_and_says_what_it_has(tmp_pat
         manager.get_device(executable.model)
 
 
+def test_a_device_for_an_executable_has_what_its_program_says(tmp_path: Path) -> None:
+    executable = Executable(write_popef(tmp_path / "m.popef", doubling(), ipu_version=21))
+    with DeviceManager(SimulatedSystem(1)).get_device(executable) as device:
+        assert (device.ipu_version, device.tiles_per_ipu) == (21, executable.program.tiles_per_ipu)
+
+
 def test_replicas_need_ipus_of_their_own(tmp_path: Path) -> None:
     executable = Executable(write_popef(tmp_path / "m.popef", doubling(), num_ipus=2, replicas=2))
     with DeviceManager(SimulatedSystem(5)).get_device(executable.metadata) as device:
