@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.gcu.program import GcuExecutable, GcuTensor
@@ -23,6 +24,17 @@ from backends.simulated.faults import Fault, FaultKind
 
 if TYPE_CHECKING:
     from backends.gcu.runtime.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one run of a compiled batch takes of a call."""
+
+    first: int
+    samples: int
+    batch_size: int
+    inputs: Sequence[DeviceBlock]
+    outputs: Sequence[DeviceBlock]
 
 
 class Engine:
@@ -120,7 +132,7 @@ class Engine:
         def action(lane: Lane, queued_ns: int, is_stopped: Callable[[], bool]) -> None:
             try:
                 for first, count, batch in self.plan(samples):
-                    self._run(batch, first, count, inputs, outputs, lane, queued_ns, is_stopped)
+                    self._run(_Part(first, count, batch, inputs, outputs), lane, queued_ns, is_stopped)
             finally:
                 self._release()
 
@@ -188,17 +200,7 @@ class Engine:
                 buffer.unpin()
         self._wait_for(lane)
 
-    def _run(
-        self,
-        size: int,
-        first: int,
-        samples: int,
-        inputs: Sequence[DeviceBlock],
-        outputs: Sequence[DeviceBlock],
-        lane: Lane,
-        queued_ns: int,
-        is_stopped: Callable[[], bool],
-    ) -> None:
+    def _run(self, part: _Part, lane: Lane, queued_ns: int, is_stopped: Callable[[], bool]) -> None:
         card, clusters = self._card, self.clusters
         with card.turns.held(clusters, is_stopped) as is_held:
             if not is_held:
@@ -207,17 +209,17 @@ class Engine:
             fault = card.faults.strike()
             if fault is not None:
                 self._apply(fault, is_stopped)
-            batch = self._batches[size]
+            batch = self._batches[part.batch_size]
             run_s = run_time_s(batch.compiled, len(clusters))
             begun_ns = card.pacer.clock.now_ns()
             card.run(clusters, run_s, lane, queued_ns)
-            batch.run(first, samples, inputs, outputs)
+            batch.run(part.first, part.samples, part.inputs, part.outputs)
             if fault is not None and fault.kind is FaultKind.BAD_OUTPUT:
-                batch.write_garbage(first, samples, outputs)
+                batch.write_garbage(part.first, part.samples, part.outputs)
             is_slow = batch.is_real and card.pacer.clock.now_ns() - begun_ns > run_s * NS_PER_S
-        card.count_run(samples=samples, padded_samples=size - samples, is_slow=is_slow)
+        card.count_run(samples=part.samples, padded_samples=part.batch_size - part.samples, is_slow=is_slow)
         with self._changed:
-            self._runs[size] += 1
+            self._runs[part.batch_size] += 1
 
     def _apply(self, fault: Fault, is_stopped: Callable[[], bool]) -> None:
         """Lets `fault` happen; returns where the run goes on all the same."""

@@ -130,11 +130,9 @@ class Stream:
             with self._changed:
                 if self._is_closing:
                     raise StreamClosed(f"stream {self.number} is destroyed")
+                self._thread = self._thread or self._started()
                 self._queue.append(_Work(action, tuple(buffers), self.card.pacer.clock.now_ns(), future, on_skip))
                 self._queued += 1
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._work, name=f"gcu-{self.card.id}-stream-{self.number}", daemon=True)
-                    self._thread.start()
                 self._changed.notify_all()
         except BaseException:
             for buffer in pinned:
@@ -202,6 +200,16 @@ class Stream:
         if is_first:
             self.card.add_stream(-1)
             self._on_close(self)
+
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name=f"gcu-{self.card.id}-stream-{self.number}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StatusError(
+                Status.TIF_ALLOCATE_FAILED, f"stream {self.number}: this host has no thread left to simulate it: {error}"
+            ) from error
+        return thread
 
     def _work(self) -> None:
         while True:

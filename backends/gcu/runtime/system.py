@@ -3,7 +3,7 @@
 Nothing configured: one i20. To pin it down, make a `GcuSystem`, or set the environment before first use:
 
     STOKER_SIM_GCU_CARDS       how many cards
-    STOKER_SIM_GCU_PACING      none or realtime
+    STOKER_SIM_GCU_PACING      none, realtime or virtual
     STOKER_SIM_GCU_NUMERICS    real or off
     STOKER_SIM_GCU_FAULTS      faults of the first card, such as oom@3,hang@10 (backends/simulated/faults.py)
 """

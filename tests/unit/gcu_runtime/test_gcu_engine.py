@@ -5,6 +5,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backends.gcu.executable import write_executable
 from backends.gcu.program import GcuTensor
@@ -76,6 +78,17 @@ def test_without_numerics_outputs_are_zeros_and_figures_count():
         assert (answer[:3] == 0).all()
         assert (answer[3] == 7).all()
         assert device.figures.samples == 3
+
+
+@given(st.integers(1, 300), st.sets(st.integers(1, 64), min_size=1, max_size=5))
+def test_a_plan_takes_every_sample_once_and_pads_in_its_last_run_only(samples, sizes):
+    with GcuSystem(numerics=Numerics.OFF).acquire() as device:
+        runs = list(device.load(scaled(sorted(sizes))).plan(samples))
+    assert [first for first, _, _ in runs] == [sum(count for _, count, _ in runs[:place]) for place in range(len(runs))]
+    assert sum(count for _, count, _ in runs) == samples
+    assert all(count == size == max(sizes) for _, count, size in runs[:-1])
+    _, count, size = runs[-1]
+    assert size == min(each for each in sizes if each >= count)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,9 @@ class _Owners:
     def newest(self) -> Device | None:
         with self._lock:
             for thread in (threading.current_thread(), threading.main_thread()):
-                if self._owned.get(thread):
-                    return self._owned[thread][-1]
+                for device in reversed(self._owned.get(thread, ())):
+                    if not device.is_released:
+                        return device
             return None
 
     def release_all(self) -> None:
