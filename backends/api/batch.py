@@ -24,7 +24,7 @@ class BatchItem:
     """One request's share of a batch.
 
     Attributes:
-        inputs: By input name, `[rows, *dims]`, validated against the signature.
+        inputs: By input name, `[rows, *dims]`, validated against the signature; views of what arrived, at any alignment.
         rows: Rows of the batch dimension; 1 where the model is not batched.
         output_names: The outputs this request wants.
     """
@@ -185,8 +185,8 @@ class BatchProcessor:
             if spec is None:
                 raise BackendFailed(f"batch holds an input '{name}' that the signature does not have")
             if not self._signature.is_batched:
-                whole = _contiguous(array) if spec.reshape is None else _reshaped(array, 0, spec.dims, spec.reshape)
-            elif len(items) == 1 and (pad_to is None or pad_to == rows) and array.flags.c_contiguous:
+                whole = _plain(array) if spec.reshape is None else _reshaped(array, 0, spec.dims, spec.reshape)
+            elif len(items) == 1 and (pad_to is None or pad_to == rows) and _is_plain(array):
                 # A request alone in its batch is already laid out as the device wants it: no copy.
                 whole = array if spec.reshape is None else _reshaped(array, 1, spec.dims, spec.reshape)
             else:
@@ -252,9 +252,15 @@ def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
     return len(shape) == len(dims) and all(dim in (size, VARIABLE) for size, dim in zip(shape, dims, strict=True))
 
 
-def _contiguous(array: Array) -> Array:
-    """`array`, C-contiguous. `np.ascontiguousarray` would turn a scalar into a vector."""
-    return array if array.flags.c_contiguous else array.copy()
+def _is_plain(array: Array) -> bool:
+    """Whether native kernels may read `array` as it is: contiguous, and each element where its size wants it."""
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned
+
+
+def _plain(array: Array) -> Array:
+    """`array`, as native kernels read it. `np.ascontiguousarray` would turn a scalar into a vector."""
+    return array if _is_plain(array) else array.copy()
 
 
 def _reshaped(array: Array, lead: int, source: tuple[int, ...], target: tuple[int, ...]) -> Array:
@@ -264,4 +270,4 @@ def _reshaped(array: Array, lead: int, source: tuple[int, ...], target: tuple[in
     """
     sizes = (size for size, dim in zip(array.shape[lead:], source, strict=True) if dim == VARIABLE)
     dims = tuple(next(sizes) if dim == VARIABLE else dim for dim in target)
-    return _contiguous(array).reshape((*array.shape[:lead], *dims))
+    return _plain(array).reshape((*array.shape[:lead], *dims))

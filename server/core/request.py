@@ -19,7 +19,7 @@ class InferRequest:
         model_name: The model asked for.
         model_version: The version asked for; None: the one that serves by default.
         request_id: The client's id, echoed; empty if none was given.
-        inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays.
+        inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays at any alignment.
         rows: Rows of the batch dimension; 1 where the model is not batched.
         output_names: The outputs wanted, in the order wanted.
         signature: The signature this request was validated against; the engine refuses it if by then a version with

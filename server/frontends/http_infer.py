@@ -22,7 +22,7 @@ HEADER_LENGTH: Final = b"inference-header-content-length"
 _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 
-#: Binary tensors are views of the body, so only their alignment or a check of their values touches every byte.
+#: Binary tensors are views of the body, so only what checks or converts values (booleans) touches every byte.
 _INLINE_BODY_BYTES: Final = 4 << 20
 
 

@@ -22,7 +22,7 @@ from server.frontends.off_loop import run_off_loop
 from server.frontends.strict_json import Json
 from server.pb.adlik import predict_pb2
 
-#: Raw tensors are views of the message, so only their alignment or a check of their values touches every byte.
+#: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
 _INLINE_RAW_BYTES = 4 << 20
 #: What one named class takes as objects and as text, roundly.
 _CLASS_BYTES = 300

@@ -19,7 +19,7 @@ from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.pb import grpc_service_pb2 as pb
 
-#: Raw tensors are views of the message, so only their alignment or a check of their values touches every byte.
+#: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
 _INLINE_RAW_BYTES = 4 << 20
 
 

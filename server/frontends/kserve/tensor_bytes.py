@@ -18,7 +18,7 @@ Raw = bytes | memoryview
 
 
 def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, raw: Raw) -> Array:
-    """The array of `shape` (`count` elements) that `raw` holds: a read-only view on it where its layout permits.
+    """The array of `shape` (`count` elements) that `raw` holds: a read-only view on it, at any alignment, where its type permits.
 
     Raises:
         SignatureMismatch: `raw` is not exactly what `shape` needs.
@@ -33,9 +33,9 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
         # Any nonzero byte is true; numpy would carry other values than 0 and 1 on unseen.
         truth: Array = np.ndarray(shape, np.uint8, raw) != 0
         return truth
+    # A slice of a message may start anywhere. Whoever needs elements at their natural alignment copies, as most do anyhow.
     array: Array = np.ndarray(shape, datatype.numpy, raw)
-    # A slice of an HTTP body may start anywhere; native kernels expect elements at their natural alignment.
-    return array if array.flags.aligned else array.copy()
+    return array
 
 
 def array_to_bytes(array: Array, datatype: DataType) -> bytes:

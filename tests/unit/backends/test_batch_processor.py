@@ -247,6 +247,29 @@ def test_a_model_without_batch_dimension_gets_its_tensors_as_they_are(shape: tup
     assert outputs(outcome)["y"].shape == shape
 
 
+def unaligned(array: np.ndarray) -> np.ndarray:
+    """The same values where no element of more than a byte may lie."""
+    held = np.empty(array.nbytes + array.itemsize, np.uint8)
+    start = (1 - held.ctypes.data) % array.itemsize
+    moved = np.ndarray(array.shape, array.dtype, held.data, start)
+    moved[...] = array
+    assert not moved.flags.aligned
+    return moved
+
+
+@pytest.mark.parametrize("max_batch_size", [4, 0])
+@pytest.mark.parametrize("reshape", [None, (3, 1)])
+def test_an_instance_gets_aligned_arrays_wherever_a_request_lay_in_its_message(
+    max_batch_size: int, reshape: tuple[int, ...] | None
+) -> None:
+    spec = TensorSpec("x", DataType.FP32, (3,), reshape=reshape)
+    instance = FakeInstance(ModelSignature((spec,), (TensorSpec("y", DataType.FP32, (3,), reshape=reshape),), max_batch_size))
+    lead = (1,) if max_batch_size else ()
+    result = processor(instance).process([item(unaligned(np.arange(3, dtype=np.float32).reshape((*lead, 3))))])
+    assert instance.calls[0].inputs["x"].flags.aligned
+    assert outputs(result.outcomes[0])["y"].reshape(-1).tolist() == [0, 1, 2]
+
+
 def reshaping(dims: tuple[int, ...], reshape: tuple[int, ...], max_batch_size: int) -> ModelSignature:
     spec = TensorSpec("x", DataType.FP32, dims, reshape)
     return ModelSignature((spec,), (TensorSpec("y", DataType.FP32, dims, reshape),), max_batch_size)
