@@ -42,7 +42,8 @@ class OutputError:
 def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0) -> list[OutputError]:
     """Runs both with the same data: standard normal floats, integers from 0 to 1 (valid as indices and masks), random booleans.
 
-    Images that the converted model takes as bytes are random pixels; the source gets them normalised, as the device does it.
+    Images that the converted model takes as bytes are random pixels; the source gets them normalised, as the device does it. Inputs that
+    the converted model takes as one are given to the source one by one.
 
     Args:
         source: Before conversion; its variable dimensions get the sizes of `converted`.
@@ -58,13 +59,14 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
         )
     before, after = _session(source, "source"), _session(converted, "converted")
     feeds = random_feeds(converted, seed)
+    given = _taken_apart(feeds, converted)
     names = {each.name for each in before.get_inputs()}
-    strange = sorted(set(feeds) ^ names)
+    strange = sorted(set(given) ^ names)
     if strange:
         raise CompileError(
             f"check: the conversion changed the inputs ({', '.join(strange)}), so that the same data does not fit both models"
         )
-    given = {**feeds, **_normalised(feeds, byte_images(converted))}
+    given |= _normalised(given, byte_images(converted))
     expected = _run(before, {each.name: given[each.name].astype(_dtype(each)) for each in before.get_inputs()}, "source")
     actual = _run(after, feeds, "converted")
     common = [name for name in actual if name in expected]
@@ -126,6 +128,15 @@ def byte_images(converted: onnx.ModelProto) -> Mapping[str, Mapping[str, Any]]:
 def is_packed(converted: onnx.ModelProto) -> bool:
     """Whether a row of the model may hold several sequences, so that data mean something else to it than to its source."""
     return any(each.key == marks.PACKING for each in converted.metadata_props)
+
+
+def _taken_apart(feeds: Mapping[str, NDArray[Any]], converted: onnx.ModelProto) -> dict[str, NDArray[Any]]:
+    """`feeds` with the inputs of the source in place of those that `apply_host_concat_split` made of them."""
+    noted = {each.key: each.value for each in converted.metadata_props}
+    apart = dict(feeds)
+    for group in json.loads(noted.get(marks.HOST_CONCAT, "[]")):
+        apart |= zip(group["input_tensor_names"], apart.pop(group["tensor_name"]), strict=True)
+    return apart
 
 
 def _normalised(feeds: Mapping[str, NDArray[Any]], images: Mapping[str, Mapping[str, Any]]) -> dict[str, NDArray[Any]]:

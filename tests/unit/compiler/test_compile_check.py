@@ -87,6 +87,14 @@ def test_an_attention_in_eight_bits_is_compared() -> None:
     assert found.cosine > 0.99
 
 
+def test_joined_inputs_are_compared_one_by_one() -> None:
+    source = parse("g (float[2,3] a, float[4] other, float[2,3] b) => (float[2,3] y) { y = Sub(a, b) }")
+    converted = get_pass("apply_host_concat_split", groups=["fp32,[2,3]"])(source)
+    assert len(converted.graph.input) == 2
+    (found,) = compare_models(source, converted)
+    assert (found.shape, found.max_error) == ((2, 3), 0.0)
+
+
 def test_data_is_the_same_for_the_same_seed() -> None:
     model = parse("g (float[2,2] x, bool[4] b) => (float[2,2] y) { y = Relu(x) }")
     first, again, other = random_feeds(model), random_feeds(model), random_feeds(model, seed=1)
