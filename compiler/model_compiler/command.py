@@ -18,7 +18,7 @@ from compiler.model_compiler import compile_model
 from compiler.model_compiler.callback import check_url, send_result
 from compiler.model_compiler.environment import request_fields
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 SOURCES = ("env", "json")
 
 
@@ -88,8 +88,12 @@ def _callback(fields: Mapping[str, Any], variables: Mapping[str, str]) -> str | 
 
 
 def _report(result: Mapping[str, str], url: str | None) -> int:
-    sys.stdout.write(json.dumps(dict(result)) + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(json.dumps(dict(result)) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone; the callback is told nevertheless, and nothing more is written here, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     is_told = url is None or send_result(url, result)
     if not is_told:
         sys.stderr.write(f"model-compiler: error: {url} did not take the result\n")
@@ -114,7 +118,11 @@ def _wrong(parser: argparse.ArgumentParser, message: str) -> int:
 
 def run() -> NoReturn:
     """As `main`, and ends the process."""
-    sys.exit(main())
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

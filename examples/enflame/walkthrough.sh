@@ -36,11 +36,12 @@ step "1. Compile: ONNX to model.exec"
 "$python" "$root/examples/enflame/compile_model.py" --folder "$folder" --batch-sizes 1,8,128
 
 step "2. Unit tests of the way there"
-(cd "$root" && "$python" -m pytest tests/unit/model_compiler -q -p no:cacheprovider)
+(cd "$root" && "$python" -m pytest tests/unit/model_compiler tests/unit/gcu_compile -q -p no:cacheprovider)
 
 step "3. What was made"
 (cd "$folder" && find model_repos | LC_ALL=C sort | sed -e 's|[^/]*/|    |g')
 cat "$folder/model_repos/resnet50/config.pbtxt"
+"$python" -m cli.main dump "$folder/model_repos/resnet50/1/model.exec" | sed -n -e '/^Compiled batch sizes/,/^$/p'
 
 step "4. Serve"
 rm -f "$folder/ready.json"

@@ -1,6 +1,9 @@
 """`model-compiler`: where the request comes from, what is printed, who is told, and how it ends."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,3 +171,19 @@ def test_a_callback_that_cannot_be_called_stops_before_compiling(
     assert main([], environment=environment(request_of(), CALLBACK="file:///tmp/x")) == 1
     assert json.loads(capsys.readouterr().out)["error_msg"] == "callback: expected an http or https URL, got 'file:///tmp/x'"
     assert devices.gcu.sources == ()
+
+
+def test_the_callback_is_told_though_nobody_reads_what_is_printed() -> None:
+    with receiving(200) as receiver:
+        environment = {**os.environ, "SERVING_TYPE": "tf", "CALLBACK": receiver.url}
+        command = [sys.executable, "-m", "compiler.model_compiler.command"]
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            done = subprocess.run(
+                command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60, cwd=Path(__file__).parents[3]
+            )
+        finally:
+            os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert receiver.bodies[0]["status"] == "failure"
