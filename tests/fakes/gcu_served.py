@@ -87,9 +87,11 @@ def echo(dtype: DataType = DataType.FP32, dims: tuple[int, ...] = (2,), *, batch
     return executable(lambda: [helper.make_node("Identity", ["x"], ["y"])], {"x": (dtype, dims)}, {"y": (dtype, dims)}, batches=batches)
 
 
-def doubling(*, batches: Sequence[int] = (1, 4), name: str = "doubling", workspace_bytes: int = 4096, card: str = "i20") -> GcuExecutable:
-    """FP32 `y` = `x` + `x`, two of each."""
-    side = (DataType.FP32, (2,))
+def doubling(
+    *, batches: Sequence[int] = (1, 4), name: str = "doubling", width: int = 2, workspace_bytes: int = 4096, card: str = "i20"
+) -> GcuExecutable:
+    """FP32 `y` = `x` + `x`, `width` of each."""
+    side = (DataType.FP32, (width,))
     return executable(
         lambda: [helper.make_node("Add", ["x", "x"], ["y"])],
         {"x": side},
@@ -101,10 +103,10 @@ def doubling(*, batches: Sequence[int] = (1, 4), name: str = "doubling", workspa
     )
 
 
-def pair() -> GcuExecutable:
+def pair(width: int = 2) -> GcuExecutable:
     """`p` = `a`, `q` = `b`."""
     nodes = [("a", "p"), ("b", "q")]
-    side = (DataType.FP32, (2,))
+    side = (DataType.FP32, (width,))
     return executable(
         lambda: [helper.make_node("Identity", [source], [output]) for source, output in nodes],
         {"a": side, "b": side},

@@ -2,7 +2,8 @@
 
     merge   each request's inputs are copied to their place in the device's buffers, asynchronously
     run     with the number of samples there really are: the engine takes the smallest compiled batch that holds them
-    split   each request's part of the outputs is copied to memory of its own, asynchronously
+    split   each request's part of the outputs is copied to fresh memory, asynchronously
+    (small pieces are copied together, since asking for a copy takes a card longer than putting them together takes the host)
     then the stream is synchronised: no request's memory is used after that, also where something failed
 
 A card that asks for a reset gets it before the next batch, and the engine is loaded again, as is that of every other occupant of the card
@@ -41,7 +42,7 @@ class CardRun:
         merged_ns, ran_ns, done_ns: When the inputs were queued, the run had ended, and all was at the host; on the clock given.
     """
 
-    answers: list[Mapping[str, Array]]
+    answers: Sequence[Mapping[str, Array]]
     merged_ns: int
     ran_ns: int
     done_ns: int
@@ -95,17 +96,19 @@ class Occupant:
 
     def _run(self, mount: Mount, slot: Slot, items: Sequence[BatchItem], clock: Clock) -> CardRun:
         run_ended_ns: list[int] = []
-        is_done = False
         try:
             samples = slot.merge(items)
             merged_ns = clock.now_ns()
             slot.run(samples).add_done_callback(lambda _: run_ended_ns.append(clock.now_ns()))
             answers = slot.split(items)
             slot.finish(self.parameters.timeout_s)
-            is_done = True
-        finally:
-            if not is_done and not slot.drain(self.parameters.timeout_s):
+        except StreamTimeout:
+            self._give_up(mount)
+            raise
+        except BaseException:
+            if not slot.drain(self.parameters.timeout_s):
                 self._give_up(mount)
+            raise
         done_ns = clock.now_ns()
         # Where nothing was copied back, the run's end may be told a moment later.
         return CardRun(answers, merged_ns, run_ended_ns[0] if run_ended_ns else done_ns, done_ns)

@@ -85,18 +85,18 @@ class SampleLayout:
         """The output that clients know by that name."""
         return self._served[name]
 
-    def zeros(self, item: BatchItem, output: ServedOutput) -> Array:
-        """What `item` gets of `output` where nothing is computed: shared by all, and read-only."""
+    def fresh(self, output: ServedOutput, samples: int) -> Array:
+        """Memory for `samples` samples of `output`, not yet filled."""
+        return np.empty(self._shape(output, samples), output.dtype)
+
+    def zeros(self, output: ServedOutput, samples: int) -> Array:
+        """What `samples` samples of `output` are where nothing is computed: shared by all, and read-only."""
         flat = self._zeros.get(output.index)
         if flat is None:
             flat = np.zeros(self.capacity * output.sample_bytes, np.uint8)
             flat.flags.writeable = False
             self._zeros[output.index] = flat
-        return flat[: self.samples(item) * output.sample_bytes].view(output.dtype).reshape(self._shape(item, output))
+        return flat[: samples * output.sample_bytes].view(output.dtype).reshape(self._shape(output, samples))
 
-    def answer(self, item: BatchItem, output: ServedOutput) -> Array:
-        """Memory for what `item` gets of `output`, not yet filled."""
-        return np.empty(self._shape(item, output), output.dtype)
-
-    def _shape(self, item: BatchItem, output: ServedOutput) -> tuple[int, ...]:
-        return (item.rows, *output.dims) if self._is_batched else output.dims
+    def _shape(self, output: ServedOutput, samples: int) -> tuple[int, ...]:
+        return (samples, *output.dims) if self._is_batched else output.dims

@@ -1,18 +1,25 @@
 """`Slot`: a stream, and device buffers for one batch: merge, run, split."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from backends.api.batch import BatchItem
 from backends.gcu.runtime import Device, DeviceBuffer, Direction, Engine, StatusError, Stream, StreamTimeout
 from backends.gcu.runtime.card import Lane
-from backends.gcu.serving.sample_layout import SampleLayout
+from backends.gcu.serving.sample_layout import SampleLayout, ServedOutput
 from backends.gcu.timing import copy_time_s
 
 Array = npt.NDArray[Any]
+
+#: Pieces of a batch that have no more bytes than this, on the average, are put together on the host and copied at once: that takes a host
+#: about as long as asking for one copy more takes a card (`backends.gcu.timing.COPY_LATENCY_S`).
+SMALL_BYTES = 1 << 17
+_NOTHING: Array = np.empty(0, np.uint8)
 
 
 class Slot:
@@ -52,13 +59,12 @@ class Slot:
             StatusError: the device cannot be used.
         """
         for tensor, buffer in zip(self._layout.inputs, self._inputs, strict=True):
+            blocks = [self._layout.block(item, tensor) for item in items]
+            if _are_small([block.nbytes for block in blocks]):
+                blocks = [np.concatenate([block.reshape(-1) for block in blocks])]
             at = 0
-            for item in items:
-                block = self._layout.block(item, tensor)
-                if block.nbytes and self._moves_bytes:
-                    self._stream.copy_to_device(block, buffer, at)
-                elif block.nbytes:
-                    self._model_copy(Direction.TO_DEVICE, block.nbytes, buffer)
+            for block in blocks:
+                self._to_device(block, buffer, at)
                 at += block.nbytes
         return sum(self._layout.samples(item) for item in items)
 
@@ -70,27 +76,27 @@ class Slot:
         """
         return self._engine.run_with_batch(samples, self._inputs, self._outputs, self._stream)
 
-    def split(self, items: Sequence[BatchItem]) -> list[Mapping[str, Array]]:
-        """Copies to the host what each of `items` wants, into memory of its own.
+    def split(self, items: Sequence[BatchItem]) -> Sequence[Mapping[str, Array]]:
+        """Copies to the host what each of `items` wants, into fresh memory.
 
         Raises:
             StatusError: the device cannot be used.
         """
-        answers: list[Mapping[str, Array]] = []
-        first = 0
-        for item in items:
-            answer = {}
-            for name in item.output_names:
-                output = self._layout.output(name)
-                buffer = self._outputs[output.index]
-                answer[name] = self._layout.answer(item, output) if self._moves_bytes else self._layout.zeros(item, output)
-                size = answer[name].nbytes
-                if size and self._moves_bytes:
-                    self._stream.copy_to_host(buffer, answer[name], first * output.sample_bytes)
-                elif size:
-                    self._model_copy(Direction.TO_HOST, size, buffer)
-            answers.append(answer)
-            first += self._layout.samples(item)
+        counts = [self._layout.samples(item) for item in items]
+        answers: list[dict[str, Array]] = [{} for _ in items]
+        for name in dict.fromkeys(name for item in items for name in item.output_names):
+            output = self._layout.output(name)
+            wanting = [name in item.output_names for item in items]
+            firsts = itertools.accumulate(counts, initial=0)
+            if _are_small([count * output.sample_bytes for count in counts]):
+                whole = self._to_host(output, 0, sum(counts))
+                parts = (whole[first : first + count] for first, count in zip(firsts, counts, strict=False))
+            else:
+                spans = zip(firsts, counts, wanting, strict=False)
+                parts = (self._to_host(output, first, count) if is_wanted else _NOTHING for first, count, is_wanted in spans)
+            for answer, part, is_wanted in zip(answers, parts, wanting, strict=True):
+                if is_wanted:
+                    answer[name] = part
         return answers
 
     def finish(self, timeout_s: float | None) -> None:
@@ -112,6 +118,22 @@ class Slot:
             return True
         return True
 
+    def _to_device(self, block: Array, buffer: DeviceBuffer, at: int) -> None:
+        if block.nbytes and self._moves_bytes:
+            self._stream.copy_to_device(block, buffer, at)
+        elif block.nbytes:
+            self._model_copy(Direction.TO_DEVICE, block.nbytes, buffer)
+
+    def _to_host(self, output: ServedOutput, first: int, samples: int) -> Array:
+        """`samples` samples of `output` from `first` on, once the stream has come to it."""
+        buffer = self._outputs[output.index]
+        array = self._layout.fresh(output, samples) if self._moves_bytes else self._layout.zeros(output, samples)
+        if array.nbytes and self._moves_bytes:
+            self._stream.copy_to_host(buffer, array, first * output.sample_bytes)
+        elif array.nbytes:
+            self._model_copy(Direction.TO_HOST, array.nbytes, buffer)
+        return array
+
     def _model_copy(self, direction: Direction, size_bytes: int, buffer: DeviceBuffer) -> None:
         card = self._stream.card
         copy_s = copy_time_s(card.hardware, size_bytes)
@@ -120,6 +142,11 @@ class Slot:
             card.copy(direction, size_bytes, copy_s, lane, queued_ns)
 
         self._stream.submit(copy, [buffer])
+
+
+def _are_small(sizes_bytes: Sequence[int]) -> bool:
+    """Whether these pieces of a batch are better copied as one."""
+    return len(sizes_bytes) > 1 and sum(sizes_bytes) <= SMALL_BYTES * len(sizes_bytes)
 
 
 def _buffers(device: Device, sample_bytes: Sequence[int], samples: int) -> list[DeviceBuffer]:

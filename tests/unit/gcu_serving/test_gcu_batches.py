@@ -11,6 +11,7 @@ from backends.api.batch import Array, BatchItem, Outcome, processor_for
 from backends.api.clock import SystemClock
 from backends.api.errors import BackendFailed, InvalidRequest, ServingError
 from backends.api.tensor import DataType
+from backends.gcu.serving.slot import SMALL_BYTES
 from tests.fakes.gcu_backend import CardBench, answer, batch
 from tests.fakes.gcu_served import doubling, echo, pair, picking
 from tests.fakes.onnx_models import same_in_and_out, signature
@@ -33,15 +34,40 @@ def runs(bench: CardBench) -> dict[str, float]:
     }
 
 
-def test_requests_are_merged_on_the_card_and_each_gets_its_own_rows(bench: CardBench) -> None:
-    instance = bench.load(doubling(batches=(1, 4, 10)), SERVED)
+@pytest.mark.parametrize(("width", "copies"), [(2, 1), (SMALL_BYTES // 4, 3)])
+def test_requests_are_merged_on_the_card_and_each_gets_its_own_rows(bench: CardBench, width: int, copies: int) -> None:
+    served = same_in_and_out(DataType.FP32, (width,), max_batch_size=10)
+    instance = bench.load(doubling(batches=(1, 4, 10), width=width), served)
     loading = bench.figure("stoker_gcu_copies_total", direction="to_device")
-    result = batch(instance, SERVED, [numbers(1), numbers(2, 3), numbers(4)])
-    assert [answered(each)[:, 0].tolist() for each in result.outcomes] == [[2], [4, 6], [8]]
+    arrays = [np.outer(values, np.ones(width, np.float32)).astype(np.float32) for values in ([1], [2, 3], [4])]
+    result = batch(instance, served, arrays)
+    assert [answered(each).tolist() for each in result.outcomes] == [(2 * array).tolist() for array in arrays]
     assert result.executions == [4]
-    assert bench.figure("stoker_gcu_copies_total", direction="to_device") == loading + 3
-    assert bench.figure("stoker_gcu_copies_total", direction="to_host") == 3
-    assert bench.figure("stoker_gcu_copy_bytes_total", direction="to_host") == 4 * 8
+    assert bench.figure("stoker_gcu_copies_total", direction="to_device") == loading + copies
+    assert bench.figure("stoker_gcu_copies_total", direction="to_host") == copies
+    assert bench.figure("stoker_gcu_copy_bytes_total", direction="to_host") == 4 * width * 4
+
+
+@pytest.mark.parametrize("numerics", ["real", "off"])
+@pytest.mark.parametrize("width", [2, SMALL_BYTES])
+def test_each_request_gets_the_outputs_it_wants(bench_with: Callable[..., CardBench], width: int, numerics: str) -> None:
+    side = (DataType.FP32, (width,))
+    served = signature(dict.fromkeys("ab", side), dict.fromkeys("pq", side))
+    instance = bench_with(numerics=numerics).load(pair(width=width), served)
+    wanted: list[tuple[str, ...]] = [("p",), ("q", "p"), ("q",), ()]
+    items = [
+        BatchItem({"a": np.full((1, width), place, np.float32), "b": np.full((1, width), -place, np.float32)}, 1, names)
+        for place, names in enumerate(wanted, 1)
+    ]
+    for place, (names, outcome) in enumerate(
+        zip(wanted, processor_for(instance, served, SystemClock()).process(items).outcomes, strict=True), 1
+    ):
+        assert not isinstance(outcome, ServingError), outcome
+        assert set(outcome) == set(names)
+        for name, array in outcome.items():
+            value = {"p": place, "q": -place}[name] if numerics == "real" else 0
+            assert array.shape == (1, width)
+            assert (array == value).all()
 
 
 @pytest.mark.parametrize(
