@@ -1,6 +1,7 @@
 """How clients see a compiled model: its tensors with the layouts that the request names for its inputs."""
 
 import dataclasses
+import logging
 
 import onnx
 
@@ -8,6 +9,8 @@ from compiler.errors import OptionError
 from compiler.model_compiler.request import CompileRequest
 from compiler.repository_writer import ServedTensor
 from compiler.served_tensors import served_tensors
+
+logger = logging.getLogger(__name__)
 
 #: An image has its channels and two dimensions beside the batch.
 _IMAGE_DIMS = 3
@@ -34,18 +37,19 @@ def batched_border(source: onnx.ModelProto, compiled: onnx.ModelProto, request: 
 def with_layouts(inputs: list[ServedTensor], request: CompileRequest) -> tuple[ServedTensor, ...]:
     """`inputs` with the layouts of `input_formats`, which has one for each input, in order, or none at all.
 
+    What is no image has no layout. Requests give it one nevertheless, since Adlik loses inputs without; that is a warning here.
+
     Raises:
-        OptionError: there are too many or too few, or one is given to what is no image.
+        OptionError: there are too many or too few.
     """
     layouts = request.input_formats or (None,) * len(inputs)
-    names = ", ".join(f"'{each.name}'" for each in inputs)
     if len(layouts) != len(inputs):
+        names = ", ".join(f"'{each.name}'" for each in inputs)
         raise OptionError(f"input_formats: {len(layouts)} formats for {len(inputs)} inputs: {names}; write null for what is no image")
     made = []
     for each, layout in zip(inputs, layouts, strict=True):
         if layout is not None and len(each.dims) != _IMAGE_DIMS:
-            raise OptionError(
-                f"input_formats: {layout.name.lower()} for input '{each.name}', which has dims {list(each.dims)}; an image has three"
-            )
+            logger.warning("input_formats: %s has no effect on input '%s', no image: %s", layout.name.lower(), each.name, list(each.dims))
+            layout = None
         made.append(each if layout is None else dataclasses.replace(each, layout=layout.value))
     return tuple(made)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compiler.errors import CompileError
 from compiler.model_compiler.compiling import TARGETS, edges
@@ -89,6 +91,24 @@ def test_an_edge_that_gives_something_else_is_a_defect(job: Job) -> None:
     graph.add(A, B, lambda model, _job: model)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="an edge to B gave a A"):
         graph.convert(A(), B, job)
+
+
+KINDS = (A, B, C, D, E)
+
+
+@given(st.sets(st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS))), st.sampled_from(KINDS), st.sampled_from(KINDS))
+def test_no_way_is_shorter(pairs: set[tuple[type[Step], type[Step]]], source: type[Step], target: type[Step]) -> None:
+    reached, edges_taken = {source}, 0
+    while target not in reached and (further := reached | {end for start, end in pairs if start in reached}) != reached:
+        reached, edges_taken = further, edges_taken + 1
+    graph = joined(EdgeGraph(), *sorted(pairs, key=repr))
+    if target not in reached:
+        with pytest.raises(CompileError, match="there is no way"):
+            graph.path(source, target)
+        return
+    way = graph.path(source, target)
+    assert len(way) == edges_taken
+    assert [source, *(edge.target for edge in way)] == [*(edge.source for edge in way), target]
 
 
 def test_every_source_reaches_every_target() -> None:

@@ -191,6 +191,17 @@ def test_a_served_onnx_file_has_the_sizes_asked_for(request_of: Any, failure: An
     written(compile_model(request_of(serving_type="onnx", model_name="two", input_model=fixed, max_batch_size=2)))
 
 
+def test_a_format_for_what_is_no_image_is_left_out(
+    devices: Devices, request_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = parse("g (float[n,3,4,4] image, float[n,7] x) => (float[n,7] y) { y = Relu(x) }")
+    written(compile_model(request_of(input_model=model, input_formats=["channels_last", "channels_first"])))
+    text = (tmp_path / "models/net/config.pbtxt").read_text()
+    assert "format: FORMAT_NHWC dims: [3, 4, 4]" in text
+    assert '{ name: "x" data_type: DT_FLOAT dims: [7] }' in text
+    assert "channels_first has no effect on input 'x', no image: [7]" in caplog.text
+
+
 def test_outputs_without_a_declared_shape_are_inferred(request_of: Any, tmp_path: Path) -> None:
     model = parse("g (float[n,3,5] x) => (y) { y = Flatten(x) }")
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
