@@ -56,8 +56,15 @@ class Engine:
         if executable.card != card.hardware.name:
             raise StatusError(
                 Status.TIF_EXECUTABLE_DEVICE_VERIFY_FAILED,
-                f"engine '{executable.name}' was compiled for {executable.card}; card {card.id} is a {card.hardware.name}",
+                f"engine '{executable.name}' was compiled for {executable.card}; card {card.id} is of type {card.hardware.name}",
             )
+        for tensor in (*executable.inputs, *executable.outputs):
+            if len(tensor.dims) + 1 > card.hardware.max_dims:
+                raise StatusError(
+                    Status.TIF_MIS_MATCHED_SHAPE_OR_DIM,
+                    f"engine '{executable.name}', tensor '{tensor.name}' has {len(tensor.dims) + 1} dimensions, the batch included; "
+                    f"the {card.hardware.name} takes {card.hardware.max_dims}",
+                )
         if not clusters or not set(clusters) <= set(device.clusters):
             raise StatusError(
                 Status.TIF_MORE_CLUSTER_APPLIED,

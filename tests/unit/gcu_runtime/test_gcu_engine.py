@@ -150,7 +150,7 @@ def test_an_engine_that_does_not_fit_is_refused_and_others_stay(device):
 
 
 def test_what_cannot_be_loaded_says_why_and_takes_no_memory(device, tmp_path):
-    with pytest.raises(StatusError, match="compiled for s60; card 0 is a i20") as caught:
+    with pytest.raises(StatusError, match="compiled for s60; card 0 is of type i20") as caught:
         device.load(scaled(card="s60"))
     assert caught.value.status is Status.TIF_EXECUTABLE_DEVICE_VERIFY_FAILED
     good = scaled([4])
@@ -167,6 +167,30 @@ def test_what_cannot_be_loaded_says_why_and_takes_no_memory(device, tmp_path):
         device.load(tmp_path / "model.exec")
     assert caught.value.status is Status.TIF_LOAD_NON_EXIST_FILE
     assert device.hbm_used_bytes == 0
+
+
+def test_tensors_of_more_dimensions_than_the_card_takes_are_refused(device):
+    good = scaled([4])
+    deep = dataclasses.replace(good, inputs=(GcuTensor("x", good.inputs[0].dtype, (1,) * 8),))
+    with pytest.raises(StatusError, match="tensor 'x' has 9 dimensions, the batch included; the i20 takes 8") as caught:
+        device.load(deep)
+    assert caught.value.status is Status.TIF_MIS_MATCHED_SHAPE_OR_DIM
+    assert device.hbm_used_bytes == 0
+
+
+def test_a_queued_run_that_finds_no_memory_or_no_stream_leaves_nothing_behind(device):
+    engine, stream = device.load(scaled()), device.create_stream()
+    free = device.figures.hbm_bytes - device.figures.hbm_used_bytes
+    rest = device.allocate(free - 50)
+    with pytest.raises(OutOfDeviceMemory, match="a buffer of 48 bytes needs 48 bytes of HBM"):
+        submit_on_host(engine, [rows(4)], stream)
+    stream.synchronize(30)
+    assert device.figures.hbm_used_bytes == device.figures.hbm_bytes - 50
+    rest.free()
+    stream.close()
+    with pytest.raises(StatusError, match="is destroyed"):
+        submit_on_host(engine, [rows(4)], stream)
+    assert device.hbm_used_bytes == engine.hbm_bytes
 
 
 def test_a_file_is_loaded_and_a_damaged_one_refused(device, tmp_path):
