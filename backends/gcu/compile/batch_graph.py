@@ -75,9 +75,9 @@ def batch_graph(
     """
     graph = typed_graph(model, tuple(outputs))
     check_borders(graph)
+    _check_dims(graph, hardware)
     check_supported(graph, hardware)
     check_output_shapes(graph)
-    _check_dims(graph, hardware)
     place = {name: at for at, name in enumerate(inputs)}
     ordered = sorted(graph.graph.inputs, key=lambda value: place.get(value.name or "", len(place)))
     batch_size = _batch_size([*ordered, *graph.graph.outputs])

@@ -1,7 +1,7 @@
 """Which nodes run as one kernel, and what a kernel reads and writes.
 
 An element-wise node joins the latest kernel that it reads from, if its result has as many elements as that kernel's: so biases, activations
-and residual additions ride on the convolution or product before them. Views (reshape, squeeze) are their input under another shape. What is
+and residual additions ride on the convolution or product before them. Views (reshape, squeeze) and casts between widths of floats are their input. What is
 passed on inside a kernel stays on the cores; what anybody else reads is written to HBM, once.
 """
 
@@ -23,6 +23,13 @@ ELEMENTWISE = words(
 )
 #: Operators that read as much of their input as they give.
 _PARTIAL_READERS = words("Gather GatherElements GatherND Slice Split")
+
+
+def _is_width_cast(node: ir.Node) -> bool:
+    """Whether `node` only makes floats wider or narrower, which whoever stores or loads them does on the way."""
+    types = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
+    value = node.inputs[0] if node.op_type == "Cast" else None
+    return value is not None and {value.dtype, node.outputs[0].dtype} <= types
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class KernelGraph:
         if not given or all(self.facts(value).is_constant for value in given):
             return
         first = node.inputs[0] if node.inputs else None
-        if node.op_type in _VIEWS:
+        if node.op_type in _VIEWS or _is_width_cast(node):
             if first is not None:
                 self._roots[node.outputs[0]] = self._root(first)
             return
@@ -120,8 +127,10 @@ class KernelGraph:
                 if partial and value is node.inputs[0]:
                     kernel.read[value] = self.facts(node.outputs[0]).byte_count
             elif self._made_by.get(root) != at:
-                size = sum(self.facts(each).byte_count for each in node.outputs) if node.op_type in _PARTIAL_READERS else facts.byte_count
-                kernel.read[root] = max(kernel.read.get(root, 0), min(size, facts.byte_count))
+                size = stored = self.facts(root).byte_count
+                if node.op_type in _PARTIAL_READERS:
+                    size = sum(self.facts(each).byte_count for each in node.outputs)
+                kernel.read[root] = max(kernel.read.get(root, 0), min(size, stored))
                 self._write(root)
 
     def _write(self, root: ir.Value) -> None:

@@ -46,7 +46,7 @@ _NOT_THERE = "the device has no such operator"
 DEVICE_TYPES = frozenset(
     {ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8}
 )
-#: Types that only inputs and outputs have and that are cast at once: the device does not compute in them.
+#: Types that inputs and outputs may have if they are cast at once: the device does not compute in them.
 _BORDER_TYPES = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.UINT32})
 
 
@@ -109,16 +109,12 @@ def _tensor_reason(node: ir.Node, known: frozenset[ir.Value], hardware: GcuHardw
     for what, value in (*read, *written):
         if value.shape is not None and len(value.shape) > hardware.max_dims:
             return f"it {what} '{value.name}' with {len(value.shape)} dimensions; the device has at most {hardware.max_dims}"
-        if value.dtype in DEVICE_TYPES or (value.dtype in _BORDER_TYPES and (node.op_type == "Cast" or _is_border(value))):
+        if value.dtype in DEVICE_TYPES or (value.dtype in _BORDER_TYPES and node.op_type == "Cast"):
             continue
         if value.dtype in (ir.DataType.INT8, ir.DataType.INT4, ir.DataType.UINT4):
             return f"it {what} '{value.name}' in {_type_name(value.dtype)}: {_INT8}"
         return f"it {what} '{value.name}' in {_type_name(value.dtype)}, which the device does not have"
     return ""
-
-
-def _is_border(value: ir.Value) -> bool:
-    return value.is_graph_input() or value.is_graph_output()
 
 
 def _type_name(dtype: ir.DataType | None) -> str:

@@ -1,0 +1,166 @@
+"""Compiled for the GCU, models compute what they computed before, at every batch size and in every precision."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from backends.api.tensor import DataType
+from backends.gcu.compile.building import build
+from backends.gcu.executable import read_executable, write_executable
+from backends.gcu.program import GcuExecutable, GcuTensor
+from backends.simulated.numerics import GraphRunner
+from tests.fakes import networks
+from tests.fakes.graphs import parse
+from tests.fakes.transformers import small_bert
+
+#: Relative to the largest output: what rounding to FLOAT16 may change.
+TOLERANCE = {"fp32": 1e-5, "fp16": 1e-2, "mixed": 1e-2}
+DIGITS = """g (float[n,6] x, int64[n] place) => (float[n,4] y, int64[n] best) {
+    [first] h = Gemm<transB = 1>(x, w, b) [act] r = Relu(h) [second] y = MatMul(r, v)
+    found = ArgMax<axis = 1, keepdims = 0>(y) best = Add(found, place) }"""
+
+
+def dynamic_model(hidden: int = 16) -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    shapes = {"w": (hidden, 6), "b": (hidden,), "v": (hidden, 4)}
+    return parse(DIGITS, {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
+
+
+def reference(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    copied.ir_version = 10
+    session = onnxruntime.InferenceSession(copied.SerializeToString(), providers=["CPUExecutionProvider"])
+    return [np.asarray(value) for value in session.run(None, feeds)]
+
+
+def run(executable: GcuExecutable, feeds: dict[str, NDArray], at: int = 0) -> list[NDArray]:
+    names = [each.name for each in executable.outputs]
+    found = GraphRunner(executable.batches[at].onnx, weights=executable.weights).run(feeds, names)
+    return [found[name] for name in names]
+
+
+def assert_close(found: list[NDArray], wanted: list[NDArray], tolerance: float) -> None:
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        if ours.dtype.kind == "f":
+            assert np.max(np.abs(ours - theirs)) <= tolerance * max(1.0, float(np.max(np.abs(theirs))))
+
+
+@pytest.mark.parametrize("flag", ["fp32", "fp16", "mixed"])
+@pytest.mark.parametrize("name", ["convolutional", "transformer", "dense", "reducing", "picture"])
+def test_what_is_compiled_computes_as_the_source(name: str, flag: str) -> None:
+    network = getattr(networks, name)()
+    executable = build(network.model, build_flag=flag)
+    assert executable.precision == flag
+    assert_close(run(executable, network.feeds), reference(network.model, network.feeds), TOLERANCE[flag])
+
+
+def test_inputs_and_outputs_keep_the_models_types_and_order_whatever_the_flag() -> None:
+    for flag in ("fp32", "fp16", "mixed"):
+        executable = build(dynamic_model(), batch_sizes=[2], build_flag=flag)
+        assert executable.inputs == (GcuTensor("x", DataType.FP32, (6,)), GcuTensor("place", DataType.INT64, ()))
+        assert executable.outputs == (GcuTensor("y", DataType.FP32, (4,)), GcuTensor("best", DataType.INT64, ()))
+
+
+def test_several_batch_sizes_share_their_weights(tmp_path: Path) -> None:
+    model = dynamic_model()
+    write_executable(tmp_path / "model.exec", build(model, name="digits", batch_sizes=[32, 1, 8]))
+    executable = read_executable(tmp_path / "model.exec")
+    assert [batch.batch_size for batch in executable.batches] == [1, 8, 32]
+    assert sorted(executable.weights) == ["v", "w"]  # b is smaller than a section's own header and name are worth
+    assert max(len(batch.onnx) for batch in executable.batches) < 2000
+    random = np.random.default_rng(1)
+    for at, batch in enumerate(executable.batches):
+        rows = batch.batch_size
+        feeds = {"x": random.standard_normal((rows, 6)).astype(np.float32), "place": np.arange(rows)}
+        assert_close(run(executable, feeds, at), reference(model, feeds), 1e-5)
+
+
+def test_weights_of_equal_content_are_one() -> None:
+    same = np.random.default_rng(2).standard_normal((8, 8)).astype(np.float32)
+    body = "g (float[n,8] x) => (float[n,8] y) { a = MatMul(x, left) b = Relu(a) y = MatMul(b, right) }"
+    model = parse(body, {"left": same, "right": same})
+    executable = build(model, batch_sizes=[1, 2])
+    assert [array.nbytes for array in executable.weights.values()] == [256]
+    feeds = {"x": np.ones((2, 8), np.float32)}
+    assert_close(run(executable, feeds, 1), reference(model, feeds), 1e-5)
+
+
+def test_fp16_weights_are_stored_in_half_the_bytes_and_outputs_are_rounded() -> None:
+    full, half, mixed = (build(dynamic_model(64), batch_sizes=[1], build_flag=flag) for flag in ("fp32", "fp16", "mixed"))
+    assert {name: array.dtype.itemsize for name, array in half.weights.items() if name in "wv"} == {"w": 2, "v": 2}
+    assert half.weight_bytes <= full.weight_bytes / 2 + 64
+    assert {name: array.dtype.itemsize for name, array in mixed.weights.items() if name in "wv"} == {"w": 2, "v": 2}
+    y, _ = run(half, {"x": np.ones((1, 6), np.float32), "place": np.zeros(1, np.int64)})
+    assert np.array_equal(y, y.astype(np.float16).astype(np.float32))
+
+
+def test_mixed_keeps_fp32_where_accuracy_suffers() -> None:
+    model = parse("g (float[1,4] x) => (float[1,4] y) { big = MatMul(x, w) y = Mul(big, big) }", {"w": np.full((4, 4), 100, np.float32)})
+    feeds = {"x": np.ones((1, 4), np.float32)}
+    (mixed,) = run(build(model, build_flag="mixed"), feeds)
+    (half,) = run(build(model, build_flag="fp16"), feeds)
+    assert mixed.tolist() == [[160000.0] * 4]
+    assert np.isinf(half).all()
+
+
+def test_the_vendors_names_of_build_flags_are_known() -> None:
+    for name, flag in (("KDEFAULT", "fp32"), ("KFP16", "fp16"), ("KFP16_MIX", "mixed"), ("", "fp32"), (" Mixed ", "mixed")):
+        assert build(dynamic_model(), batch_sizes=[1], build_flag=name).precision == flag
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_executable(tmp_path / name, build(dynamic_model(), name="m", batch_sizes=[1, 4], build_flag="fp16"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_file_compiles_as_the_model_in_memory_does(tmp_path: Path) -> None:
+    path = tmp_path / "digits.onnx"
+    onnx.save(dynamic_model(), path)
+    found = build(path, batch_sizes=[2])
+    assert found.name == "digits"
+    assert found.batches == build(dynamic_model(), batch_sizes=[2]).batches
+
+
+def test_shapes_of_inputs_may_be_given_instead_of_batch_sizes() -> None:
+    executable = build(dynamic_model(), input_shapes={"x": (3, 6), "place": (3,)})
+    assert [batch.batch_size for batch in executable.batches] == [3]
+
+
+def test_outputs_may_be_chosen() -> None:
+    assert [each.name for each in build(dynamic_model(), batch_sizes=[1], outputs=["best"]).outputs] == ["best"]
+
+
+def test_a_model_is_left_as_it_was() -> None:
+    model = dynamic_model()
+    before = model.SerializeToString(deterministic=True)
+    build(model, batch_sizes=[1, 2], build_flag="fp16")
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_a_transformer_with_three_inputs_compiles_in_their_order() -> None:
+    model = small_bert(2, 6)
+    executable = build(model, build_flag="mixed")
+    assert [each.name for each in executable.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
+    random = np.random.default_rng(5)
+    feeds = {
+        "input_ids": random.integers(0, 10, (2, 6), dtype=np.int32),
+        "attention_mask": np.ones((2, 6), np.int32),
+        "token_type_ids": np.zeros((2, 6), np.int32),
+    }
+    assert_close(run(executable, feeds), reference(model, feeds), 2e-2)
+
+
+def test_the_facts_of_compiling_are_in_the_executable() -> None:
+    executable = build(dynamic_model(), batch_sizes=[1], resource_mode="2c")
+    assert executable.card == "i20"
+    assert executable.attributes["clusters"] == "2"
+    assert executable.attributes["simulated"] == "true"
+    assert len(executable.attributes["source_sha256"]) == 64
