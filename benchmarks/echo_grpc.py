@@ -43,7 +43,7 @@ def protobuf_handler() -> grpc.RpcMethodHandler:
 
 
 async def serve(handler: grpc.RpcMethodHandler) -> None:
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)])
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"ModelInfer": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

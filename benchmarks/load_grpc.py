@@ -65,8 +65,7 @@ def _hpack_text(text: str) -> bytes:
 class GrpcSender:
     """Sends `message` as unary calls over `connections` HTTP/2 connections, always on the one with the fewest calls.
 
-    Attributes:
-        answer: The last good answer's message.
+    Its answers may be of any size: their frames are put together only for those that look at them.
     """
 
     def __init__(self, host: str, port: int, message: bytes, connections: int, path: str = METHOD) -> None:
@@ -75,7 +74,12 @@ class GrpcSender:
         self._blocks = header_blocks(path, f"{host}:{port}")
         self._connections = [_Connection(self, self._call_body, self._blocks) for _ in range(connections)]
         self._queued: deque[Done] = deque()
-        self.answer = b""
+        self._answer: list[bytes] = []
+
+    @property
+    def answer(self) -> bytes:
+        """The last good answer's message; empty where there was none."""
+        return b"".join(self._answer)[5:]
 
     async def connect(self) -> None:
         """Opens all connections and waits for the server's settings.
@@ -101,18 +105,21 @@ class GrpcSender:
         for connection in self._connections:
             connection.close()
 
-    def freed(self, connection: "_Connection") -> None:
-        """A call of `connection` has ended."""
+    def freed(self, connection: "_Connection", answer: list[bytes] | None) -> None:
+        """A call of `connection` has ended: well, where it brings the parts of its answer."""
+        if answer is not None:
+            self._answer = answer
         if self._queued and not connection.is_full():
             connection.call(self._queued.popleft())
 
 
 class _Call:
-    __slots__ = ("body", "done", "unsent", "window")
+    __slots__ = ("done", "parts", "size", "unsent", "window")
 
     def __init__(self, done: Done, unsent: memoryview, window: int) -> None:
         self.done = done
-        self.body = b""
+        self.parts: list[bytes] = []
+        self.size = 0
         self.unsent = unsent
         self.window = window
 
@@ -209,21 +216,24 @@ class _Connection(asyncio.Protocol):
             payload = payload[1 : len(payload) - payload[0]]
         call = self._calls.get(stream)
         if call is not None:
-            call.body = call.body + payload if call.body else payload
+            if payload:
+                call.parts.append(payload)
+                call.size += len(payload)
             if flags & _END_STREAM:  # no trailers, so no status: not an answer of gRPC
                 self._finish(stream, False)
 
     def _has_message(self, stream: int) -> bool:
         call = self._calls.get(stream)
-        return call is not None and len(call.body) >= 5 and len(call.body) == 5 + int.from_bytes(call.body[1:5], "big")
+        if call is None or call.size < 5:
+            return False
+        head = call.parts[0] if len(call.parts[0]) >= 5 else b"".join(call.parts[:5])
+        return call.size == 5 + int.from_bytes(head[1:5], "big")
 
     def _finish(self, stream: int, is_good: bool) -> None:
         call = self._calls.pop(stream, None)
         if call is None:
             return
-        if is_good:
-            self._sender.answer = call.body[5:]
-        self._sender.freed(self)
+        self._sender.freed(self, call.parts if is_good else None)
         call.done(is_good)
 
     def _try_again(self, stream: int) -> None:

@@ -30,8 +30,8 @@ class Target:
 
 
 @contextmanager
-def stoker(repository: Path, scratch: Path, cores: Sequence[int]) -> Iterator[Target]:
-    """`serve` on `repository` with its default settings, ready, on free ports; its log goes to `scratch`.
+def stoker(repository: Path, scratch: Path, cores: Sequence[int], flags: Sequence[str] = ()) -> Iterator[Target]:
+    """`serve` on `repository` with its default settings but for `flags`, ready, on free ports; its log goes to `scratch`.
 
     Raises:
         ChildFailed: it ended or was not ready in time; the text holds the end of its log.
@@ -39,6 +39,7 @@ def stoker(repository: Path, scratch: Path, cores: Sequence[int]) -> Iterator[Ta
     scratch.mkdir(parents=True, exist_ok=True)
     ready, log_path = scratch / "ready.json", scratch / "server.log"
     command = [python_command("serve"), f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}"]
+    command += flags
     with on_cores(cores), log_path.open("wb") as log:
         process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

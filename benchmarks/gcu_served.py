@@ -1,0 +1,254 @@
+"""The four networks of the published GCU tables on one simulated i20: raw, over the wire alone, and served; beside the published ratio.
+
+    python -m benchmarks.gcu_served                        # all networks at the published batches: about five minutes
+    python -m benchmarks.gcu_served --networks resnet50 --rounds 1
+    python -m benchmarks.gcu_served --single               # latencies at batch 1, one request at a time
+
+The card is paced in real time and computes nothing (`pacing: realtime`, `numerics: off`): it takes as long as its cost model says. The same
+number of batches is on its way everywhere:
+
+raw      the runtime API alone, in this process: copies to the card, the run, copies back, each caller with a stream and buffers of its own
+wire     a bare grpc.aio echo: the same request message, answered with the same response message, nothing done between
+served   `serve` in a process of its own, called over gRPC from this one
+
+Each round measures the three in turn; the table shows the medians. No server can be faster than the slower of card and wire: the ratio is
+to that. All figures of the card are simulated.
+"""
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from rich.console import Console
+from rich.table import Table
+
+from backends.gcu.executable import read_executable
+from backends.gcu.program import GcuExecutable
+from backends.gcu.runtime import Device, Engine, GcuSystem
+from backends.simulated.numerics import Numerics
+from backends.simulated.pacing import Pacing
+from benchmarks.gcu_networks import gcu_network
+from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
+from benchmarks.load_grpc import GrpcSender
+from benchmarks.loops import ClosedLoop, Tally
+from benchmarks.servers import Target, echo_grpc, stoker
+from stoker_client._pb import messages as pb
+
+_BACKEND = ("--backend-config=topsinference,pacing=realtime", "--backend-config=topsinference,numerics=off")
+#: Bounds of one measurement.
+_MAX_REQUESTS = 5_000
+_PATIENCE_S = 60.0
+_TARGET = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How each measurement is driven."""
+
+    in_flight: int
+    warmup_s: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """Medians over rounds, of batches a second and of latencies in milliseconds, by `raw`, `wire` and `served`."""
+
+    batches_per_s: dict[str, list[float]] = field(default_factory=dict)
+    mean_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def note(self, kind: str, tally: Tally) -> None:
+        """One round's window.
+
+        Raises:
+            RuntimeError: nothing, or not all, was answered well in it.
+        """
+        if not tally.answered or tally.errors or tally.gave_up:
+            raise RuntimeError(f"{kind}: {tally.answered} answers and {tally.errors} errors in {tally.elapsed_s:.1f} s")
+        self.batches_per_s.setdefault(kind, []).append(tally.answered / tally.elapsed_s)
+        self.mean_ms.setdefault(kind, []).append(statistics.fmean(tally.latencies_ns) / 1e6)
+
+
+def compile_network(network: PublishedNetwork, batch: int, repository: Path) -> Path:
+    """Builds a network and compiles it by `stoker compile`; returns the model.exec.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    name = model_name(network)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / f"{name}.onnx"
+        onnx.save(ir.to_proto(gcu_network(network.name, batch, seed=0)), source)
+        command = [
+            sys.executable, "-m", "compiler.cli", "--target", "gcu", "--input_model", str(source), "--batch_sizes", str(batch),
+            "--model_repository", str(repository), "--model_name", name, "--disable_compilation_progress_bar",
+        ]  # fmt: skip
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return repository / name / "1" / "model.exec"
+
+
+def model_name(network: PublishedNetwork) -> str:
+    """As it is served."""
+    return network.name.replace(" ", "_")
+
+
+def request_message(executable: GcuExecutable, name: str, batch: int) -> bytes:
+    """A ModelInferRequest of zeros for `batch` samples."""
+    request = pb.ModelInferRequest(model_name=name)
+    for tensor in executable.inputs:
+        request.inputs.add(name=tensor.name, datatype=tensor.dtype.value, shape=[batch, *tensor.dims])
+        request.raw_input_contents.append(bytes(tensor.sample_bytes * batch))
+    return request.SerializeToString()
+
+
+def over_grpc(target: Target, message: bytes, load: Load) -> tuple[Tally, bytes]:
+    """A closed loop against `target`; what it saw, and the last answer."""
+
+    async def run() -> tuple[Tally, bytes]:
+        sender = GrpcSender("127.0.0.1", target.grpc_port, message, connections=load.in_flight)
+        await sender.connect()
+        ended = asyncio.Event()
+        closed = ClosedLoop(
+            sender, concurrency=load.in_flight, warmup_s=load.warmup_s, duration_s=load.seconds, max_requests=_MAX_REQUESTS,
+            clock_ns=time.monotonic_ns, on_edge=lambda: None, on_end=ended.set,
+        )  # fmt: skip
+        closed.start()
+        asyncio.get_running_loop().call_later(load.warmup_s + load.seconds + _PATIENCE_S, closed.stop)
+        await asyncio.wait_for(ended.wait(), load.warmup_s + load.seconds + 2 * _PATIENCE_S)
+        sender.close()
+        return closed.tally, sender.answer
+
+    return asyncio.run(run())
+
+
+def raw(executable: GcuExecutable, batch: int, load: Load) -> Tally:
+    """The runtime alone: `in_flight` threads, each with one batch after the other."""
+    ends: list[tuple[int, int]] = []
+    with GcuSystem(cards=1, pacing=Pacing.REALTIME, numerics=Numerics.OFF).acquire(0) as device:
+        engine = device.load(executable)
+        begun_ns = time.monotonic_ns()
+        stop_ns = begun_ns + round((load.warmup_s + load.seconds) * 1e9)
+        callers = [threading.Thread(target=_call, args=(device, engine, batch, stop_ns, ends)) for _ in range(load.in_flight)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    ends.sort()
+    in_window = [each for each in ends if each[0] >= begun_ns + load.warmup_s * 1e9]
+    opened_ns, closed_ns = in_window[0][0], in_window[-1][0]
+    latencies = [latency for _, latency in in_window[1:]]
+    return Tally(latencies_ns=latencies, answered=len(latencies), opened_ns=opened_ns, closed_ns=closed_ns)
+
+
+def _call(device: Device, engine: Engine, batch: int, stop_ns: int, ends: list[tuple[int, int]]) -> None:
+    sent = [np.zeros(tensor.sample_bytes * batch, np.uint8) for tensor in engine.inputs]
+    received = [np.zeros(tensor.sample_bytes * batch, np.uint8) for tensor in engine.outputs]
+    inputs, outputs = ([device.allocate(array.nbytes) for array in arrays] for arrays in (sent, received))
+    stream = device.create_stream()
+    now = time.monotonic_ns()
+    for _ in range(_MAX_REQUESTS):
+        for array, buffer in zip(sent, inputs, strict=True):
+            stream.copy_to_device(array, buffer)
+        engine.run_with_batch(batch, inputs, outputs, stream)
+        for array, buffer in zip(received, outputs, strict=True):
+            stream.copy_to_host(buffer, array)
+        stream.synchronize(_PATIENCE_S)
+        then, now = now, time.monotonic_ns()
+        ends.append((now, now - then))
+        if now >= stop_ns:
+            return
+
+
+def measure(network: PublishedNetwork, batch: int, path: Path, served: Target, scratch: Path, load: Load, rounds: int) -> Measured:
+    """Raw, wire and served in turn, `rounds` times.
+
+    Raises:
+        RuntimeError: something was not answered well.
+    """
+    executable = read_executable(path)
+    message = request_message(executable, model_name(network), batch)
+    _, answer = over_grpc(served, message, Load(in_flight=1, warmup_s=0.0, seconds=0.1))
+    response = scratch / f"{model_name(network)}_{batch}.response"
+    response.write_bytes(answer)
+    measured = Measured()
+    with echo_grpc("bytes", response, ()) as echo:
+        for _ in range(rounds):
+            measured.note("raw", raw(executable, batch, load))
+            measured.note("wire", over_grpc(echo, message, load)[0])
+            measured.note("served", over_grpc(served, message, load)[0])
+    return measured
+
+
+def print_batches(results: Sequence[tuple[PublishedNetwork, Measured]], in_flight: int, console: Console) -> None:
+    """Throughput at the published batches."""
+    table = Table(title=f"simulated i20, {in_flight} batches on their way, samples a second", title_justify="left")
+    headings = ("network", "batch", "raw", "wire", "served", "served / min(raw, wire)", "", "served / raw", "published served / raw")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("network", "") else "right")
+    for network, each in results:
+        rates = {kind: network.batch * statistics.median(values) for kind, values in each.batches_per_s.items()}
+        ratio = rates["served"] / min(rates["raw"], rates["wire"])
+        verdict = "ok" if ratio >= _TARGET else f"below {_TARGET}"
+        table.add_row(
+            network.name, str(network.batch), *(f"{rates[kind]:,.1f}" for kind in ("raw", "wire", "served")), f"{ratio:.3f}", verdict,
+            f"{rates['served'] / rates['raw']:.3f}", f"{network.raw_ms / network.served_ms:.3f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def print_singles(results: Sequence[tuple[PublishedNetwork, Measured]], console: Console) -> None:
+    """Latency at batch 1."""
+    table = Table(title="simulated i20, batch 1, one request at a time, mean ms", title_justify="left")
+    for heading in ("network", "raw", "wire", "served", "published, served"):
+        table.add_column(heading, justify="left" if heading == "network" else "right")
+    for network, each in results:
+        means = [f"{statistics.median(each.mean_ms[kind]):.2f}" for kind in ("raw", "wire", "served")]
+        table.add_row(network.name, *means, f"{network.single_ms:.2f}")
+    console.print(table)
+    console.print("The published BERT computed its full static batch of 120 for one sample; here a batch of 1 is compiled beside it.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default="", help="only networks whose name contains this")
+    parser.add_argument("--in-flight", type=int, default=3, help="batches on their way (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="times that each is measured (default %(default)s)")
+    parser.add_argument("--single", action="store_true", help="measure batch 1, one request at a time, instead")
+    options = parser.parse_args(arguments)
+    chosen = [network for network in PUBLISHED if options.networks in network.name]
+    if not chosen:
+        parser.error(f"no network's name contains '{options.networks}'; there are {', '.join(each.name for each in PUBLISHED)}")
+    console = Console(width=150)
+    in_flight = 1 if options.single else options.in_flight
+    load = Load(in_flight=in_flight, warmup_s=1.0, seconds=options.seconds)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for network in chosen:
+            repository, scratch = Path(folder) / model_name(network) / "models", Path(folder) / model_name(network)
+            batch = 1 if options.single else network.batch
+            console.print(f"compiling {network.name} for batch {batch}")
+            path = compile_network(network, batch, repository)
+            with stoker(repository, scratch, (), _BACKEND) as served:
+                results.append((network, measure(network, batch, path, served, scratch, load, options.rounds)))
+            shutil.rmtree(scratch)
+    if options.single:
+        print_singles(results, console)
+    else:
+        print_batches(results, in_flight, console)
+
+
+if __name__ == "__main__":
+    main()
