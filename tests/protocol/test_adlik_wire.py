@@ -10,10 +10,11 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, copy_models, running_server, wait_until
+from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
 
 JUDGE = Path(__file__).parent / "foreign" / "adlik_judge.py"
 PROTOS = REPOSITORY_ROOT / "proto"
@@ -57,6 +58,16 @@ def test_the_foreign_judge_finds_everything_it_expects(mode: tuple[str, ...], st
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.log()[-2000:]}"
         assert done.stdout.split() == CHECKS.split()
     assert sorted(path.name for path in repository.iterdir()) == ["digits", "simple"]
+
+
+def test_metadata_is_adliks_for_the_models_of_its_platforms(server: ServerProcess):
+    found: Any = server.json("/v1/models/digits_gcu/metadata")
+    assert found["config"]["platform"] == "topsinference"
+    assert found["version_status"] == {"1": {"ready_state": "MODEL_READY"}}
+    status, text = server.get("/v1/models/digits/metadata")
+    assert (status, list(json.loads(text))) == (501, ["error"])
+    forced: Any = server.json("/v1/models/digits/metadata?format=adlik")
+    assert forced["config"]["input"] == [{"name": "image", "data_type": "DT_FLOAT", "dims": ["8", "8"]}]
 
 
 def free_port() -> int:

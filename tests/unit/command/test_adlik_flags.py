@@ -1,0 +1,54 @@
+"""The flags of Adlik's wire interface, from the command line to the fronts' settings."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from server.flag_values import FlagError
+from server.flags import command, spell
+from server.frontends.adlik.settings import RestV1
+from server.fronts import _adlik_settings
+from server.lifecycle.settings import ControlMode
+from server.server_config import ServerConfig
+
+
+def parsed(*words: str) -> ServerConfig:
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell(["--model_base_path=/models", *words]), standalone_mode=False)
+    return found[0]
+
+
+def test_nothing_is_allowed_and_each_request_tells_by_default():
+    settings = _adlik_settings(parsed())
+    assert settings.rest_v1 is RestV1.AUTO
+    assert not settings.prefer_adlik
+    assert not settings.allow_operate
+    assert settings.operate_root is None
+    assert (settings.repositories, settings.control_mode) == ((Path("/models"),), ControlMode.POLL)
+
+
+def test_what_is_given_reaches_the_fronts(tmp_path: Path):
+    flags = ("--rest_v1=tfs", "--prefer_adlik", "--allow_model_operate", f"--model_operate_root={tmp_path}", "--loading_method=manual")
+    settings = _adlik_settings(parsed(*flags))
+    assert settings.rest_v1 is RestV1.TFS
+    assert settings.prefer_adlik
+    assert settings.allow_operate
+    assert settings.operate_root == tmp_path
+    assert settings.control_mode is ControlMode.EXPLICIT
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--rest_v1=triton",), "--rest-v1=triton: expected auto, adlik or tfs"),
+        (("--model_operate_root=/",), "no effect without --allow-model-operate"),
+        (("--allow_model_operate", "--model_operate_root=/no/such/folder"), "expected an existing folder"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(flags: tuple[str, ...], text: str):
+    with pytest.raises(FlagError) as refused:
+        parsed(*flags)
+    assert text in refused.value.format_message()
