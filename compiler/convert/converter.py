@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from compiler.convert.opset import convert_for_output, convert_to_internal
 from compiler.convert.option_fields import nearest
-from compiler.convert.options import NO_EFFECT, ConversionOptions
+from compiler.convert.options import COUNTS_WITH, NO_EFFECT, ConversionOptions
 from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
 from compiler.convert.source import checked
@@ -184,11 +184,15 @@ def load_extensions(options: ConversionOptions) -> None:
 
 
 def warn_of_no_effect(models: Iterable[ConversionOptions]) -> None:
-    """One warning for each option that was given for some model and changes nothing on a simulated device."""
+    """One warning for each option that was given for some model and changes nothing: on a simulated device, or as the others are set."""
     defaults, told = ConversionOptions(), list(models)
     for name, reason in NO_EFFECT.items():
         if any(getattr(options, name) != getattr(defaults, name) for options in told):
             logger.warning("%s has no effect on a simulated device: %s", name, reason)
+    for name, (other, values) in COUNTS_WITH.items():
+        given = [options for options in told if getattr(options, name) != getattr(defaults, name)]
+        if given and not any(getattr(options, other) in values for options in given):
+            logger.warning("%s has no effect: it counts with %s %s only", name, other, " or ".join(map(str, values)))
 
 
 def _check_pass_names(options: ConversionOptions) -> None:

@@ -190,6 +190,19 @@ NO_EFFECT: Mapping[str, str] = {
     "optimize_internal_exchange_code": "exchange code is estimated, not generated",
 }
 
+_NARROW, _EIGHT_BITS = ("precision", PRECISIONS[1:]), ("precision", PRECISIONS[2:])
+#: Options that change nothing unless another one has one of these values.
+COUNTS_WITH: Mapping[str, tuple[str, tuple[object, ...]]] = {
+    "fp16_skip_op_types": _NARROW,
+    "enable_avoid_overflow_patterns": _NARROW,
+    "disable_fast_norm": _NARROW,
+    "fp8_params": _EIGHT_BITS,
+    "fp8_skip_op_names": _EIGHT_BITS,
+    "num_of_layers_keep_fp16": _EIGHT_BITS,
+    "calibration_loss_type": _EIGHT_BITS,
+    "remap_mode": ("enable_insert_remap", (True,)),
+}
+
 
 def conversion_specs() -> dict[str, OptionSpec]:
     """The converter's options by name."""

@@ -161,6 +161,29 @@ def test_options_without_effect_warn_once_for_all_models(caplog: pytest.LogCaptu
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "with_it", "warning"),
+    [
+        ({"fp16_skip_op_types": ("Gemm",)}, {"precision": "fp8"}, "it counts with precision fp16 or fp8 or fp8_weight only"),
+        ({"enable_avoid_overflow_patterns": True}, {"precision": "fp16"}, "precision fp16 or"),
+        ({"disable_fast_norm": True}, {"precision": "fp16"}, "precision fp16 or"),
+        ({"fp8_params": "F152,F152,0,0"}, {"precision": "fp8"}, "it counts with precision fp8 or fp8_weight only"),
+        ({"fp8_skip_op_names": ("a",)}, {"precision": "fp8_weight"}, "precision fp8 or"),
+        ({"num_of_layers_keep_fp16": 1}, {"precision": "fp8"}, "precision fp8 or"),
+        ({"calibration_loss_type": "mse"}, {"precision": "fp8"}, "precision fp8 or"),
+        ({"remap_mode": ("before_add",)}, {"enable_insert_remap": True}, "it counts with enable_insert_remap True only"),
+    ],
+)
+def test_an_option_that_counts_for_no_model_is_said_once(given, with_it, warning, caplog) -> None:
+    idle, effective = ConversionOptions(**given), ConversionOptions(**given, **with_it)
+    warn_of_no_effect([ConversionOptions(), effective, idle])
+    assert not caplog.records
+    warn_of_no_effect([idle, idle, ConversionOptions(**with_it)])
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{next(iter(given))} has no effect: ")
+    assert warning in record.getMessage()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
 def test_every_step_of_the_recipe_takes_the_settings_it_is_given(precision: str, tmp_path: Path) -> None:
     (tmp_path / "cut.yaml").write_text("- {node: a, device: 0, stage: 0}\n")
