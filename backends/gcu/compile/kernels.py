@@ -1,8 +1,8 @@
 """Which nodes run as one kernel, and what a kernel reads and writes.
 
 An element-wise node joins the latest kernel that it reads from, if its result has as many elements as that kernel's: so biases, activations
-and residual additions ride on the convolution or product before them. Views (reshape, squeeze) and casts between widths of floats are their input. What is
-passed on inside a kernel stays on the cores; what anybody else reads is written to HBM, once.
+and residual additions ride on the convolution or product before them. Views (reshape, squeeze) and casts between widths of floats are their
+input. What is passed on inside a kernel stays on the cores; what anybody else reads is written to HBM, once.
 """
 
 from dataclasses import dataclass, field
