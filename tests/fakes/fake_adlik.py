@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -59,7 +60,8 @@ class FakeAdlik:
         hold: While cleared, predictions get no answer; `arrived` and `cancelled` tell of one that waits so.
     """
 
-    def __init__(self, config: model_pb2.ModelConfigProto = CONFIG) -> None:
+    def __init__(self, config: model_pb2.ModelConfigProto = CONFIG, tls: tuple[Path, Path] | None = None) -> None:
+        """With `tls` (certificate and key, PEM) gRPC speaks TLS."""
         self.config = config
         self.hold = threading.Event()
         self.arrived = threading.Event()
@@ -67,7 +69,11 @@ class FakeAdlik:
         self.reset()
         self._grpc = grpc.server(futures.ThreadPoolExecutor(4))
         self._grpc.add_generic_rpc_handlers((self._handlers(),))
-        self.grpc_url = f"127.0.0.1:{self._grpc.add_insecure_port('127.0.0.1:0')}"
+        if tls is None:
+            port = self._grpc.add_insecure_port("127.0.0.1:0")
+        else:
+            port = self._grpc.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(tls[1].read_bytes(), tls[0].read_bytes())]))
+        self.grpc_url = f"127.0.0.1:{port}"
         self._grpc.start()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _http_handler(self))
         self._http.daemon_threads = True

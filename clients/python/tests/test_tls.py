@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import stoker_client as sdk
+from stoker_client.adlik import PredictContext
+from tests.fakes.fake_adlik import FakeAdlik
 from tests.fakes.fake_kserve import FakeKserve
 
 OPENSSL = shutil.which("openssl")
@@ -74,3 +76,15 @@ def test_certificates_may_be_given_as_text_and_be_for_another_name(make_client, 
         make_client(url, tls=tls, retry=sdk.RetryPolicy(max_attempts=1)).server_metadata()
     client = make_client(url, tls=dataclasses.replace(tls, server_name="cards.example"))
     assert client.server_metadata()["name"] == "fake"
+
+
+def test_adliks_context_takes_certificates_and_a_name(named_certificate):
+    server = FakeAdlik(tls=named_certificate)
+    trusted = named_certificate[0].read_bytes()
+    try:
+        with PredictContext("echo", url=server.grpc_url, grpc_domain="cards.example", credentials=trusted) as context:
+            assert context.run({"x": np.ones((1, 4), np.float32)})["x"].tensor.tolist() == [[1, 1, 1, 1]]
+        with pytest.raises(sdk.StokerError):  # without the name, the certificate is another server's
+            PredictContext("echo", url=server.grpc_url, credentials=trusted, retry=sdk.RetryPolicy(max_attempts=1))
+    finally:
+        server.close()

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from stoker_client._pb import adlik_messages as pb
-from stoker_client.adlik.tensor_proto import proto_from_array, tensor_dtype_to_np_dtype
+from stoker_client.adlik.tensor_proto import set_array, tensor_dtype_to_np_dtype
 from stoker_client.datatypes import Array
 from stoker_client.errors import InvalidRequest
 
@@ -57,7 +57,7 @@ def build_request(
     types = {tensor.name: tensor.data_type for tensor in config.input}
     request = pb.PredictRequest(model_spec=spec)
     for name, value in inputs.items():
-        request.inputs[name].CopyFrom(_input(name, value, types.get(name, pb.DT_INVALID)))
+        _set_input(request.inputs[name], name, value, types.get(name, pb.DT_INVALID))
     request.batch_size = _batch_size({name: request.inputs[name] for name in inputs}, batch_size)
     for name, count in _classes(outputs).items():
         request.output_filter[name].SetInParent()
@@ -71,16 +71,17 @@ def chosen_names(outputs: OutputChoice) -> list[str]:
     return list(_classes(outputs))
 
 
-def _input(name: str, value: InputValue, configured: int) -> pb.TensorProto:
+def _set_input(tensor: pb.TensorProto, name: str, value: InputValue, configured: int) -> None:
     if isinstance(value, Message):
         if value.DESCRIPTOR.full_name != "tensorflow.TensorProto":
             raise InvalidRequest(f"input '{name}' is a {value.DESCRIPTOR.full_name}; expected an array, a list or a tensorflow.TensorProto")
-        return pb.TensorProto.FromString(value.SerializeToString())  # TensorFlow's own class has the same fields
-    if not isinstance(value, np.ndarray | list | tuple):
+        tensor.ParseFromString(value.SerializeToString())  # TensorFlow's own class has the same fields
+    elif isinstance(value, np.ndarray | list | tuple):
+        set_array(tensor, name, _as_array(name, value, configured))
+    else:
         raise InvalidRequest(
             f"input '{name}' is a {type(value).__name__}; expected an array, a list or a tuple with a value for each sample"
         )
-    return proto_from_array(name, _as_array(name, value, configured))
 
 
 def _as_array(name: str, value: Sequence[Any] | Array, configured: int) -> Array:

@@ -52,23 +52,32 @@ def proto_from_array(name: str, array: Array) -> pb.TensorProto:
         InvalidRequest: its element type has no counterpart on the wire.
     """
     proto = pb.TensorProto()
+    set_array(proto, name, array)
+    return proto
+
+
+def set_array(proto: pb.TensorProto, name: str, array: Array) -> None:
+    """Makes an empty tensor, in whatever message it lies, that of `proto_from_array`: a large one need not be copied between messages.
+
+    Raises:
+        InvalidRequest: as `proto_from_array`.
+    """
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
     if array.dtype.kind in "OSU":
         proto.dtype = pb.DT_STRING
         proto.string_val.extend(_as_bytes(name, element) for element in array.ravel().tolist())
-        return proto
+        return
     if array.dtype.name == "bfloat16":
         proto.dtype = pb.DT_BFLOAT16
         proto.tensor_content = np.ascontiguousarray(array).view(np.uint16).astype("<u2", copy=False).tobytes()
-        return proto
+        return
     wire_type = array.dtype.newbyteorder("<")
     number = _TYPE_OF_DTYPE.get(wire_type)
     if number is None:
         raise InvalidRequest(f"input '{name}' holds {array.dtype}, which has no counterpart on the wire; expected numbers, bool or str")
     proto.dtype = pb.DataType.Name(number)  # type: ignore[assignment] # both a number and a name are taken
     proto.tensor_content = array.astype(wire_type, copy=False).tobytes()
-    return proto
 
 
 def _as_bytes(name: str, element: object) -> bytes:
