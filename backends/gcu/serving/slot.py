@@ -1,7 +1,6 @@
 """`Slot`: a stream, and device buffers for one batch: merge, run, split."""
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,7 +18,6 @@ Array = npt.NDArray[Any]
 #: Pieces of a batch that have no more bytes than this, on the average, are put together on the host and copied at once: that takes a host
 #: about as long as asking for one copy more takes a card (`backends.gcu.timing.COPY_LATENCY_S`).
 SMALL_BYTES = 1 << 17
-_NOTHING: Array = np.empty(0, np.uint8)
 
 
 class Slot:
@@ -85,17 +83,9 @@ class Slot:
         counts = [self._layout.samples(item) for item in items]
         answers: list[dict[str, Array]] = [{} for _ in items]
         for name in dict.fromkeys(name for item in items for name in item.output_names):
-            output = self._layout.output(name)
             wanting = [name in item.output_names for item in items]
-            firsts = itertools.accumulate(counts, initial=0)
-            if _are_small([count * output.sample_bytes for count in counts]):
-                whole = self._to_host(output, 0, sum(counts))
-                parts = (whole[first : first + count] for first, count in zip(firsts, counts, strict=False))
-            else:
-                spans = zip(firsts, counts, wanting, strict=False)
-                parts = (self._to_host(output, first, count) if is_wanted else _NOTHING for first, count, is_wanted in spans)
-            for answer, part, is_wanted in zip(answers, parts, wanting, strict=True):
-                if is_wanted:
+            for answer, part in zip(answers, self._parts(self._layout.output(name), counts, wanting), strict=True):
+                if part is not None:
                     answer[name] = part
         return answers
 
@@ -117,6 +107,20 @@ class Slot:
         except StatusError:  # the failure that the caller knows already
             return True
         return True
+
+    def _parts(self, output: ServedOutput, counts: Sequence[int], wanting: Sequence[bool]) -> Iterator[Array | None]:
+        """What each item gets of `output`; None: it does not want it."""
+        are_small = _are_small([count * output.sample_bytes for count in counts])
+        whole = self._to_host(output, 0, sum(counts)) if are_small else None
+        first = 0
+        for count, is_wanted in zip(counts, wanting, strict=True):
+            if not is_wanted:
+                yield None
+            elif whole is not None:
+                yield whole[first : first + count]
+            else:
+                yield self._to_host(output, first, count)
+            first += count
 
     def _to_device(self, block: Array, buffer: DeviceBuffer, at: int) -> None:
         if block.nbytes and self._moves_bytes:
