@@ -44,16 +44,26 @@ class CompiledGraph:
     notes: Mapping[str, str]
 
 
+def checked_graph(source: SourceModel, hardware: IpuHardware) -> ir.Model:
+    """A copy of a converted model with all types and shapes inferred, which `hardware` can run.
+
+    Raises:
+        CompileError: it cannot; all its unsupported operators are named.
+    """
+    model = typed_graph(source.model, tuple(source.outputs))
+    check_streams(model)
+    check_supported(model, hardware, has_custom_libraries=bool(source.custom_libraries))
+    check_output_shapes(model)
+    return model
+
+
 def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: IpuHardware, options: CompilerOptions) -> CompiledGraph:
     """Checks, plans and lowers one converted model.
 
     Raises:
         CompileError: it cannot run on the device, or does not fit.
     """
-    model = typed_graph(source.model, tuple(source.outputs))
-    check_streams(model)
-    check_supported(model, hardware, has_custom_libraries=bool(source.custom_libraries))
-    check_output_shapes(model)
+    model = checked_graph(source, hardware)
     notes = {key: value for key, value in model.metadata_props.items() if value}
     precision = graph_precision(model)
     plan = plan_graph(model, hardware=hardware, options=options, name=source.name)

@@ -17,13 +17,12 @@ from backends.ipu.compile.pass_notes import with_noted_options
 from backends.ipu.compile.plan import GraphPlan, survey_graph
 from backends.ipu.compile.rebatch import rebatch
 from backends.ipu.compile.streams import batch_size
-from backends.ipu.compile.sub_graph import graph_precision
-from backends.ipu.compile.supported import check_streams, check_supported
+from backends.ipu.compile.sub_graph import checked_graph, graph_precision
 from backends.ipu.hardware import IpuHardware
 from backends.ipu.program import MemoryAccount, StaticProgram, SubGraph
 from backends.ipu.timing import StepTiming, lane_cycles, load_time_s, step_timing
 from compiler.errors import CompileError, OptionError
-from compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
+from compiler.lowering.typed_graph import static_shape, typed_graph
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
 
@@ -147,7 +146,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
     check_options(options, hardware)
     is_fused = len(sources) > 1
     named = [replace(each, name=f"graph{at}") if is_fused else each for at, each in enumerate(sources)]
-    models = [_checked(each, hardware) for each in named]
+    models = [checked_graph(each, hardware) for each in named]
     plans = [survey_graph(model, hardware=hardware, options=options, name=each.name) for each, model in zip(named, models, strict=True)]
     for plan in plans:
         check_sharding(options, plan)
@@ -188,14 +187,6 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
         memory=tuple(memory),
         out_of_memory=_misfit(" + ".join(each.name for each in named), memory),
     )
-
-
-def _checked(source: SourceModel, hardware: IpuHardware) -> ir.Model:
-    model = typed_graph(source.model, tuple(source.outputs))
-    check_streams(model)
-    check_supported(model, hardware, has_custom_libraries=bool(source.custom_libraries))
-    check_output_shapes(model)
-    return model
 
 
 def _rows(model: ir.Model, options: CompilerOptions) -> int:
