@@ -41,7 +41,7 @@ class Card:
         faults: What goes wrong on it; runs of compiled batches are counted.
         pacer: How time passes.
         generation: Counts resets; what was on the card before one is gone.
-        check_process: Refuses a process forked from the one that made the card.
+        process: Where the card was made.
     """
 
     def __init__(self, number: int, hardware: GcuHardware, pacer: Pacer, faults: FaultPlan, process: ProcessMark) -> None:
@@ -52,7 +52,7 @@ class Card:
         self.faults = faults
         self.pacer = pacer
         self.generation = 0
-        self.check_process = process.check
+        self.process = process
         self._lock = threading.Lock()
         self._clusters = tuple(Timeline() for _ in range(hardware.clusters))
         self._links = {direction: Timeline() for direction in Direction}

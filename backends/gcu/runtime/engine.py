@@ -213,6 +213,7 @@ class Engine:
             if not is_held:
                 raise StreamClosed(f"engine '{self.executable.name}' was stopped while it waited for its clusters")
             card.refuse_if_broken()
+            self._refuse_if_lost()
             fault = card.faults.strike()
             if fault is not None:
                 self._apply(fault, is_stopped)
@@ -248,8 +249,7 @@ class Engine:
         self.device.check()
         if self._is_unloaded:
             raise StatusError(Status.TIF_NOT_INITIALIZED, f"{name} is unloaded")
-        if self._generation != self._card.generation:
-            raise StatusError(Status.TIF_NOT_INITIALIZED, f"{name} was lost when card {self._card.id} was reset; load it again")
+        self._refuse_if_lost()
         if samples < 1:
             raise StatusError(Status.TIF_INVALID_VALUE, f"{name}: a run takes at least one sample, not {samples}")
         if stream is not None and stream.card is not self._card:
@@ -258,6 +258,13 @@ class Engine:
             )
         self._check_buffers(samples, self.inputs, inputs, f"{name}, input")
         self._check_buffers(samples, self.outputs, outputs, f"{name}, output")
+
+    def _refuse_if_lost(self) -> None:
+        if self._generation != self._card.generation:
+            raise StatusError(
+                Status.TIF_NOT_INITIALIZED,
+                f"engine '{self.executable.name}' was lost when card {self._card.id} was reset; load it again",
+            )
 
     def _check_buffers(self, samples: int, tensors: Sequence[GcuTensor], buffers: Sequence[DeviceBlock], where: str) -> None:
         if len(buffers) != len(tensors):

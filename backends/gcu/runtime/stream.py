@@ -1,6 +1,7 @@
 """`Stream`: work of one card in the order in which it was queued; streams do not wait for each other.
 
-What fails stops the stream: what was queued behind it is skipped, since it would work on stale data, until `synchronize` has told of it.
+What fails stops the stream: what is queued behind it is skipped, since it would work on stale data, until somebody was told of the failure
+by `synchronize` or by a future. Only what is queued after that is done again: half of what belongs together is never done.
 """
 
 import threading
@@ -25,6 +26,8 @@ Action = Callable[[Lane, int, Callable[[], bool]], None]
 
 @dataclass(frozen=True, slots=True)
 class _Work:
+    number: int
+    generation: int
     action: Action
     buffers: Sequence[DeviceBlock]
     queued_ns: int
@@ -59,7 +62,9 @@ class Stream:
         self._queue: deque[_Work] = deque()
         self._queued = 0
         self._done = 0
-        self._error: StatusError | None = None
+        self._error: StatusError | None = None  # that nobody was told of yet
+        self._told: StatusError | None = None
+        self._told_through = 0  # the newest piece of work that was queued when somebody was told
         self._is_closing = False
         self._lane = Lane()
         self._thread: threading.Thread | None = None
@@ -131,8 +136,9 @@ class Stream:
                 if self._is_closing:
                     raise StreamClosed(f"stream {self.number} is destroyed")
                 self._thread = self._thread or self._started()
-                self._queue.append(_Work(action, tuple(buffers), self.card.pacer.clock.now_ns(), future, on_skip))
                 self._queued += 1
+                queued_ns = self.card.pacer.clock.now_ns()
+                self._queue.append(_Work(self._queued, self.card.generation, action, tuple(buffers), queued_ns, future, on_skip))
                 self._changed.notify_all()
         except BaseException:
             for buffer in pinned:
@@ -153,7 +159,7 @@ class Stream:
             raise StatusError(
                 Status.TIF_INVALID_PARAM, f"stream {self.number} cannot wait for itself: a future's callback runs on its thread"
             )
-        self.card.check_process()
+        self.card.process.check()
         clock = self.card.pacer.clock
         begun_ns = clock.now_ns()
         until_ns = None if timeout_s is None else begun_ns + round(timeout_s * NS_PER_S)
@@ -166,7 +172,8 @@ class Stream:
                             f"stream {self.number} has not done its work in {timeout_s} s; {target - self._done} pieces are left"
                         )
                     clock.wait(self._changed, until_ns)
-                error, self._error = self._error, None
+                error = self._error
+                self._tell()
                 ready_at_ns = self._lane.ready_at_ns
             if error is not None:
                 raise error
@@ -182,13 +189,20 @@ class Stream:
         """Somebody was told of `error` by a future: if it is what stopped the stream, new work is done again."""
         with self._changed:
             if self._error is error:
-                self._error = None
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._error is not None:
+            self._told, self._told_through, self._error = self._error, self._queued, None
 
     def close(self) -> None:
         """Ends the stream: what is under way comes to its end, or is given up if it hangs; what has not begun fails with `StreamClosed`.
 
         A second call does nothing.
         """
+        if not self.card.process.is_here:
+            self._is_closing = True  # its thread and locks are another process's
+            return
         with self._changed:
             is_first = not self._is_closing
             self._is_closing = True
@@ -219,11 +233,17 @@ class Stream:
                 if not self._queue:
                     return
                 work = self._queue.popleft()
-            error = self._outcome(work)
+            error = self._told if work.number <= self._told_through else None
+            is_new = error is None
+            if error is None:
+                error = self._outcome(work)
+            elif work.on_skip is not None:
+                work.on_skip()
             for buffer in work.buffers:
                 buffer.unpin()
-            with self._changed:
-                self._error = self._error or error
+            if is_new and error is not None:
+                with self._changed:
+                    self._error = self._error or error
             if work.future is not None and error is None:
                 work.future.set_result(None)
             elif work.future is not None:
@@ -232,16 +252,18 @@ class Stream:
                 self._done += 1
                 self._changed.notify_all()
 
-    def _reason_to_skip(self) -> StatusError | None:
+    def _reason_to_skip(self, work: _Work) -> StatusError | None:
         if self._error is not None:
             return self._error
         if self._is_closing:
             return StreamClosed(f"stream {self.number} was destroyed before it came to this")
+        if work.generation != self.card.generation:
+            return StreamClosed(f"stream {self.number}: card {self.card.id} was reset before it came to this")
         return self.card.failure
 
     def _outcome(self, work: _Work) -> StatusError | None:
-        """Does the work; why it failed."""
-        skipped_for = self._reason_to_skip()
+        """Does the work, or skips it; why it failed."""
+        skipped_for = self._reason_to_skip(work)
         if skipped_for is not None:
             if work.on_skip is not None:
                 work.on_skip()

@@ -1,6 +1,7 @@
 """Streams: order, independence, errors, ends."""
 
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -104,6 +105,50 @@ def test_what_fails_stops_the_stream_until_it_was_told(device):
         stream.submit(lambda *_: done.append("after"), [])
         stream.synchronize(30)
     assert done == ["after"]
+
+
+def test_what_belongs_together_is_never_half_done_after_a_failure(device):
+    """The second submission's copy is skipped, so its run must be too, though the first one's failure was told between them."""
+    engine, first, between, done = device.load(scaled()), Gate(), Gate(), []
+    with device.create_stream() as stream:
+        ended = Future()
+
+        def fail(*_):
+            first()
+            raise StatusError(Status.TIF_ENGINE_RUN_FAILED, "broken on purpose")
+
+        stream.submit(fail, [], ended)
+        copied = Future()
+        copied.add_done_callback(between)  # holds the stream's thread after the copy was skipped
+        stream.submit(lambda *_: done.append("copied"), [], copied)
+        stream.submit(lambda *_: done.append("ran"), [], last := Future())
+        first.is_open.set()
+        error = ended.exception(30)
+        assert between.is_reached.wait(30)
+        stream.acknowledge(error)
+        x, y, n = device.allocate(12), device.allocate(12), device.allocate(8)
+        anew = engine.run_with_batch(1, [x], [y, n], stream)
+        between.is_open.set()
+        assert last.exception(30) is error
+        assert anew.exception(30) is None
+        stream.synchronize(30)
+    assert done == []
+
+
+def test_work_queued_before_a_reset_is_not_done_after_it(device):
+    gate, done = Gate(), []
+    with device.create_stream() as stream:
+        stream.submit(gate, [])
+        stream.submit(lambda *_: done.append("stale"), [])
+        assert gate.is_reached.wait(30)
+        device.card.reset()
+        stream.submit(lambda *_: done.append("stale too"), [])
+        gate.is_open.set()
+        with pytest.raises(StreamClosed, match="card 0 was reset before it came to this"):
+            stream.synchronize(30)
+        stream.submit(lambda *_: done.append("fresh"), [])
+        stream.synchronize(30)
+    assert done == ["fresh"]
 
 
 def test_a_defect_of_an_action_is_an_internal_error(device):
