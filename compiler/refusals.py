@@ -28,7 +28,10 @@ def check_folder(path: Path) -> None:
 
 @contextmanager
 def refusals_of(target: Target, options: CompilerOptions, *, label: str = "", custom_libraries: Sequence[str] = ()) -> Iterator[None]:
-    """Errors of the block, a conversion, begin with `label`; a model without static shapes is looked at by the target, too."""
+    """Errors of the block, a conversion, begin with `label`; a model without static shapes is looked at by the target, too.
+
+    The target may add to the text of each.
+    """
     try:
         try:
             yield
@@ -36,6 +39,7 @@ def refusals_of(target: Target, options: CompilerOptions, *, label: str = "", cu
             target.check_operators(error.model, options, custom_libraries)
             raise ShapeError(str(error)) from error
     except CompileError as error:
+        target.explain(error)
         if not label or type(error) not in _PLAIN_ERRORS:
             raise
         raise type(error)(f"{label}: {error}") from error

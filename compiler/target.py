@@ -118,6 +118,9 @@ class Target(abc.ABC):
             CompileError: the device cannot run some of its operators anyway; all of them are listed.
         """
 
+    def explain(self, error: CompileError) -> None:  # noqa: B027 - our own words are enough for most devices
+        """Adds to the text of `error`, a model that could not be converted, what users of this device know such a refusal by."""
+
     @abc.abstractmethod
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles `sources` (several: fused into one executable) into the file `path`.

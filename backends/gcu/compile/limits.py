@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from backends.gcu.status import Status
 from compiler.errors import CompileError, OptionError, ShapeError, Unsupported, UnsupportedOperators
 
+_MARK = "[TopsInference:"
+
 
 class VendorStatus(enum.Enum):
     """Why a model is refused; the value is the vendor's code."""
@@ -63,6 +65,11 @@ def with_status() -> Iterator[None]:
     try:
         yield
     except CompileError as error:
-        status = status_of(error)
-        error.args = (f"{error} [TopsInference: {status.value.name}]",)
+        add_status(error)
         raise
+
+
+def add_status(error: CompileError) -> None:
+    """Puts the vendor's status name behind the text of `error`, once."""
+    if _MARK not in str(error):
+        error.args = (f"{error} {_MARK} {status_of(error).value.name}]",)

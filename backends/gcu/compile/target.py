@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from backends.gcu.compile.build_flags import BuildFlag
 from backends.gcu.compile.compiler import compile_source
-from backends.gcu.compile.limits import with_status
+from backends.gcu.compile.limits import add_status, with_status
 from backends.gcu.compile.memory import memory_account
 from backends.gcu.compile.resources import clusters_of
 from backends.gcu.compile.supported import check_supported
@@ -52,6 +52,10 @@ class GcuTarget(Target):
         """
         with with_status():
             check_supported(typed_graph(ir.to_proto(model)), I20)
+
+    def explain(self, error: CompileError) -> None:
+        """Adds the vendor's status name."""
+        add_status(error)
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Compiles the one source into the file `path`, which appears whole or not at all.

@@ -98,7 +98,7 @@ def test_a_run_reports_what_the_largest_batch_would_take(compile_gcu: Callable[.
         (("--batch_sizes", "1", "--build_flag", "int8"), 2, "build_flag: there is no 'int8'"),
         (("--batch_sizes", "1", "--resource_mode", "9c"), 2, "expected a number of clusters from 1 to 6"),
         (("--batch_sizes", "1", "--precision", "fp8"), 2, "precision fp8: the i20 has fp32 and fp16"),
-        ((), 1, "input 'x' dimension 0 ('n')"),
+        ((), 1, "input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
