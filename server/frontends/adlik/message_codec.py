@@ -1,6 +1,6 @@
 """PredictRequest messages to asks, answers to serialised PredictResponse messages.
 
-An answer is put together as bytes, not as a message: large outputs are copied once instead of three times.
+Large outputs are put together as bytes, not as a message: they are copied once instead of three times.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,8 @@ from server.pb.tensorflow.core.framework import tensor_pb2
 
 _VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
 _NOTHING: Mapping[str, Any] = {}
+#: Outputs up to this size are put into the message as they are.
+_WHOLE_BYTES = 65_536
 # Tags on the wire.
 _OUTPUTS = encoded_varint(predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER << 3 | LENGTH)
 _KEY, _VALUE = encoded_varint(1 << 3 | LENGTH), encoded_varint(2 << 3 | LENGTH)
@@ -37,10 +39,18 @@ def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw
 
 def print_answer(answer: Answer) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
-    pieces = [predict_pb2.PredictResponse(model_spec=answer.model.echo).SerializeToString()]
+    message = predict_pb2.PredictResponse(model_spec=answer.model.echo)
+    pieces: list[bytes] = []
     for output in answer.outputs:
-        pieces += _output(output)
-    return b"".join(pieces)
+        if output.array.nbytes > _WHOLE_BYTES and not output.datatype.is_bytes:
+            pieces += _in_pieces(output)
+        else:
+            target = message.outputs[output.name]
+            _describe(target.tensor, output)
+            if not output.datatype.is_bytes:
+                target.tensor.tensor_content = output.array.tobytes()
+            _add_classes(target, output)
+    return b"".join((message.SerializeToString(), *pieces)) if pieces else message.SerializeToString()
 
 
 def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
@@ -51,24 +61,31 @@ def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
     return TensorFields(tensor.dtype, shape or None, raw, values)
 
 
-def _output(output: AnsweredOutput) -> list[bytes]:
-    """One entry of the map `outputs`, in pieces."""
-    tensor = tensor_pb2.TensorProto(dtype=NUMBERS[output.datatype])
+def _describe(tensor: tensor_pb2.TensorProto, output: AnsweredOutput) -> None:
+    """Fills in all of `tensor` but its content."""
+    tensor.dtype = NUMBERS[output.datatype]
+    add_dim = tensor.tensor_shape.dim.add
     for size in output.array.shape:
-        tensor.tensor_shape.dim.add(size=size)
-    content: list[bytes] = []
+        add_dim(size=size)
     if output.datatype.is_bytes:
         tensor.string_val.extend(value.encode() if isinstance(value, str) else value for value in output.array.reshape(-1).tolist())
-    else:
-        pieces = array_pieces(output.array, output.datatype)
-        content = [_CONTENT, encoded_varint(sum(map(len, pieces))), *pieces]
-    classes = predict_pb2.PredictResponse.Output()
+
+
+def _add_classes(target: predict_pb2.PredictResponse.Output, output: AnsweredOutput) -> None:
     for sample in output.classes:
-        classes.batch_classes.add(
+        target.batch_classes.add(
             cls=[predict_pb2.PredictResponse.Class(idx=best.place, score=best.score, label=best.label) for best in sample]
         )
-    body = _field(_TENSOR, [tensor.SerializeToString(), *content])
-    body.append(classes.SerializeToString())
+
+
+def _in_pieces(output: AnsweredOutput) -> list[bytes]:
+    """One entry of the map `outputs`, its content not copied into a message and out of it."""
+    tensor, classes = tensor_pb2.TensorProto(), predict_pb2.PredictResponse.Output()
+    _describe(tensor, output)
+    _add_classes(classes, output)
+    pieces = array_pieces(output.array, output.datatype)
+    content = [_CONTENT, encoded_varint(sum(map(len, pieces))), *pieces]
+    body = [*_field(_TENSOR, [tensor.SerializeToString(), *content]), classes.SerializeToString()]
     return _field(_OUTPUTS, [*_field(_KEY, [output.name.encode()]), *_field(_VALUE, body)])
 
 

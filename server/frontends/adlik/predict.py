@@ -80,8 +80,7 @@ class Predict:
         engine, limits = self._engine, self._limits
         try:
             target = self._reader.target(ask.model)
-            self._reader.reserve(target, ask, reservation)
-            strings = sum(len(fields.values.get("string_val", ())) for fields in ask.inputs.values())
+            strings = self._reader.reserve(target, ask, reservation)
             if size_bytes > _INLINE_RAW_BYTES or strings > INLINE_STRINGS:
                 request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns)
             else:
@@ -97,9 +96,11 @@ class Predict:
         except NotFound as error:
             raise InvalidRequest(error.message) from None
         top = {name: count for name, count in ask.output_filter.items() if count}
+        if not top:
+            return make_answer(ask.model, response, top, {}, limits)
         labels = {name: engine.labels(response.model_name, response.model_version, name) for name in top}
         reservation.take(_CLASS_BYTES * min(limits.class_count, _classes(response, top)))
-        if top and _values(response, top) > INLINE_STRINGS:
+        if _values(response, top) > INLINE_STRINGS:
             return await run_off_loop(make_answer, ask.model, response, top, labels, limits)
         return make_answer(ask.model, response, top, labels, limits)
 
@@ -128,5 +129,7 @@ def _values(response: InferResponse, top: dict[str, int]) -> int:
 
 
 def _is_large(answer: Answer, limits: Limits) -> bool:
-    most = limits.decode_inline_bytes
-    return any(output.array.nbytes > most or sum(map(len, output.classes)) > INLINE_STRINGS for output in answer.outputs)
+    for output in answer.outputs:
+        if output.array.nbytes > limits.decode_inline_bytes or (output.classes and sum(map(len, output.classes)) > INLINE_STRINGS):
+            return True
+    return False

@@ -62,8 +62,8 @@ class PredictReader:
         version = served_version(self._engine, model, self._limits)
         return PredictTarget(version, self._checks.find(model.name, version), received_ns)
 
-    def reserve(self, target: PredictTarget, ask: PredictAsk, reservation: Reservation) -> None:
-        """Takes what the arrays of `ask` need beside the bytes they came in.
+    def reserve(self, target: PredictTarget, ask: PredictAsk, reservation: Reservation) -> int:
+        """Takes what the arrays of `ask` need beside the bytes they came in; returns how many strings they hold.
 
         Raises:
             Overloaded: it does not fit. TooLarge: too many strings.
@@ -71,11 +71,14 @@ class PredictReader:
         strings = filled = 0
         for name, fields in ask.inputs.items():
             spec = target.check.inputs.get(name)
-            if spec is not None:
+            # Raw bytes, which are the rule, are viewed where they are.
+            if fields.values and spec is not None:
                 strings += len(fields.values.get("string_val", ()))
                 most = self._limits.bytes_in_flight
                 filled += min(most, filled_bytes(spec, fields, ask.batch_size, is_batched=target.check.signature.is_batched))
-        reservation.take(strings_cost(strings, self._limits) + filled)
+        if strings or filled:
+            reservation.take(strings_cost(strings, self._limits) + filled)
+        return strings
 
     def build(self, target: PredictTarget, ask: PredictAsk, size_bytes: int, deadline_ns: int | None) -> InferRequest:
         """The engine's request. Safe in a thread.

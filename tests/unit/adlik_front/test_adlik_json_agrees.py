@@ -79,7 +79,7 @@ def answer(datatype: DataType, values, classes=()) -> Answer:
         answer(DataType.BYTES, [[b"a", b"\xff"]]),
         answer(DataType.BOOL, [[True, False]]),
         answer(DataType.BF16, [[1, 2]]),
-        answer(DataType.UINT8, np.zeros((1, 1 << 20))),
+        answer(DataType.UINT8, np.zeros((1, 1 << 20)), [[BestClass(1, 2.0, "x")]]),
         Answer(ModelAsk("m"), []),
     ],
 )
