@@ -12,20 +12,12 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from backends.gcu.compile.building import build
-from backends.gcu.compile.limits import GcuCompileError, GcuUnsupportedOperators, VendorStatus
+from backends.gcu.compile.limits import status_of
 from backends.gcu.program import GcuExecutable
 from backends.gcu.runtime.errors import Status, StatusError
 from backends.gcu.runtime.topsinference.constants import DATA_TYPES, DType
 from compiler.convert.source import checked, read_onnx
-from compiler.errors import CompileError, OptionError, ShapeError
-
-_STATUSES: Mapping[VendorStatus, Status] = {
-    VendorStatus.UNSUPPORTED_MODEL: Status.TIF_PARSER_UNSUPPORTED_MODEL,
-    VendorStatus.UNSUPPORTED_OPERATOR: Status.TIF_UN_SUPPORTED_OPERATOR,
-    VendorStatus.UNSUPPORTED_SHAPE: Status.TIF_MIS_MATCHED_SHAPE_OR_DIM,
-    VendorStatus.UNSUPPORTED_TYPE: Status.TIF_UN_SUPPORTED_DATA_TYPE,
-    VendorStatus.OUT_OF_MEMORY: Status.TIF_ALLOCATE_FAILED,
-}
+from compiler.errors import CompileError
 
 
 class OnnxNetwork:
@@ -68,7 +60,7 @@ class OnnxNetwork:
                 resource_mode=resource_mode,
             )
         except CompileError as error:
-            raise StatusError(_status(error), str(error)) from error
+            raise _raised(error) from error
 
 
 def read_network(
@@ -171,9 +163,7 @@ def _described(value: onnx.ValueInfoProto) -> str:
     return f"{value.name}: {onnx.TensorProto.DataType.Name(tensor.elem_type)} [{sizes}]"
 
 
-def _status(error: CompileError) -> Status:
-    if isinstance(error, GcuCompileError | GcuUnsupportedOperators):
-        return _STATUSES[error.status]
-    if isinstance(error, ShapeError):
-        return Status.TIF_MIS_MATCHED_SHAPE_OR_DIM
-    return Status.TIF_INVALID_PARAM if isinstance(error, OptionError) else Status.TIF_OPTIMIZER_BUILD_FAILED
+def _raised(error: CompileError) -> StatusError:
+    """As the runtime raises it, which names the status itself."""
+    status = status_of(error).value
+    return StatusError(status, str(error).removesuffix(f" [TopsInference: {status.name}]"))

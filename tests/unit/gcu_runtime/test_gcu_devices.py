@@ -3,6 +3,7 @@
 import itertools
 import os
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -107,7 +108,9 @@ def test_a_process_forked_from_ours_is_told_so_and_has_a_system_of_its_own(devic
     stream.submit(lambda *_: None, [])
     stream.synchronize(30)
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer interpreters warn of just what is tested here
+        child = os.fork()
     if child == 0:
         said = []
         for use in (device.create_stream, stream.synchronize, lambda: device.allocate(1), device.system.acquire):

@@ -175,6 +175,7 @@ def test_operators_that_the_device_has_not_are_named_with_their_status():
     with pytest.raises(StatusError, match="determinant") as caught:
         tops.create_optimizer().build(tops.create_parser().read_object(unknown))
     assert caught.value.status is Status.TIF_UN_SUPPORTED_OPERATOR
+    assert str(caught.value).count("TIF_UN_SUPPORTED_OPERATOR") == 1
 
 
 def test_without_the_compiler_reading_says_what_to_install(path, monkeypatch):
