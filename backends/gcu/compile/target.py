@@ -1,5 +1,6 @@
 """The GCU as a target of the compiler: `stoker compile --target gcu`."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +19,14 @@ from backends.gcu.timing import run_time_s
 from compiler.errors import CompileError, OptionError
 from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
+from compiler.session_options import effective
 from compiler.target import Artefact, SourceModel, Target
+
+#: Fields of `CompilerOptions` that are this compiler's.
+GCU_OPTIONS = frozenset({"build_flag", "resource_mode"})
+_logger = logging.getLogger(__name__)
+#: Options that count here, or that concern the command and the device's family, not the program.
+_HEEDED = GCU_OPTIONS | {"batch_axis", "ipu_version", "show_compilation_progress_bar", "compilation_progress_logger"}
 
 
 class GcuTarget(Target):
@@ -28,6 +36,7 @@ class GcuTarget(Target):
     aliases = ("enflame", "topsinference", "engine")
     artefact_filename = "model.exec"
     takes_batch_sizes = True
+    build_options = GCU_OPTIONS
     #: The device has 64-bit integers, so that inputs and outputs keep the types of the model.
     skip_passes = ("int64_to_int32",)
 
@@ -37,6 +46,9 @@ class GcuTarget(Target):
         Raises:
             OptionError: naming option, value and what was expected.
         """
+        idle = [name for name in effective(options) if name not in _HEEDED]
+        if idle:
+            _logger.warning("the GCU's compiler has no option %s: it has no effect", ", ".join(idle))
         with with_status():
             BuildFlag.of(options.build_flag)
             clusters_of(options.resource_mode, I20)

@@ -116,6 +116,13 @@ def test_other_targets_have_one_batch_size(compile_gcu: Callable[..., Ran]) -> N
     assert (ran.code, "an executable of target 'ipu' has one batch size" in ran.err) == (2, True)
 
 
+def test_options_of_another_device_are_refused_or_said_to_be_idle(compile_gcu: Callable[..., Ran]) -> None:
+    ran = compile_gcu("--export_popef", "--batch_size", "2", "--batch_axis", "0", "--build_flag", "fp16", target="ipu")
+    assert (ran.code, "build_flag: target 'ipu' has no such option" in ran.err) == (2, True)
+    ran = compile_gcu("--export_popef", "--batch_sizes", "2", "--compiler_options", "num_ipus=2", "replication_factor=4")
+    assert (ran.code, ran.err) == (0, "WARNING the GCU's compiler has no option num_ipus, replication_factor: it has no effect\n")
+
+
 def test_dump_shows_an_executable_to_people_and_machines(compile_gcu: Callable[..., Ran], dump: Callable[..., Ran]) -> None:
     compile_gcu("--export_popef", "--batch_sizes", "1,8", "--model_repository", "models", "--model_name", "m")
     text = dump("model.exec")
