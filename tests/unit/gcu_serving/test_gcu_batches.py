@@ -1,5 +1,6 @@
 """Batches on a card: merged, run as the compiled batch that fits, split."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +12,9 @@ from backends.api.batch import Array, BatchItem, Outcome, processor_for
 from backends.api.clock import SystemClock
 from backends.api.errors import BackendFailed, InvalidRequest, ServingError
 from backends.api.tensor import DataType
+from backends.gcu.serving.instance import GcuInstance
 from backends.gcu.serving.slot import SMALL_BYTES
+from tests.fakes.fake_backend import PATIENCE_S
 from tests.fakes.gcu_backend import CardBench, answer, batch
 from tests.fakes.gcu_served import doubling, echo, pair, picking
 from tests.fakes.onnx_models import same_in_and_out, signature
@@ -115,6 +118,37 @@ def test_what_an_earlier_request_left_on_the_card_is_never_read(bench: CardBench
     with pytest.raises(InvalidRequest, match=message):
         raise bad
     assert answered(good).tolist() == [[2, -2]]
+
+
+def test_a_failed_batch_is_answered_only_when_the_card_uses_none_of_its_memory_any_more(bench: CardBench) -> None:
+    width = SMALL_BYTES  # so that each request is copied by itself
+    served = same_in_and_out(DataType.FP32, (width,))
+    instance = bench.load(doubling(width=width), served, pipeline_depth="1")
+    assert isinstance(instance, GcuInstance)
+    mount = instance.occupant._mount
+    assert mount is not None
+    may_go_on, is_draining = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        may_go_on.wait(PATIENCE_S)
+
+    with mount.slot() as slot:
+        slot._stream.submit(hold, [])
+        drain = slot.drain
+
+        def watched(timeout_s: float | None) -> bool:
+            is_draining.set()
+            return drain(timeout_s)
+
+        slot.drain = watched  # type: ignore[method-assign]
+    good, bad = BatchItem({"x": np.ones((1, width), np.float32)}, 1, ("y",)), BatchItem({"x": numbers(1)}, 1, ("y",))
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(instance.occupant.run, [good, bad], SystemClock())
+        assert is_draining.wait(PATIENCE_S)
+        assert not future.done()
+        may_go_on.set()
+        assert isinstance(future.exception(PATIENCE_S), InvalidRequest)
+    assert answered(processor_for(instance, served, SystemClock()).process([good]).outcomes[0]).tolist() == [[2.0] * width]
 
 
 def test_arrays_that_are_not_contiguous_are_taken(bench: CardBench) -> None:
