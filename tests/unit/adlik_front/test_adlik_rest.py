@@ -253,6 +253,8 @@ def test_metadata_as_proto3_json():
         assert answer["config"]["input"][0] == {"name": "INPUT0", "data_type": "DT_INT32", "dims": ["16"]}
         assert answer["config"]["max_batch_size"] == 8
         assert answer["version_status"] == {"1": {"ready_state": "MODEL_READY"}}
+        head = await caller.http.head("/v1/models/simple/metadata")
+        assert (head.status_code, head.content) == (200, b"")
 
     run(scenario, FakeEngine(simple()), settings=AdlikSettings(prefer_adlik=True))
 
