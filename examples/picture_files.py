@@ -1,14 +1,10 @@
-"""Pictures on disk, for the examples that send them: which files are meant, and in which batches they go. Needs Pillow."""
+"""Pictures on disk, for the examples that send them: which files are meant, and their pixels. Needs Pillow."""
 
 import importlib.util
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-
-T = TypeVar("T")
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
@@ -57,9 +53,3 @@ def read_rgb(path: Path) -> Image.Image:
 def in_layout(pixels: np.ndarray, layout: str) -> np.ndarray:
     """`pixels` [height, width, channel] as a model's `format` wants them: channels first unless it says `FORMAT_NHWC`."""
     return pixels if layout == "FORMAT_NHWC" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def full_batches(items: Sequence[T], size: int) -> Iterator[tuple[list[T], int]]:
-    """`items` in batches of `size`, each with the number of items that are new; the last is filled up from the first items on."""
-    for start in range(0, len(items), size):
-        yield [items[at % len(items)] for at in range(start, start + size)], min(size, len(items) - start)

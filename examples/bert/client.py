@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from adlik_options import add_server_options, served_model
 from argument_types import positive
-from picture_files import full_batches
+from full_batches import full_batches
 from squad import Answer, Question, Row, answers, exact_match, f1, read_questions, rows
 from wordpiece import WordPiece
 

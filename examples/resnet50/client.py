@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the example
 
 from adlik_options import add_server_options, served_model
 from argument_types import positive
-from picture_files import full_batches, in_layout, picture_files, read_rgb
+from full_batches import full_batches
+from picture_files import in_layout, picture_files, read_rgb
 
 from stoker_client.adlik import ClassScore, PredictContext
 
@@ -44,9 +45,12 @@ def preprocess(picture: Image.Image, side: int = 224) -> np.ndarray:
 
 def classify(context: PredictContext, files: Sequence[Path], batch_size: int, classes: int) -> Iterator[tuple[Path, list[ClassScore]]]:
     """Each file with its best classes, best first."""
-    if len(context.model_config.input) != 1:
-        raise SystemExit(f"the model has {len(context.model_config.input)} inputs, expected one picture")
-    tensor, output = context.model_config.input[0], context.model_config.output[0].name
+    config = context.model_config
+    if len(config.input) != 1 or not config.output:
+        raise SystemExit(
+            f"the model has {len(config.input)} inputs and {len(config.output)} outputs, expected one picture and what it shows"
+        )
+    tensor, output = config.input[0], config.output[0].name
     layout = tensor.Format.Name(tensor.format)
     side = int(tensor.dims[0] if layout == "FORMAT_NHWC" else tensor.dims[-1])
     if len(tensor.dims) != 3 or side < 1:

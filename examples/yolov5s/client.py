@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from adlik_options import add_server_options, served_model
 from argument_types import share
 from detection import PROPERTIES, Detection, Letterbox, decode, detections
-from picture_files import full_batches, in_layout, picture_files, read_rgb
+from full_batches import full_batches
+from picture_files import in_layout, picture_files, read_rgb
 
 from stoker_client.adlik import PredictContext
 
@@ -36,15 +37,18 @@ def detect(
     context: PredictContext, files: Sequence[Path], options: argparse.Namespace, classes: int
 ) -> Iterator[tuple[Path, Image.Image, list[Detection]]]:
     """Each file, its picture and what is found on it."""
-    if len(context.model_config.input) != 1:
-        raise SystemExit(f"the model has {len(context.model_config.input)} inputs, expected one picture")
-    tensor = context.model_config.input[0]
+    config = context.model_config
+    if len(config.input) != 1 or not config.output:
+        raise SystemExit(
+            f"the model has {len(config.input)} inputs and {len(config.output)} outputs, expected one picture and what it shows"
+        )
+    tensor = config.input[0]
     layout = tensor.Format.Name(tensor.format)
     sides = list(tensor.dims[:2] if layout == "FORMAT_NHWC" else tensor.dims[-2:])
     if len(tensor.dims) != 3 or sides[0] != sides[1] or sides[0] < 1:
         raise SystemExit(f"input '{tensor.name}' has the dims {list(tensor.dims)}, expected those of one square picture")
     side = int(sides[0])
-    names = [output.name for output in context.model_config.output]
+    names = [output.name for output in config.output]
     for batch, count in full_batches(files, options.batch_size):
         pictures = [read_rgb(file) for file in batch]
         boxes = [Letterbox(picture.size, side) for picture in pictures]

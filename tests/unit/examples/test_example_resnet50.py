@@ -110,3 +110,9 @@ def test_the_network_is_a_resnet_50_by_its_weights() -> None:
     onnx.checker.check_model(model)
     dense = next(weight for weight in learned if weight.name == "dense_w")
     assert numpy_helper.to_array(dense).std() == pytest.approx(2048**-0.5, rel=0.01)
+
+
+def test_batches_are_full_and_nothing_counts_twice() -> None:
+    batches = list(example("full_batches.py").full_batches("abcde", 3))
+    assert batches == [(["a", "b", "c"], 3), (["d", "e", "a"], 2)]
+    assert list(example("full_batches.py").full_batches("a", 3)) == [(["a", "a", "a"], 1)]

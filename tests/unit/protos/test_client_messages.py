@@ -3,6 +3,9 @@
 from google.protobuf import descriptor_pool, text_format
 
 from server.pb import grpc_service_pb2, model_config_pb2
+from server.pb.adlik import model_pb2, operate_pb2, predict_pb2
+from server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
+from stoker_client._pb import adlik_messages
 from stoker_client._pb import messages as pb
 
 
@@ -32,3 +35,22 @@ def test_nested_messages_and_enum_values_are_reachable_by_name() -> None:
     assert pb.ModelInferRequest.InferInputTensor(name="a").name == "a"
     assert pb.ModelInstanceGroup.KIND_CPU == 2
     assert pb.DataType.Name(pb.TYPE_FP32) == "TYPE_FP32"
+
+
+def test_adliks_messages_have_twins_of_their_own_pool() -> None:
+    for module in (model_pb2, operate_pb2, predict_pb2, tensor_pb2, tensor_shape_pb2, types_pb2):
+        for name, theirs in module.DESCRIPTOR.message_types_by_name.items():
+            ours = getattr(adlik_messages, name).DESCRIPTOR
+            assert ours is adlik_messages.POOL.FindMessageTypeByName(theirs.full_name)
+            assert ours is not theirs
+        for name in module.DESCRIPTOR.enum_types_by_name:
+            assert getattr(adlik_messages, name).items() == getattr(module, name).items()
+    assert adlik_messages.DT_FLOAT == types_pb2.DT_FLOAT
+
+
+def test_googles_own_messages_are_usable_within_adliks() -> None:
+    request = adlik_messages.PredictRequest(model_spec={"name": "digits"}, batch_size=2)
+    request.model_spec.version.value = 2**40
+    arrived = predict_pb2.PredictRequest.FromString(request.SerializeToString())
+    assert arrived.model_spec.version.value == 2**40
+    assert text_format.MessageToString(arrived) == text_format.MessageToString(request)
