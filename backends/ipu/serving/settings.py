@@ -113,5 +113,6 @@ def _complaints(name: str, value: str, environment: Mapping[str, str]) -> list[s
     try:
         SimulatedSystem.from_environment(environment)
     except ValueError as error:
-        return [f"{name}='{value}': {str(error).partition(': ')[2]}"]
+        reason = str(error).partition(": ")[2].removeprefix(f"{_VARIABLES[name]}='{value}' ")
+        return [f"{name}='{value}': {reason}"]
     return []

@@ -111,3 +111,9 @@ def test_the_system_has_the_version_that_was_set(bench_with: Callable[..., Bench
             bench.load(file, TWO_ROWS)
     else:
         assert answer(bench.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
+
+
+def test_a_setting_is_called_by_its_own_name_and_not_by_its_variables() -> None:
+    with pytest.raises(BackendSettingError) as caught:
+        FleetSettings.read({"sim_num_IPUs": "many"})
+    assert str(caught.value) == "backend 'poplar': sim_num_IPUs='many': is no number"
