@@ -1,5 +1,6 @@
 """Adlik's wire, judged by stubs that are generated from the definitions in an environment of their own, against a real server."""
 
+import base64
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
@@ -68,6 +70,21 @@ def test_metadata_is_adliks_for_the_models_of_its_platforms(server: ServerProces
     assert (status, list(json.loads(text))) == (501, ["error"])
     forced: Any = server.json("/v1/models/digits/metadata?format=adlik")
     assert forced["config"]["input"] == [{"name": "image", "data_type": "DT_FLOAT", "dims": ["8", "8"]}]
+
+
+def test_a_simulated_card_answers_adliks_requests_like_the_processor(server: ServerProcess):
+    with np.load(REPOSITORY_ROOT / "examples" / "digits" / "heldout.npz") as heldout:
+        images = heldout["images"][:9].astype(np.float32)
+    image = {"dtype": "DT_FLOAT", "tensor_content": base64.b64encode(images.tobytes()).decode()}
+    body = {"batch_size": 9, "inputs": {"image": image}, "output_filter": {"scores": {"cls": {"count": 1}}}}
+    best: dict[str, list[str]] = {}
+    for model in ("digits", "digits_gcu"):
+        answer: Any = server.json(f"/v1/models/{model}:predict", body)
+        best[model] = [sample["cls"][0]["label"] for sample in answer["outputs"]["scores"]["batch_classes"]]
+        status, text = server.get(f"/v1/models/{model}:predict", json.dumps({**body, "batch_size": 33}).encode())
+        assert (status, "max_batch_size 32" in text.decode()) == (400, True)
+    assert len(best["digits"]) == 9
+    assert best["digits"] == best["digits_gcu"]
 
 
 def free_port() -> int:

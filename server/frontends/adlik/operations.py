@@ -2,12 +2,14 @@
 
 Failures are answers with `status: "ERROR"` and a text, never a status of gRPC. Every operation changes the repository on disk and answers
 once the change has taken effect: under explicit control by a load or unload, under polling when the server has noticed. What fails is
-taken back, and what served goes on serving. Operations are done one after the other, and to the end even if their caller goes away.
+taken back, and what served goes on serving. Operations on one model are done one after the other, and to the end even if their caller goes
+away; different models never wait for each other.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from weakref import WeakValueDictionary
 
 from backends.api.errors import Conflict, InvalidRequest, NotFound, ServingError, Unavailable
 from server.core.overrides import LoadOverrides
@@ -49,7 +51,7 @@ class ModelOperations:
         self._settings = settings
         self._patience_s = patience_s
         self._editor = RepositoryEditor(settings.repositories, settings.operate_root)
-        self._turn = asyncio.Lock()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[None]] = set()
         self._operations: dict[str, Callable[[pb.ModelOperateRequest], Awaitable[None]]] = {
             "addModel": self._add_model,
@@ -75,7 +77,7 @@ class ModelOperations:
 
     async def _to_the_end(self, verb: str, request: pb.ModelOperateRequest) -> None:
         async def operate() -> None:
-            async with self._turn:
+            async with self._turns.setdefault(request.model_name, asyncio.Lock()):
                 await self._operations[verb](request)
 
         task = asyncio.ensure_future(operate())

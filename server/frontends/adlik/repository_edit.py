@@ -5,7 +5,7 @@ copied is what `server.lifecycle.snapshot` copies for backends: plain files only
 under a hidden name, which no scan of the repository looks at, and appears whole; whatever is taken away is renamed to one first, so that it
 can come back. Texts for clients name models, versions and the path they gave, never a folder of this host.
 
-Calls block; they come from threads, one at a time.
+Calls block; they come from threads, those for one model one at a time.
 """
 
 import errno
@@ -35,7 +35,7 @@ _ADDING, _GONE, _WRITING = ".adding-", ".deleted-", ".config-"
 
 
 class RepositoryEditor:
-    """Edits the repository below `roots`. Confined to: one call at a time.
+    """Edits the repository below `roots`. Confined to: one call for a model at a time.
 
     Attributes:
         repository: Reads what is there.

@@ -307,7 +307,30 @@ def test_a_root_that_is_itself_reached_by_a_link_is_fine(tmp_path: Path):
     assert "fresh/1/model.bin" in bench.files()
 
 
-def test_operations_are_done_one_after_the_other_and_to_the_end(tmp_path: Path):
+def test_operations_on_different_models_do_not_wait_for_each_other(tmp_path: Path):
+    bench = Bench(tmp_path, ControlMode.EXPLICIT)
+    write_model(bench.root / "other", 1, 2)
+    held = asyncio.Event()
+
+    class Slow(ControlledEngine):
+        async def load(self, name: str, overrides: object) -> None:
+            if name == "m":
+                await held.wait()
+            await super().load(name, overrides)
+
+    async def scenario() -> None:
+        operations = ModelOperations(Slow(bench.root), bench.settings)
+        slow = asyncio.create_task(operations.run("addModelVersion", pb.ModelOperateRequest(model_name="m", path="three")))
+        done = await operations.run("activateModel", pb.ModelOperateRequest(model_name="other", model_version=1))
+        assert done.status == "SUCCESS"
+        assert not slow.done()
+        held.set()
+        assert (await slow).status == "SUCCESS"
+
+    asyncio.run(scenario())
+
+
+def test_operations_on_a_model_are_done_one_after_the_other_and_to_the_end(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.EXPLICIT)
     held, entered = asyncio.Event(), asyncio.Event()
 
