@@ -65,7 +65,7 @@ def value(name: str, kind: int, dims: Sequence[int]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, ["batch", *dims])
 
 
-_CONFIG_TYPES = {TensorProto.FLOAT: "TYPE_FP32", TensorProto.INT64: "TYPE_INT64", TensorProto.INT32: "TYPE_INT32"}
+_CONFIG_TYPES: dict[int, str] = {TensorProto.FLOAT: "TYPE_FP32", TensorProto.INT64: "TYPE_INT64", TensorProto.INT32: "TYPE_INT32"}
 
 
 def add_folder_options(parser: argparse.ArgumentParser, model_name: str, max_batch_size: int) -> None:
@@ -85,7 +85,7 @@ def write_folder(model: onnx.ModelProto, options: argparse.Namespace, *, input_f
         options: Of `add_folder_options`.
         input_format: Layout of the first input, such as `FORMAT_NCHW`.
     """
-    folder = options.repository / options.model_name
+    folder: Path = options.repository / options.model_name
     path = folder / str(options.version) / "model.onnx"
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)

@@ -41,7 +41,7 @@ INPUT_NAMES = {
 
 def input_roles(context: PredictContext) -> dict[str, str]:
     """By input of the model, which part of a row it takes."""
-    roles = {}
+    roles: dict[str, str] = {}
     for tensor in context.model_config.input:
         name = tensor.name.partition(":")[0].lower()
         role = next((role for role, names in INPUT_NAMES.items() if name in names), None)
@@ -55,10 +55,11 @@ def input_roles(context: PredictContext) -> dict[str, str]:
 
 def sequence_length(context: PredictContext) -> int:
     """Tokens of a row, as the model is compiled for."""
-    lengths = {tuple(tensor.dims) for tensor in context.model_config.input}
-    if len(lengths) != 1 or len(lengths := next(iter(lengths))) != 1 or lengths[0] < 1:
-        raise SystemExit(f"the model's inputs have the dims {lengths}, expected one fixed number of tokens; state it by --max_seq_len")
-    return int(lengths[0])
+    shapes = {tuple(tensor.dims) for tensor in context.model_config.input}
+    if len(shapes) != 1 or len(shape := next(iter(shapes))) != 1 or shape[0] < 1:
+        listed = ", ".join(str(list(dims)) for dims in sorted(shapes))
+        raise SystemExit(f"the model's inputs have the dims {listed}, expected one fixed number of tokens; state it by --max_seq_len")
+    return int(shape[0])
 
 
 def logits(

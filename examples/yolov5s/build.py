@@ -156,7 +156,7 @@ def scene(side: int) -> np.ndarray:
     frequency[0, 0] = 1
     spectrum = rng.standard_normal((3, *frequency.shape)) + 1j * rng.standard_normal((3, *frequency.shape))
     clouds = np.fft.irfft2(spectrum / frequency, s=(side, side))
-    picture = np.clip(0.5 + clouds / (4 * clouds.std()), 0, 1)
+    picture: np.ndarray = np.clip(0.5 + clouds / (4 * clouds.std()), 0, 1)
     for _ in range(60):
         top, left = rng.integers(0, side, 2)
         height, width = rng.integers(1, side // 4, 2)

@@ -273,3 +273,12 @@ def test_a_model_with_other_inputs_is_refused(served) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(SystemExit, match="input 'x' is none of BERT's three"):
         client.main(["-u", served(model.SerializeToString(), "bert").grpc_url])
+
+
+def test_a_model_of_free_length_must_be_told_one(served) -> None:
+    server = served(oracle_model("four", "hours"), "bert")
+    for tensor in server.config.input:
+        tensor.dims[:] = [-1]
+    with pytest.raises(SystemExit, match=r"dims \[-1\], expected one fixed number of tokens; state it by --max_seq_len"):
+        client.main(["-u", server.grpc_url])
+    client.main(["-u", server.grpc_url, "--max_seq_len", "64"])
