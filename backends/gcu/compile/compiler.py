@@ -4,16 +4,14 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 
-import onnx
-
 from backends.gcu.compile.batch_graph import BatchGraph, batch_graph
 from backends.gcu.compile.build_flags import BuildFlag
 from backends.gcu.compile.constants import FITTED, CostConstants
 from backends.gcu.compile.memory import check_fit
 from backends.gcu.compile.resources import clusters_of
-from backends.gcu.compile.shared_weights import share_weights
+from backends.gcu.compile.shared_weights import SharedWeights, share_weights
 from backends.gcu.hardware import I20, GcuHardware
-from backends.gcu.program import GcuExecutable
+from backends.gcu.program import CompiledBatch, GcuExecutable
 from compiler.errors import OptionError, ShapeError
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
@@ -50,21 +48,22 @@ def compile_source(
     )
     _check_agreement(graphs)
     weights = share_weights([graph.model for graph in graphs])
+    batches = tuple(graph.compiled() for graph in graphs)
     executable = GcuExecutable(
         name=source.name,
         card=hardware.name,
         precision=flag.value,
         inputs=graphs[0].inputs,
         outputs=graphs[0].outputs,
-        batches=tuple(graph.compiled() for graph in graphs),
-        weights=weights,
+        batches=batches,
+        weights=weights.arrays,
         attributes={
             "compiler": "stoker",
             "simulated": "true",
             "build_flag": flag.value,
             "resource_mode": options.resource_mode,
             "clusters": str(clusters),
-            "source_sha256": _digest(models[0]),
+            "program_sha256": _digest(batches, weights),
         },
     )
     check_fit(executable, hardware)
@@ -85,5 +84,11 @@ def _check_agreement(graphs: Sequence[BatchGraph]) -> None:
                 )
 
 
-def _digest(model: onnx.ModelProto) -> str:
-    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+def _digest(batches: Sequence[CompiledBatch], weights: SharedWeights) -> str:
+    """Of what is computed: graphs and weights."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        digest.update(hashlib.sha256(batch.onnx).digest())
+    for name, own in weights.digests.items():
+        digest.update(name.encode() + b"\0" + own)
+    return digest.hexdigest()

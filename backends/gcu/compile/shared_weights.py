@@ -6,6 +6,7 @@ graphs; small ones, such as shapes, and those that not all graphs have, stay ins
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -20,21 +21,35 @@ _LOCATION = "weights"
 _Content = tuple[str, tuple[int, ...], bytes]
 
 
-def share_weights(models: Sequence[ir.Model]) -> Mapping[str, np.ndarray]:
-    """Moves the weights that all of `models` have out of them, in place; returns them by the name that the graphs know them by."""
+@dataclass(frozen=True, slots=True)
+class SharedWeights:
+    """Weights by the name that the graphs know them by.
+
+    Attributes:
+        arrays: Their values.
+        digests: SHA-256 of their bytes.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    digests: Mapping[str, bytes]
+
+
+def share_weights(models: Sequence[ir.Model]) -> SharedWeights:
+    """Moves the weights that all of `models` have out of them, in place, and returns them."""
     digests: dict[int, bytes] = {}
     contents = [_contents(model.graph, digests) for model in models]
     names = [FreeNames(model) for model in models]
     shared: dict[str, np.ndarray] = {}
+    shared_digests: dict[str, bytes] = {}
     for content, first in contents[0].items():
         if not all(content in each for each in contents):
             continue
         name = _common_name(first[0].name or "weight", [each[content] for each in contents], names, shared)
         array = _array(first[0])
-        shared[name] = array
+        shared[name], shared_digests[name] = array, content[2]
         for model, each in zip(models, contents, strict=True):
             _refer(model.graph, each[content], name, array)
-    return shared
+    return SharedWeights(shared, shared_digests)
 
 
 def _contents(graph: ir.Graph, digests: dict[int, bytes]) -> dict[_Content, list[ir.Value]]:

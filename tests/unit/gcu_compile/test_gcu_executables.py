@@ -163,4 +163,4 @@ def test_the_facts_of_compiling_are_in_the_executable() -> None:
     assert executable.card == "i20"
     assert executable.attributes["clusters"] == "2"
     assert executable.attributes["simulated"] == "true"
-    assert len(executable.attributes["source_sha256"]) == 64
+    assert len(executable.attributes["program_sha256"]) == 64
