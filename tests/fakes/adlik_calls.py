@@ -87,21 +87,25 @@ def run(
     engine: FakeEngine,
     limits: Limits | None = None,
     settings: AdlikSettings | None = None,
+    *,
+    http: bool = True,
 ) -> None:
-    """Runs `scenario` against both fronts; afterwards nothing is reserved any more."""
+    """Runs `scenario` against both fronts (without `http`: gRPC alone); afterwards nothing is reserved any more."""
     bounds = limits or Limits()
 
     @asynccontextmanager
     async def served() -> AsyncIterator[Caller]:
         service = AdlikService(engine, bounds, settings or AdlikSettings())
-        fronts = [GrpcFront(engine, bounds, "127.0.0.1", 0, adlik=service), HttpFront(engine, bounds, "127.0.0.1", 0, adlik=service)]
+        fronts: list[GrpcFront | HttpFront] = [GrpcFront(engine, bounds, "127.0.0.1", 0, adlik=service)]
+        if http:
+            fronts.append(HttpFront(engine, bounds, "127.0.0.1", 0, adlik=service))
         ports = [await front.start() for front in fronts]
         try:
             async with (
                 grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel,
-                httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[1]}", headers={"accept-encoding": "identity"}) as http,
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports[-1]}", headers={"accept-encoding": "identity"}) as client,
             ):
-                yield Caller(channel, http)
+                yield Caller(channel, client)
         finally:
             for front in fronts:
                 await front.stop(1)

@@ -42,7 +42,7 @@ def test_metadata_tells_the_configuration_and_the_states_of_the_versions():
         answer = await caller.call("getModelMeta", meta("simple", 4))
         assert (answer.model_spec.version.value, list(answer.version_status)) == (4, [4])
 
-    run(scenario, FakeEngine(found))
+    run(scenario, FakeEngine(found), http=False)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_metadata_of_what_is_not_there(request_, code, text):
         assert found is code, message
         assert text in message
 
-    run(scenario, FakeEngine(simple()))
+    run(scenario, FakeEngine(simple()), http=False)
 
 
 def test_metadata_of_a_model_that_does_not_serve_says_so():
@@ -76,7 +76,7 @@ def test_metadata_of_a_model_that_does_not_serve_says_so():
         assert code is Code.UNAVAILABLE
         assert "not ready" in text
 
-    run(scenario, engine)
+    run(scenario, engine, http=False)
 
 
 def test_the_whole_configuration_in_adliks_form():
@@ -127,7 +127,7 @@ def test_the_server_runs_and_has_no_tasks_and_allows_no_operations():
             assert answer.status == "ERROR"
             assert "--allow_model_operate" in answer.error_message
 
-    run(scenario, FakeEngine(simple()))
+    run(scenario, FakeEngine(simple()), http=False)
 
 
 def test_control_requests_are_bounded():
@@ -136,7 +136,7 @@ def test_control_requests_are_bounded():
         assert code is Code.RESOURCE_EXHAUSTED
         assert "ModelOperateRequest" in text
 
-    run(scenario, FakeEngine(simple()), Limits(control_bytes=4096))
+    run(scenario, FakeEngine(simple()), Limits(control_bytes=4096), http=False)
 
 
 def test_health_answers_for_each_service():
@@ -147,4 +147,4 @@ def test_health_answers_for_each_service():
         for service in SERVICES.values():
             assert (await check(health_pb2.HealthCheckRequest(service=service.full_name))).status == 1
 
-    run(scenario, FakeEngine(simple()))
+    run(scenario, FakeEngine(simple()), http=False)

@@ -58,7 +58,7 @@ def plain(ask):
     return ask.model, ask.batch_size, inputs, dict(ask.output_filter)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(requests(), st.booleans())
 def test_a_request_printed_by_protobuf_reads_like_the_message(request_, keeps_names):
     text = json_format.MessageToJson(request_, preserving_proto_field_name=keeps_names)

@@ -27,7 +27,7 @@ def test_every_output_is_answered_where_no_filter_is_given():
         np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT1"], np.int32), A - B)
         assert answer.outputs["OUTPUT0"].tensor.dtype == 3
 
-    run(scenario, FakeEngine(simple()))
+    run(scenario, FakeEngine(simple()), http=False)
 
 
 def test_a_filter_limits_the_outputs():
@@ -97,7 +97,7 @@ def test_a_large_request_is_answered_like_a_small_one(size):
         answer = await caller.call("predict", predict_request({"INPUT": values}, 4, "echo_fp32"))
         np.testing.assert_array_equal(array_of(answer.outputs["OUTPUT"], np.float32), values)
 
-    run(scenario, FakeEngine(echo(DataType.FP32)))
+    run(scenario, FakeEngine(echo(DataType.FP32)), http=False)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_bytes_that_are_no_message_are_refused():
         assert code is Code.INVALID_ARGUMENT
         assert "valid" in text
 
-    run(scenario, FakeEngine(simple()))
+    run(scenario, FakeEngine(simple()), http=False)
 
 
 def test_a_refused_request_is_counted():
