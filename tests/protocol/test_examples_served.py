@@ -77,6 +77,7 @@ def test_the_card_computes_what_onnx_runtime_does(server: ServerProcess, model: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_photographs_are_classified_by_a_full_resnet_50(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     run(str(EXAMPLES / "resnet50/build.py"), "--repository", str(repository), "--max-batch-size", "2")

@@ -23,7 +23,7 @@ class PredictOutput:
     """One output of a batch.
 
     Attributes:
-        tensor: [batch, ...], read-only where it is a view on the message.
+        tensor: [batch, ...], read-only where it came as raw content.
         batch_classes: For each sample its best classes, best first; empty where none were asked for.
     """
 

@@ -89,7 +89,7 @@ def _as_bytes(name: str, element: object) -> bytes:
 
 
 def array_from_proto(name: str, proto: pb.TensorProto) -> Array:
-    """Output `name` as an array: a read-only view on the message where it permits; strings are an object array of `bytes`.
+    """Output `name` as an array, read-only where it came as raw content; strings are an object array of `bytes`.
 
     Raises:
         InvalidResponse: type, shape and content contradict each other.
@@ -106,11 +106,12 @@ def array_from_proto(name: str, proto: pb.TensorProto) -> Array:
     if known is None:
         raise InvalidResponse(f"output '{name}' came with the element type {_type_name(proto.dtype)}, which has no numpy form")
     dtype, field = known
-    if proto.tensor_content:
-        found, needed = len(proto.tensor_content), count * dtype.itemsize
+    content = proto.tensor_content  # every look at the field copies it
+    if content:
+        found, needed = len(content), count * dtype.itemsize
         if found != needed:
             raise InvalidResponse(f"output '{name}' {_type_name(proto.dtype)}{list(shape)} needs {needed} bytes, got {found}")
-        return np.frombuffer(proto.tensor_content, dtype=dtype).reshape(shape)
+        return np.frombuffer(content, dtype=dtype).reshape(shape)
     return _spread(name, _typed_values(name, proto, dtype, field), count, dtype.type()).reshape(shape)
 
 
