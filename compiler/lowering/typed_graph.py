@@ -10,6 +10,7 @@ from onnxscript import optimizer
 from compiler.errors import CompileError, OptionError, ShapeError
 from compiler.lowering.moving import words
 from compiler.passes.infer import infer_shapes
+from compiler.passes.verify import light_proto
 
 #: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.
 _LIKE_FIRST_INPUT = words(
@@ -48,12 +49,27 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
 
 
 def check_output_shapes(model: ir.Model) -> None:
-    """Checks that the sizes of all outputs came to be known.
+    """Checks that the sizes of all outputs came to be known, and are those that the nodes give, whatever the model declares.
 
     Raises:
-        ShapeError: naming the output and the dimension that is not.
+        ShapeError: naming the output and the dimension that is not known, or both shapes.
     """
     _check_shapes("output", model.graph.outputs)
+    with light_proto(model) as proto:
+        for declared in proto.graph.output:
+            declared.type.tensor_type.ClearField("shape")
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    found = {each.name: each.type.tensor_type for each in inferred.graph.output}
+    for value in model.graph.outputs:
+        kind, producer, sizes = found.get(value.name or ""), value.producer(), static_shape(value)
+        if kind is None or producer is None or not kind.HasField("shape"):
+            continue
+        given = [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim]
+        if len(given) != len(sizes) or any(size not in (None, mine) for size, mine in zip(given, sizes, strict=True)):
+            told = ", ".join("?" if size is None else str(size) for size in given)
+            raise ShapeError(
+                f"output '{value.name}' is declared as {list(sizes)}, but node '{producer.name}' ({producer.op_type}) gives [{told}]"
+            )
 
 
 def static_shape(value: ir.Value) -> tuple[int, ...]:

@@ -83,3 +83,11 @@ def test_the_given_model_is_left_as_it_was() -> None:
     before = model.SerializeToString()
     typed_graph(model, ("y",))
     assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize(("declared", "shape"), [("4,4", r"\[4, 4\]"), ("1,1,4,5", r"\[1, 1, 4, 5\]")])
+def test_an_output_that_its_node_gives_another_shape_is_refused(declared: str, shape: str) -> None:
+    model = parse(f"g (float[1,1,4,4] x) => (float[{declared}] y) {{ y = MatMul(x, x) }}")
+    model.graph.node[0].name = "product"
+    with pytest.raises(ShapeError, match=rf"'y' is declared as {shape}, but node 'product' \(MatMul\) gives \[1, 1, 4, 4\]"):
+        check_output_shapes(typed_graph(model))
