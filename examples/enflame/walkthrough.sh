@@ -36,7 +36,7 @@ step "1. Compile: ONNX to model.exec"
 "$python" "$root/examples/enflame/compile_model.py" --folder "$folder" --batch-sizes 1,8,128
 
 step "2. Unit tests of the way there"
-(cd "$root" && "$python" -m pytest tests/unit/model_compiler tests/unit/gcu_compile -q -p no:cacheprovider)
+(cd "$root" && "$python" -m pytest tests/unit/model_compiler/test_compile_edges.py tests/unit/model_compiler/test_compile_for_gcu.py -q -p no:cacheprovider)
 
 step "3. What was made"
 (cd "$folder" && find model_repos | LC_ALL=C sort | sed -e 's|[^/]*/|    |g')
