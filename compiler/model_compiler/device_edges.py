@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 GCU_TARGET, IPU_TARGET = "gcu", "ipu"
 #: Adlik's platform string of models that run on TopsInference.
 GCU_PLATFORM = "topsinference"
-_GCU_OPTIONS = ("build_flag", "resource_mode")
 #: Keys of TopsInference's compile options that steer its own graph compiler.
 _WITHOUT_EFFECT = frozenset({"hlir_options"})
 
@@ -45,7 +44,7 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
     """
     request = job.request
     target = find_target(GCU_TARGET)
-    options = _gcu_options(request)
+    options = _gcu_options(request, target)
     model = checked(source.model, source.origin)
     sizes = input_sizes(model, request)
     converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
@@ -60,14 +59,14 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
     return GcuEngine(path=artefact.path, filename=artefact.path.name, config=config, inputs=inputs, outputs=outputs)
 
 
-def _gcu_options(request: CompileRequest) -> CompilerOptions:
+def _gcu_options(request: CompileRequest, target: Target) -> CompilerOptions:
     given = dict(request.compile_options)
     for name in _WITHOUT_EFFECT & set(given):
         logger.warning("compile_options %s has no effect on a simulated device", name)
         del given[name]
-    unknown = [name for name in given if name not in _GCU_OPTIONS]
+    unknown = [name for name in given if name not in target.build_options]
     if unknown:
-        known = (*_GCU_OPTIONS, *sorted(_WITHOUT_EFFECT))
+        known = sorted(target.build_options | _WITHOUT_EFFECT)
         raise OptionError(
             f"compile_options: the GCU's compiler has no {', '.join(unknown)}{nearest(unknown[0], known)}; it has {', '.join(known)}"
         )
@@ -100,6 +99,7 @@ def compile_popef(source: OnnxModel, job: Job) -> PopefExecutable:
     """
     request = job.request
     only_gcu = [name for name in ("batch_sizes", "resource_mode") if getattr(request, name)]
+    only_gcu += [f"compile_options {name}" for name in ("build_flag", "resource_mode") if name in request.compile_options]
     if only_gcu:
         raise OptionError(f"{' and '.join(only_gcu)}: serving_type popef has none; an IPU executable takes batches of max_batch_size")
     if request.flag is BuildFlag.MIXED:

@@ -20,6 +20,7 @@ class Devices:
     def __post_init__(self) -> None:
         self.gcu.name, self.gcu.artefact_filename, self.gcu.takes_batch_sizes = "gcu", "model.exec", True
         self.gcu.skip_passes = ("int64_to_int32",)
+        self.gcu.build_options = frozenset({"build_flag", "resource_mode"})
         self.gcu.config = {"backend": "topsinference", "max_batch_size": 2}
         self.ipu.name, self.ipu.artefact_filename = "ipu", "executable.popef"
         self.ipu.config = {"backend": "poplar", "max_batch_size": 8, "parameters": {"timeout_ns": "1"}}

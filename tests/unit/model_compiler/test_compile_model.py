@@ -109,6 +109,7 @@ def test_a_batch_that_the_model_fixes_is_the_engines(devices: Devices, request_o
             {"serving_type": "popef", "batch_sizes": [1], "resource_mode": "1c"},
             "batch_sizes and resource_mode: serving_type popef has none",
         ),
+        ({"serving_type": "popef", "compile_options": {"build_flag": "fp16"}}, "compile_options build_flag: serving_type popef has none"),
         ({"serving_type": "popef", "build_flag": "KFP16_MIX"}, "build_flag mixed: the IPU computes in fp32 or fp16"),
         ({"serving_type": "onnx", "build_flag": "KFP16"}, "build_flag: serving_type onnx serves the model as it is"),
         ({"serving_type": "onnx", "enable_fp16": 1}, "enable_fp16: serving_type onnx serves the model as it is"),
