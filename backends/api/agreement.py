@@ -11,9 +11,9 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
     """Everything in which `signature` and the tensors of the file that is to serve it contradict each other.
 
     Names, datatypes (the file's own, or one that the backend casts it to), ranks and fixed sizes must agree; where the file leaves a size
-    open the signature may fix it, never the reverse. Every input the file needs must be in the signature; outputs may be left out. With max_batch_size n the first dimension of every
-    file tensor is the batch: open, or fixed to exactly n, and then the device always computes n rows. Any other fixed size could not
-    take what the signature allows.
+    open the signature may fix it, never the reverse. Every input the file needs must be in the signature; outputs may be left out. With
+    max_batch_size n the first dimension of every file tensor is the batch: open, or fixed to exactly n, and then the device always
+    computes n rows. Any other fixed size could not take what the signature allows.
     """
     for side, specs, tensors in (("input", signature.inputs, inputs), ("output", signature.outputs, outputs)):
         by_name = {tensor.name: tensor for tensor in tensors}
