@@ -16,6 +16,7 @@ import onnx
 
 from compiler.accuracy import check, report_drift, report_layers, show_models
 from compiler.convert.converter import Converter, warn_of_no_effect
+from compiler.convert.free_batch import with_free_batch
 from compiler.convert.options import ConversionOptions, conversion_specs
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.custom_libraries import using_libraries
@@ -201,9 +202,10 @@ def _convert(model: ModelJob, converters: Sequence[Converter], fused_name: str, 
     with progress.phase(f"reading {path}"):
         source = _read(model.job)
     batches = []
+    freed = with_free_batch(source, model.job.batch_sizes)
     for converter in converters:
         with progress.phase(f"converting {path}") as report:
-            batches.append(converter.convert_internal(source, report))
+            batches.append(converter.convert_internal(freed, report))
     name = fused_name or model.job.model_name or Path(path).stem
     return _Converted(name, source, batches[0], converters[0], tuple(batches) if len(batches) > 1 else ())
 

@@ -9,8 +9,9 @@ from backends.gcu.compile.compiler import compile_source
 from backends.gcu.compile.target import GcuTarget
 from backends.gcu.program import GcuExecutable
 from compiler.convert.converter import Converter
+from compiler.convert.free_batch import with_free_batch
 from compiler.convert.options import ConversionOptions
-from compiler.convert.source import read_onnx
+from compiler.convert.source import checked, read_onnx
 from compiler.errors import OptionError
 from compiler.options import CompilerOptions
 from compiler.target import SourceModel
@@ -31,7 +32,7 @@ def build(
     Args:
         model: An ONNX model, or the file that it is in.
         name: Of the executable; empty: the file's or the graph's.
-        batch_sizes: To compile for; empty: the one that the model, or `input_shapes`, has.
+        batch_sizes: To compile for, also where the model was exported for one; empty: the one that the model, or `input_shapes`, has.
         input_shapes: Whole shapes, batch included, of inputs with variable dimensions.
         outputs: Those wanted; empty for all.
         build_flag: `fp32`, `fp16`, `mixed`, or the vendor's names of these.
@@ -48,7 +49,8 @@ def build(
     sized = [
         ConversionOptions(input_shape=shapes, skip_passes=GcuTarget.skip_passes, batch_size=size, batch_axis=0) for size in batch_sizes
     ]
-    converted = [Converter.of(each).convert_internal(source) for each in sized or [plain]]
+    freed = with_free_batch(checked(source, "the model"), batch_sizes)
+    converted = [Converter.of(each).convert_internal(freed) for each in sized or [plain]]
     given = {each.name for each in source.graph.initializer}
     described = SourceModel(
         model=converted[0],

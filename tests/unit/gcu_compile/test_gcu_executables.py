@@ -134,6 +134,17 @@ def test_shapes_of_inputs_may_be_given_instead_of_batch_sizes() -> None:
     assert [batch.batch_size for batch in executable.batches] == [3]
 
 
+def test_a_model_exported_for_one_batch_compiles_for_several() -> None:
+    model = small_bert(1, 6)
+    executable = build(model, batch_sizes=[1, 2, 4])
+    assert [batch.batch_size for batch in executable.batches] == [1, 2, 4]
+    random = np.random.default_rng(6)
+    row = {"attention_mask": np.ones((4, 6), np.int32), "token_type_ids": np.zeros((4, 6), np.int32)}
+    feeds = {"input_ids": random.integers(0, 10, (4, 6), dtype=np.int32), **row}
+    wanted = [reference(model, {name: array[at : at + 1] for name, array in feeds.items()}) for at in range(4)]
+    assert_close(run(executable, feeds, 2), [np.concatenate(each) for each in zip(*wanted, strict=True)], 1e-4)
+
+
 def test_outputs_may_be_chosen() -> None:
     assert [each.name for each in build(dynamic_model(), batch_sizes=[1], outputs=["best"]).outputs] == ["best"]
 
