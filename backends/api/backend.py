@@ -113,7 +113,7 @@ class Backend(abc.ABC):
         raise BackendSettingError(f"backend '{self.name}' has no settings, so '{next(iter(settings), '')}' is none of them")
 
     def device_ids(self) -> tuple[int, ...]:
-        """Ids that `instance_group.gpus` may name. A group of KIND_GPU that names none gets its instances on each of them."""
+        """Ids that `instance_group.gpus` may name: devices that work. A group of KIND_GPU that names none is for each of them."""
         return ()
 
     def figures(self) -> Iterable[Figure]:

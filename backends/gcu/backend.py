@@ -46,7 +46,8 @@ class TopsInferenceBackend(Backend):
         self._settings = CardSettings.read(settings)
 
     def device_ids(self) -> tuple[int, ...]:
-        return tuple(range(self._settings.cards))
+        lost = frozenset() if self._fleet is None else self._fleet.lost_cards
+        return tuple(number for number in range(self._settings.cards) if number not in lost)
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return read_facts(files, model_filename)

@@ -36,14 +36,18 @@ class Fleet:
         self._lock = threading.Lock()
         self._executables: dict[Path, tuple[GcuExecutable, int]] = {}
 
+    @property
+    def lost_cards(self) -> frozenset[int]:
+        """Those that no reset brings back."""
+        return frozenset(each.id for each in self.system.cards if each.failure is not None and each.failure.is_lost)
+
     def place(self, tenant: Tenant, *, card: int | None, siblings: int, wanted: int | None) -> Place:
         """Clusters for one more instance of `tenant`; see `ClusterLedger.take`.
 
         Raises:
             ModelLoadError: there are not enough, or the card is lost.
         """
-        lost = frozenset(each.id for each in self.system.cards if each.failure is not None and each.failure.is_lost)
-        return self.ledger.take(tenant, card=card, siblings=siblings, wanted=wanted, unusable=lost)
+        return self.ledger.take(tenant, card=card, siblings=siblings, wanted=wanted, unusable=self.lost_cards)
 
     def mount(self, place: Place, executable: GcuExecutable, layout: SampleLayout, depth: int) -> Mount:
         """Puts `executable` on the clusters of `place`; resets their card first if it asks for it. Give it back with `unmount`.

@@ -62,6 +62,7 @@ def test_a_lost_card_is_said_at_every_request_and_others_serve_on(bench_with: Ca
         with pytest.raises(Unavailable, match="card is lost"):
             answer(lost, ONES)
         assert answer(other, ONES).tolist() == [[2, 2]]
+    assert bench.backend.device_ids() == (1,), "groups for all cards would ask for the lost one"
     with pytest.raises(ModelLoadError, match="card 0 is lost"):
         bench.load(doubling(), SERVED, name="late", card=0)
     assert answer(bench.load(doubling(), SERVED, name="late"), ONES).tolist() == [[2, 2]]
