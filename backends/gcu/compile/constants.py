@@ -12,6 +12,8 @@ from typing import Final
 class CostConstants:
     """What decides how long an operator takes, beside the card's published figures.
 
+    All published latencies are of fp32. In fp16 the same shares of its own peak are assumed, which nothing published confirms.
+
     Attributes:
         launch_s: Fitted. Seconds that each launched kernel takes beyond its data: fetching its descriptor, filling and draining the cores.
         convolution_efficiency: Fitted. Share of the peak rate that convolutions reach.
