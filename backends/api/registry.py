@@ -36,17 +36,23 @@ class BackendRegistry:
         return [self._loaded[name] for name in sorted(self._loaded.copy())]
 
     def configure(self, settings: Mapping[str, Mapping[str, str]]) -> None:
-        """Hands each backend, by name or alias, its settings.
+        """Hands each backend, by name or alias, its settings: all of them at once, whatever spelling each was given under.
 
         Raises:
-            BackendSettingError: there is no such backend, or it does not take them.
+            BackendSettingError: there is no such backend, it does not take them, or one is given twice.
         """
+        by_backend: dict[Backend, dict[str, str]] = {}
         for name, values in settings.items():
             try:
                 backend = self.get(name)
             except ModelLoadError as error:
                 raise BackendSettingError(error.message) from None
-            backend.configure(values)
+            known = by_backend.setdefault(backend, {})
+            for key in values.keys() & known.keys():
+                raise BackendSettingError(f"backend '{backend.name}': '{key}' is given twice, once for '{name}'")
+            known |= values
+        for backend, together in by_backend.items():
+            backend.configure(together)
 
     def get(self, name: str) -> Backend:
         """The backend whose name, alias or platform is `name`.

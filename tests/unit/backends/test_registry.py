@@ -87,16 +87,24 @@ def test_models_that_load_side_by_side_all_find_their_backend(monkeypatch: pytes
 class Configurable(FakeBackend):
     def __init__(self) -> None:
         super().__init__()
-        self.settings: dict[str, str] = {}
+        self.settings: Mapping[str, str] = {}
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        self.settings.update(settings)
+        self.settings = settings
 
 
 def test_settings_reach_the_backend_they_name_by_name_or_alias() -> None:
     backend = Configurable()
     BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}})
     assert backend.settings == {"devices": "4"}
+
+
+def test_settings_given_under_several_spellings_reach_the_backend_together() -> None:
+    backend = Configurable()
+    BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}, "fake": {"pacing": "none"}})
+    assert backend.settings == {"devices": "4", "pacing": "none"}
+    with pytest.raises(BackendSettingError, match="backend 'fake': 'devices' is given twice, once for 'fake'"):
+        BackendRegistry((backend,)).configure({"fake_alias": {"devices": "4"}, "fake": {"devices": "2"}})
 
 
 def test_settings_for_a_backend_that_is_not_there_or_has_none_are_refused_by_name() -> None:
