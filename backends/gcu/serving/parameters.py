@@ -3,7 +3,8 @@
 clusters          clusters that each instance runs on, 1 to those of a card; by default the instances of a version share out their card's
 pipeline_depth    1 to 8 batches of an instance on their way at once, each with a stream and buffers of its own; default 2, so that one is
                   copied while another runs. Buffers take device memory that many times
-timeout_ms        how long a batch may take on the device, in milliseconds of its clock; default 300000, 0: for ever
+timeout_ms        how long a batch may take on the device, in milliseconds of its clock; default 600000, which leaves time for large
+                  models that a slow host computes; 0: for ever
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from backends.gcu.serving.settings import CardSettings
 
 MAX_PIPELINE_DEPTH = 8
 _DEFAULT_PIPELINE_DEPTH = 2
-_DEFAULT_TIMEOUT_MS = 300_000
+_DEFAULT_TIMEOUT_MS = 600_000
 _MAX_TIMEOUT_MS = 86_400_000
 
 PARAMETER_KEYS = frozenset({"clusters", "pipeline_depth", "timeout_ms"})

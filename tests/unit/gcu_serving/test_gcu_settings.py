@@ -82,7 +82,7 @@ def test_no_instance_runs_on_clusters_the_operator_keeps_back(bench_with: Callab
 
 
 def test_parameters_are_read() -> None:
-    assert read_parameters({}) == ModelParameters(clusters=None, pipeline_depth=2, timeout_s=300)
+    assert read_parameters({}) == ModelParameters(clusters=None, pipeline_depth=2, timeout_s=600)
     given = {"clusters": "3", "pipeline_depth": "5", "timeout_ms": "0"}
     assert read_parameters(given) == ModelParameters(clusters=3, pipeline_depth=5, timeout_s=None)
 
