@@ -1,0 +1,51 @@
+"""docs/gcu.md: its commands and programs, run as they are written, in order; its figures, held against the benchmark's."""
+
+import json
+import re
+
+import pytest
+
+from backends.gcu.compile.constants import FITTED
+from benchmarks.gcu_model import Networks, cells
+from tests.fakes.documentation_page import run_page
+from tests.fakes.server_process import REPOSITORY_ROOT
+
+pytestmark = pytest.mark.protocol
+
+_CELL = re.compile(r"^\| ([\w ]+), batch (\d+), (raw|served) \| ([\d.]+) \| ([\d.]+) \| ([-+][\d.]+) % \|$", re.MULTILINE)
+_BATCH = re.compile(r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+
+
+def test_every_example_runs(tmp_path):
+    printed = run_page(
+        "gcu.md",
+        at=tmp_path,
+        links=("model_repos", "examples", "backends", "compiler", "server", "cli"),
+        languages=["sh", "sh", "python", "python", "sh", "python", "sh", "sh"],
+        patience_s=180,
+    )
+    facts = json.loads((tmp_path / "out" / "facts.json").read_text())
+    assert [batch["batch_size"] for batch in facts["files"][0]["batches"]] == [1, 8, 32]
+    difference = re.search(r"largest difference to the source: (\S+)", printed)
+    assert difference is not None
+    assert float(difference[1]) < 0.02, "what FLOAT16 costs a sum of scores that are shares"
+    assert '"outputs":{"scores"' in printed
+    assert "(5, 10) [" in printed
+    assert "3 questions: " in printed
+    assert 'stoker_gcu_runs_total{card="0",compiled_batch="8",simulated="true"} ' in printed
+
+
+def test_quoted_times_are_those_that_the_benchmark_prints():
+    page = (REPOSITORY_ROOT / "docs" / "gcu.md").read_text(encoding="utf-8")
+    networks = Networks.build()
+    expected = []
+    for cell in cells():
+        if cell.is_aimed_at:
+            modelled = networks.modelled_ms(cell.network, cell.computed, cell.batch, FITTED)
+            error = 100 * (modelled / cell.published_ms - 1)
+            expected.append((cell.network, str(cell.batch), cell.measure, f"{cell.published_ms:.2f}", f"{modelled:.2f}", f"{error:+.1f}"))
+    assert _CELL.findall(page) == expected
+    largest = {cell.network: cell.batch for cell in cells() if cell.measure == "raw"}
+    assert _BATCH.findall(page) == [
+        (name, *(f"{networks.modelled_ms(name, computed, 1, FITTED):.2f}" for computed in (1, batch))) for name, batch in largest.items()
+    ]
