@@ -18,6 +18,9 @@ from backends.simulated.clocks import NS_PER_S
 from backends.simulated.faults import FaultPlan
 from backends.simulated.pacing import Pacer, Pacing, Timeline
 
+#: No two cards have an address in common, however much is allocated and freed on one; all fit into 64 bits with a sign.
+_ADDRESS_BITS = 56
+
 
 @dataclass(slots=True)
 class Lane:
@@ -59,7 +62,7 @@ class Card:
         self._copies = {direction: CopyFigures() for direction in Direction}
         self._runs = self._samples = self._padded = self._slow_runs = self._streams = self._hanging = 0
         self._stream_wait_ns = 0
-        self._next_address = (number + 1) << 40  # no two cards have an address in common
+        self._next_address = (number + 1) << _ADDRESS_BITS
         self._broken: DeviceFailed | None = None
 
     @property
@@ -151,7 +154,7 @@ class Card:
             self._stream_wait_ns += wait_ns
 
     def next_address(self, size_bytes: int, alignment: int) -> int:
-        """An address for a block of `size_bytes`; none is given out twice."""
+        """An address for a block of `size_bytes`, for which there is memory; none is given out twice."""
         with self._lock:
             address = self._next_address
             self._next_address += -(-max(size_bytes, 1) // alignment) * alignment

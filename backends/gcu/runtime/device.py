@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made", Stream, DeviceBuffer, Engine)
 
-#: Buffers begin at multiples of this, as an allocator of device memory would have it.
-_PAGE_BYTES = 4096
-
 
 class Device:
     """Any thread may use it; `release` gives back all that was made on it.
@@ -91,7 +88,7 @@ class Device:
             StatusError: no positive size, or the device cannot be used.
         """
         self.check()
-        buffer = DeviceBuffer(self.card, size_bytes, self.card.next_address(size_bytes, _PAGE_BYTES), self._forget_buffer)
+        buffer = DeviceBuffer(self.card, size_bytes, self._forget_buffer)
         if not self._keep(self._buffers, buffer):
             buffer.discard()
         return buffer

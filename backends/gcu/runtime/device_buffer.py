@@ -10,6 +10,9 @@ from backends.gcu.runtime.card import Card
 from backends.gcu.runtime.errors import OutOfDeviceMemory, Status, StatusError
 from backends.gcu.runtime.host_memory import Bytes
 
+#: Buffers begin at multiples of this, as an allocator of device memory would have it.
+_PAGE_BYTES = 4096
+
 
 class DeviceBlock(Protocol):
     """What copies and runs use of a buffer, see `DeviceBuffer`."""
@@ -43,7 +46,7 @@ class DeviceBuffer:
 
     PURPOSE = "buffers"
 
-    def __init__(self, card: Card, size_bytes: int, address: int, on_free: Callable[["DeviceBuffer"], None]) -> None:
+    def __init__(self, card: Card, size_bytes: int, on_free: Callable[["DeviceBuffer"], None]) -> None:
         """Takes `size_bytes` of the card's HBM.
 
         Raises:
@@ -58,7 +61,7 @@ class DeviceBuffer:
             card.hbm.give_back(size_bytes, self.PURPOSE)
             raise OutOfDeviceMemory(f"a buffer of {size_bytes} bytes: this host has not the memory to simulate it") from error
         self.size_bytes = size_bytes
-        self.address = address
+        self.address = card.next_address(size_bytes, _PAGE_BYTES)
         self.card = card
         self._generation = card.generation
         self._on_free = on_free

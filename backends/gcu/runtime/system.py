@@ -121,6 +121,10 @@ class GcuSystem:
             StatusError: there is no such card or cluster, one is named twice, or another device has one for itself.
         """
         self.process.check()
+        try:
+            card = operator.index(card)
+        except TypeError:
+            raise StatusError(Status.TIF_INVALID_PARAM, f"a card is chosen by its number, from 0, not by {card!r}") from None
         if not 0 <= card < len(self.cards):
             raise StatusError(
                 Status.TIF_INVALID_PARAM, f"there is no card {card}; the simulated system has {len(self.cards)}, numbered from 0"

@@ -28,6 +28,7 @@ def wait_for_hang(card):
     [
         (1, 0, "there is no card 1; the simulated system has 1", Status.TIF_INVALID_PARAM),
         (-1, 0, "there is no card -1", Status.TIF_INVALID_PARAM),
+        ("0", 0, "a card is chosen by its number, from 0, not by '0'", Status.TIF_INVALID_PARAM),
         (0, 6, "there is no cluster 6 on card 0; a card of type i20 has 0 to 5", Status.TIF_MORE_CLUSTER_APPLIED),
         (0, range(7), "7 clusters of card 0 are asked for; a card of type i20 has 6", Status.TIF_MORE_CLUSTER_APPLIED),
         (0, [], "no cluster of card 0 is asked for", Status.TIF_INVALID_PARAM),
@@ -87,6 +88,19 @@ def test_the_sixteen_gigabytes_are_all_there_is(device):
 def test_no_two_buffers_share_an_address(system, device):
     addresses = [device.allocate(5000).address for _ in range(4)]
     assert all(later - earlier == 8192 for earlier, later in itertools.pairwise(addresses))
+
+
+def test_addresses_stay_small_and_apart_whatever_is_asked_for_and_freed():
+    system = GcuSystem(2)
+    here, there = system.acquire(0), system.acquire(1)
+    first = here.allocate(1).address
+    with pytest.raises(OutOfDeviceMemory):
+        here.allocate(1 << 70)
+    assert here.allocate(1).address == first + 4096  # what was refused takes no address
+    for _ in range(65):  # more than a tebibyte in turn
+        here.allocate(15 << 30).free()
+    assert here.allocate(1).address < there.allocate(1).address < 1 << 63
+    system.close()
 
 
 def test_releasing_a_device_gives_back_all_that_was_made_on_it(system):
