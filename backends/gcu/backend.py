@@ -8,6 +8,7 @@ the first load.
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 
 from backends.api.backend import Backend, Instance, LoadRequest
 from backends.api.candidate import Candidate, Misfit, refuse
@@ -62,30 +63,20 @@ class TopsInferenceBackend(Backend):
     def load(self, request: LoadRequest) -> Instance:
         fleet = self._ready_fleet()
         path = request.files.path(request.model_filename)
-        executable = fleet.shared_executable(path, lambda: load_executable(request.files, request.model_filename))
-        try:
+        with ExitStack() as taken:
+            executable = fleet.shared_executable(path, lambda: load_executable(request.files, request.model_filename))
+            taken.callback(fleet.forget_executable, path)
             refuse(self.check(request.candidate(facts_of(executable, executable.weight_bytes))))
             parameters = read_parameters(request.parameters)
             tenant = Tenant(request.model_name, request.version)
             place = fleet.place(tenant, card=request.device_id, siblings=request.siblings, wanted=parameters.clusters)
-        except BaseException:
-            fleet.forget_executable(path)
-            raise
-
-        def give_back() -> None:
-            fleet.ledger.release(place)
-            fleet.forget_executable(path)
-
-        layout = SampleLayout(request.signature, executable.inputs, executable.outputs)
-        try:
-            occupant = Occupant(fleet, place, executable, layout, parameters)
-        except StatusError as error:
-            give_back()
-            raise load_failure(error, place) from error
-        except BaseException:
-            give_back()
-            raise
-        return GcuInstance(occupant, request.signature, give_back)
+            taken.callback(fleet.ledger.release, place)
+            layout = SampleLayout(request.signature, executable.inputs, executable.outputs)
+            try:
+                occupant = Occupant(fleet, place, executable, layout, parameters)
+            except StatusError as error:
+                raise load_failure(error, place) from error
+            return GcuInstance(occupant, request.signature, on_close=taken.pop_all().close)
 
     def figures(self) -> Iterable[Figure]:
         return () if self._fleet is None else fleet_figures(self._fleet)

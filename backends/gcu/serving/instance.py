@@ -16,7 +16,7 @@ class GcuInstance(Instance):
         occupant: What it has on its card.
     """
 
-    def __init__(self, occupant: Occupant, signature: ModelSignature, on_close: Callable[[], None]) -> None:
+    def __init__(self, occupant: Occupant, signature: ModelSignature, *, on_close: Callable[[], None]) -> None:
         """Runs what `signature` says on `occupant`; `on_close` gives back what is not the card's."""
         self.occupant = occupant
         self.pipeline_depth = occupant.parameters.pipeline_depth
