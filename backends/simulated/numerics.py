@@ -8,6 +8,7 @@ operands are quantized, also where the type is an 8-bit float, for which there a
 """
 
 import enum
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,8 +98,10 @@ class GraphRunner:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         # Spinning threads would take cores from the other simulated devices of this host.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Otherwise a graph could read any file below this process's folder as a weight.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         # The session refers to these arrays' memory; they live as long as it does.
-        self._weights = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in (weights or {}).items()}
+        self._weights = {name: ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C")) for name, array in (weights or {}).items()}
         try:
             for library in custom_op_libraries:
                 options.register_custom_ops_library(str(library))
