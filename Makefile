@@ -47,6 +47,7 @@ protos: $(PROTOS_STAMP)  ## Generate the message code from proto/
 
 samples: setup  ## Rebuild the compiled sample models; a test compares them with the committed ones
 	.venv/bin/python examples/digits/compile_ipu.py
+	.venv/bin/python examples/digits/compile_gcu.py
 
 test: setup clients-env $(PROTOS_STAMP)  ## Run the unit and protocol tests
 	.venv/bin/pytest
