@@ -1,5 +1,7 @@
 """Graphs whose weights lie outside them."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -48,3 +50,17 @@ def test_weights_may_be_read_only_and_laid_out_otherwise() -> None:
 def test_weights_that_do_not_fit_the_graph_are_refused(weights: dict[str, np.ndarray]) -> None:
     with pytest.raises(NumericsError, match="the lowered graph cannot be prepared"):
         GraphRunner(graph(1, "w", "s"), weights=weights)
+
+
+@pytest.mark.parametrize("location", ["secret.bin", "../{folder}/secret.bin"])
+def test_no_graph_reads_a_file_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    monkeypatch.chdir(tmp_path)
+    model = onnx.ModelProto.FromString(graph(1, "w", "s"))
+    for tensor, count in zip(model.graph.initializer, (3, 1), strict=True):
+        del tensor.external_data[:]
+        told = {"location": location.format(folder=tmp_path.name), "offset": "0", "length": str(4 * count)}
+        for key, value in told.items():
+            tensor.external_data.add(key=key, value=value)
+    with pytest.raises(NumericsError, match="the lowered graph cannot be prepared"):
+        GraphRunner(model.SerializeToString())
