@@ -59,8 +59,7 @@ def executable_text(report: Report) -> Iterator[str]:
     )
     yield ""
     yield f"Model '{report['name']}' for a simulated {report['card']}, build flag {report['precision']}"
-    for name, value in sorted(report["attributes"].items()):
-        yield f"  {name}: {value}"
+    yield from (f"  {name}: {value}" for name, value in sorted(report["attributes"].items()) if value)
     for title, role in (("Inputs", "inputs"), ("Outputs", "outputs")):
         yield ""
         yield f"{title} (one sample):"

@@ -98,7 +98,7 @@ def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[st
     account = memory_account(executable)
     return {
         "device": f"simulated GCU, {executable.card}, {clusters} cluster(s)",
-        "precision": executable.precision,
+        "build_flag": executable.precision,
         "batch_sizes": ", ".join(str(size) for size in latency),
         "hbm_bytes": sum(account.values()),
         "hbm_capacity_bytes": I20.hbm_bytes,

@@ -14,8 +14,10 @@ def fleet_notices(fleet: Fleet) -> Iterator[str]:
         return
     settings = fleet.settings
     kind = settings.hardware.name
-    cards = f"{settings.cards} simulated {kind} cards" if settings.cards > 1 else f"a simulated {kind} card"
-    yield f"{_listed(places)} on {cards} with {settings.clusters} clusters"
+    clusters = f"{settings.clusters} cluster{'s' if settings.clusters > 1 else ''}"
+    is_one = settings.cards == 1
+    cards = f"a simulated {kind} card with {clusters}" if is_one else f"{settings.cards} simulated {kind} cards with {clusters} each"
+    yield f"{_listed(places)} on {cards}"
     for card in range(settings.cards):
         shared = [cluster for cluster in range(settings.clusters) if fleet.ledger.crowd(card, cluster) > 1]
         if shared:

@@ -108,7 +108,7 @@ def test_instances_run_side_by_side_on_clusters_of_their_own(bench_with: Callabl
     assert busy == pytest.approx([1e-3] * 3 + [1e-3 / 3] * 3, rel=1e-4)
     assert bench.figure("stoker_gcu_cluster_busy_seconds_total", card="0") == 0
     assert bench.figure("stoker_gcu_runs_total", card="1", compiled_batch="1") == 4
-    assert list(bench.backend.notices()) == ["'model' on 2 simulated i20 cards with 6 clusters"]
+    assert list(bench.backend.notices()) == ["'model' on 2 simulated i20 cards with 6 clusters each"]
 
 
 def test_models_that_share_clusters_are_told_of(bench: CardBench) -> None:
