@@ -56,11 +56,11 @@ def test_weights_that_do_not_fit_the_graph_are_refused(weights: dict[str, np.nda
 def test_no_graph_reads_a_file_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str) -> None:
     (tmp_path / "secret.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
     monkeypatch.chdir(tmp_path)
-    model = onnx.ModelProto.FromString(graph(1, "w", "s"))
-    for tensor, count in zip(model.graph.initializer, (3, 1), strict=True):
-        del tensor.external_data[:]
-        told = {"location": location.format(folder=tmp_path.name), "offset": "0", "length": str(4 * count)}
-        for key, value in told.items():
-            tensor.external_data.add(key=key, value=value)
+    weight = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[16], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location.format(folder=tmp_path.name), "offset": "0", "length": "16"}.items():
+        weight.external_data.add(key=key, value=value)
+    shown = helper.make_tensor_value_info("y", TensorProto.UINT8, [16])
+    made = helper.make_graph([helper.make_node("Identity", ["w"], ["y"])], "g", [], [shown], [weight])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     with pytest.raises(NumericsError, match="the lowered graph cannot be prepared"):
         GraphRunner(model.SerializeToString())
