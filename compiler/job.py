@@ -118,6 +118,8 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     job = plan.job
     if job.batch_sizes and not target.takes_batch_sizes:
         raise OptionError(f"batch_sizes: an executable of target '{target.name}' has one batch size; give batch_size and batch_axis")
+    if job.report is not None and not target.has_report:
+        raise OptionError(f"report: target '{target.name}' has none; the summary of what is compiled says what it needs")
     for name in _BUILD:
         if name not in target.build_options and getattr(plan.compiler, name) != getattr(CompilerOptions(), name):
             raise OptionError(f"{name}: target '{target.name}' has no such option; precision says what it computes in")

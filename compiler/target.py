@@ -99,6 +99,8 @@ class Target(abc.ABC):
     artefact_filename: str
     #: Whether one executable may hold several compiled batch sizes (`SourceModel.batches`).
     takes_batch_sizes: bool = False
+    #: Whether `report` is there.
+    has_report: bool = False
     #: Fields of `CompilerOptions` that only some devices have, and this one does: `build_flag`, `resource_mode`.
     build_options: frozenset[str] = frozenset()
     #: Passes of the converter that are not for this device.

@@ -33,6 +33,7 @@ class IpuTarget(Target):
     name = "ipu"
     aliases = ("graphcore", "poplar")
     artefact_filename = "executable.popef"
+    has_report = True
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
         """Refuses options that contradict each other or the device, and FP8 where the device has none.
