@@ -22,7 +22,7 @@ def run_page(
     links: Iterable[str],
     languages: Sequence[str],
     environment: Mapping[str, str] | None = None,
-    patience_s: float = 120,
+    patience_s: float = 300,
 ) -> str:
     """Runs the sh and python blocks of a page in one shell, in order; what they leave running in the background ends with it.
 

@@ -22,7 +22,6 @@ def test_every_example_runs(tmp_path):
         at=tmp_path,
         links=("model_repos", "examples", "backends", "compiler", "server", "cli"),
         languages=["sh", "sh", "python", "python", "sh", "python", "sh", "sh"],
-        patience_s=180,
     )
     facts = json.loads((tmp_path / "out" / "facts.json").read_text())
     assert [batch["batch_size"] for batch in facts["files"][0]["batches"]] == [1, 8, 32]

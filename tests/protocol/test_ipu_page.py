@@ -13,7 +13,6 @@ def test_every_example_runs(tmp_path):
         at=tmp_path,
         links=("model_repos", "examples", "backends", "compiler", "server", "cli"),
         languages=["sh", "sh", "python", "sh", "python", "sh"],
-        patience_s=180,
     )
     for made in (
         "executable.popef",
