@@ -10,7 +10,7 @@ from benchmarks.gcu_model import Networks, cells
 from tests.fakes.documentation_page import run_page
 from tests.fakes.server_process import REPOSITORY_ROOT
 
-pytestmark = pytest.mark.protocol
+pytestmark = [pytest.mark.protocol, pytest.mark.timeout(330)]  # pages run many commands, one after the other
 
 _CELL = re.compile(r"^\| ([\w ]+), batch (\d+), (raw|served) \| ([\d.]+) \| ([\d.]+) \| ([-+][\d.]+) % \|$", re.MULTILINE)
 _BATCH = re.compile(r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fakes.documentation_page import run_page
 
-pytestmark = pytest.mark.protocol
+pytestmark = [pytest.mark.protocol, pytest.mark.timeout(330)]  # pages run many commands, one after the other
 
 
 def test_every_example_runs(tmp_path):
