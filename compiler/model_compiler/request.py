@@ -114,6 +114,8 @@ def read_request(given: Mapping[str, Any]) -> CompileRequest:
     Raises:
         OptionError: fields are missing, not of their kind or contradict each other; the text has all of them, one a line.
     """
+    if not isinstance(given, Mapping):
+        raise OptionError(f"expected a dictionary with {', '.join(_REQUIRED)}, got {type(given).__name__}")
     known = specs(CompileRequest)
     values: dict[str, Any] = {}
     wrong: list[str] = []
@@ -124,7 +126,7 @@ def read_request(given: Mapping[str, Any]) -> CompileRequest:
         if name in NO_EFFECT:
             logger.warning("%s has no effect: %s", name, NO_EFFECT[name])
         elif name not in known:
-            logger.warning("there is no field '%s'%s", key, nearest(key, known))
+            logger.warning("there is no field '%s'%s", key, nearest(key, [*known, *NO_EFFECT]))
         elif name in values:
             wrong.append(f"{key}: '{name}' says the same, give one of them")
         else:

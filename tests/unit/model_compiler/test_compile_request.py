@@ -134,8 +134,15 @@ def test_fields_for_other_devices_are_taken_and_named(caplog: pytest.LogCaptureF
 
 def test_an_unknown_field_is_a_warning_with_what_was_meant(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        read_request({**USUAL, "input_shape": [[1]]})
+        read_request({**USUAL, "input_shape": [[1]], "optimze_offline": True})
     assert "there is no field 'input_shape'; did you mean input_shapes" in caplog.text
+    assert "there is no field 'optimze_offline'; did you mean optimize_offline" in caplog.text
+
+
+@pytest.mark.parametrize("given", [None, [], "engine"])
+def test_what_is_no_dictionary_is_said(given: object) -> None:
+    with pytest.raises(OptionError, match=f"expected a dictionary with serving_type, .*, got {type(given).__name__}"):
+        read_request(given)  # type: ignore[arg-type] # which callers of Python are free to do
 
 
 def test_two_names_of_one_field_are_a_contradiction() -> None:
