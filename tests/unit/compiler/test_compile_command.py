@@ -218,6 +218,8 @@ def test_help_names_every_option(stoker_compile) -> None:
     text = ran.out + tensorflow.out
     assert [name for name in all_specs() if f"--{name}" not in text] == []
     assert "--quantize " not in text
+    assert "[default: ]" not in text
+    assert "`ipu` or `gcu`" in text
 
 
 def test_the_version_is_that_of_the_distribution(stoker_compile) -> None:
