@@ -26,7 +26,7 @@ def require_static_inputs(model: ir.Model) -> None:
             if not isinstance(dim, int):
                 missing.append(f"input '{name}' dimension {axis}" + (f" ('{dim.value}')" if dim.value else ""))
     if missing:
-        raise ShapeError(f"variable dimensions must be fixed by batch_size or input_shape: {'; '.join(missing)}")
+        raise ShapeError(f"variable dimensions must be fixed by a batch size or an input shape: {'; '.join(missing)}")
 
 
 class FixedDimensions:

@@ -162,3 +162,12 @@ def test_dump_refuses_a_bad_file_with_one_line(tmp_path: Path, dump: Callable[..
     assert reason in ran.err
     assert len(ran.err.splitlines()) == 1
     assert dump(str(tmp_path / "nowhere")).code == 1
+
+
+def test_an_open_batch_is_refused_in_words_that_hold_for_every_way_to_compile(compile_gcu: Callable[..., Ran]) -> None:
+    ran = compile_gcu("--run")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "stoker compile: error: variable dimensions must be fixed by a batch size or an input shape: "
+        "input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]\n"
+    )
