@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             path = options.output / f"{file.stem}.png"
             draw(picture, found, labels).save(path)
             results += as_coco(file, found)
-            print(f"Image: '{file}', {len(found)} boxes, drawn in '{path}'")
+            print(f"Image: '{file}', {len(found)} box{'' if len(found) == 1 else 'es'}, drawn in '{path}'")
             for each in found:
                 print(f"  {labels[each.category]:<16}{each.score:.3f}  {', '.join(f'{edge:.0f}' for edge in each.box)}")
     if options.json is not None:

@@ -160,7 +160,7 @@ def test_the_client_draws_what_the_network_sees(served, pictures: Path, tmp_path
     client.main([*options, "-o", str(tmp_path / "boxes"), "--json", str(tmp_path / "found.json"), str(pictures)])
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("Image")] == [
-        f"Image: '{pictures / name}.png', 1 boxes, drawn in '{tmp_path / 'boxes' / name}.png'" for name in ("a_red", "b_lime", "c_blue")
+        f"Image: '{pictures / name}.png', 1 box, drawn in '{tmp_path / 'boxes' / name}.png'" for name in ("a_red", "b_lime", "c_blue")
     ]
     # Centre (40, 24) and 59/4 by 119/4 in the square; the picture of 60x40 lies there at (0, 10), larger by 64/60.
     left, top = (40 - 59 / 8) * 60 / 64, max(0.0, (24 - 119 / 8 - 10) * 60 / 64)
