@@ -20,6 +20,7 @@ from compiler.model_compiler.models import GcuEngine, OnnxModel, PopefExecutable
 from compiler.model_compiler.request import CompileRequest
 from compiler.model_compiler.serving import batched_border
 from compiler.options import CompilerOptions
+from compiler.refusals import refusals_of
 from compiler.session_options import compiler_options
 from compiler.target import Artefact, SourceModel, Target
 from compiler.targets import find_target
@@ -46,8 +47,9 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
     target = find_target(GCU_TARGET)
     options = _gcu_options(request, target)
     model = checked(source.model, source.origin)
-    sizes = input_sizes(model, request)
-    converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
+    with refusals_of(target, options):
+        sizes = input_sizes(model, request)
+        converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
     inputs, outputs = batched_border(model, converted[-1], request)
     described = _source_model(model, converted[-1], request)
     artefact = _export(target, dataclasses.replace(described, batches=converted), options, job)

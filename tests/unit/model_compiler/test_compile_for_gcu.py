@@ -56,3 +56,10 @@ def test_every_operator_that_the_device_lacks_is_named_at_once(failure: Any, tmp
 
 def test_a_resource_mode_that_the_card_lacks_is_refused(failure: Any) -> None:
     assert "expected a number of clusters from 1 to 6" in failure(resource_mode="7c")
+
+
+def test_what_cannot_be_made_static_carries_the_vendors_status(failure: Any) -> None:
+    text = failure(input_model=parse("g (float[n,h] x) => (float[n,h] y) { y = Relu(x) }"))
+    assert text.endswith("give input_shapes, which fix input 'x' dimension 1 [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]")
+    cut = failure(input_model=parse("g (float[4,3] x) => (float[4,3] y) { y = Relu(x) }"), max_batch_size=2)
+    assert cut.endswith("[TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]")
