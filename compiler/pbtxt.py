@@ -27,7 +27,9 @@ def print_message(message: Mapping[str, Any], indent: int = 0) -> str:
     pad = "  " * indent
     lines: list[str] = []
     for name, value in message.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and not value:
+            lines.append(f"{pad}{name} {{ }}\n")
+        elif isinstance(value, Mapping):
             lines.append(f"{pad}{name} {{\n{print_message(value, indent + 1)}{pad}}}\n")
         elif isinstance(value, Sequence) and not isinstance(value, str):
             lines.append(_printed_list(name, value, indent))

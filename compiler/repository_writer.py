@@ -138,7 +138,10 @@ def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, e
 def served_config(
     name: str, target_config: Mapping[str, Any], inputs: Sequence[ServedTensor], outputs: Sequence[ServedTensor]
 ) -> dict[str, Any]:
-    """The fields of config.pbtxt, in the order in which they are printed."""
+    """The fields of config.pbtxt, in the order in which they are printed.
+
+    A model that takes batches is told to batch: what was compiled for many rows takes as long for one.
+    """
     fields = dict(target_config)
     parameters = fields.pop("parameters", {})
     is_adlik = "platform" in fields
@@ -151,6 +154,8 @@ def served_config(
     config["input"] = [_tensor(each, is_adlik) for each in inputs]
     config["output"] = [_tensor(each, is_adlik) for each in outputs]
     config |= fields
+    if config["max_batch_size"] > 1 and not is_adlik:  # where Adlik's form batches always, Triton's does so only if it is told
+        config.setdefault("dynamic_batching", {})
     if parameters:
         config["parameters"] = [{"key": key, "value": {"string_value": str(value)}} for key, value in parameters.items()]
     return config

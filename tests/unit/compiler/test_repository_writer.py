@@ -52,13 +52,14 @@ def test_the_server_reads_the_config_as_it_was_meant(tmp_path: Path, artefact: A
     text = (tmp_path / "digits" / "config.pbtxt").read_text()
     message = parse_pbtxt(text, source="digits/config.pbtxt", model_name="digits").message
     assert (message.backend, message.max_batch_size, message.parameters["timeout_ns"].string_value) == ("poplar", 32, "500000")
+    assert message.HasField("dynamic_batching")
     assert [(each.name, list(each.dims)) for each in (*message.input, *message.output)] == [("image", [8, 8]), ("scores", [10])]
 
 
 def test_further_versions_count_on_and_leave_the_config_alone(tmp_path: Path, artefact: Artefact) -> None:
     write(tmp_path, artefact, 7)
     config = tmp_path / "digits" / "config.pbtxt"
-    config.write_text(config.read_text() + "# by hand\ndynamic_batching { }\n")
+    config.write_text(config.read_text() + "# by hand\nversion_policy { all { } }\n")
     before = config.read_text()
     assert write(tmp_path, artefact).name == "8"
     assert config.read_text() == before
