@@ -33,7 +33,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
     """Adlik's `--name=value` arguments as `serve`'s.
 
     Raises:
-        SystemExit: a flag is set whose loss would be a risk, or both ports are off.
+        SystemExit: a flag is set whose loss would be a risk, or both ports are off; exit code 2, as for every wrong flag of `serve`.
     """
     ports = {"grpc_port": "0", "http_port": "0"}
     defaults = {
@@ -54,7 +54,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
             ports[name] = value
         elif name == "ssl_config_file":
             if value:
-                raise SystemExit("adlik_serving: error: --ssl_config_file is not supported: TLS would silently be off")
+                _refuse("--ssl_config_file is not supported: TLS would silently be off")
         elif name in _WITHOUT_EFFECT:
             _say(f"--{name} has no effect here: {_WITHOUT_EFFECT[name]}")
         elif word.startswith("--") and name.startswith(_OTHER_RUNTIMES):
@@ -63,7 +63,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
             defaults.pop({"repository_poll_secs": "fs_poll_wait_seconds"}.get(name, name), None)
             words.append(word)
     if all(port in ("", "0") for port in ports.values()):
-        raise SystemExit("adlik_serving: error: --grpc_port and --http_port are both 0 or not given: nothing would be served")
+        _refuse("--grpc_port and --http_port are both 0 or not given: nothing would be served")
     for front in ("grpc", "http"):
         port = ports[f"{front}_port"]
         words.append(f"--allow-{front}=false" if port in ("", "0") else f"--{front}-port={port}")
@@ -80,6 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if "--address=0.0.0.0" in words:
         _say("listening on all interfaces, as Adlik does; --address=127.0.0.1 keeps to this machine")
     serve(words)
+
+
+def _refuse(text: str) -> NoReturn:
+    _say(f"error: {text}")
+    sys.exit(2)
 
 
 def _say(text: str) -> None:

@@ -136,7 +136,7 @@ def test_adliks_command_serves_with_adliks_defaults(tmp_path: Path):
 )
 def test_a_start_that_is_refused_says_why_in_one_line(flags: tuple[str, ...], text: str, tmp_path: Path):
     with adlik_serving(*flags, at=tmp_path) as (child, log):
-        assert child.wait(60) != 0
+        assert child.wait(60) == 2
         lines = [line for line in log.read_text().splitlines() if "error" in line]
         assert len(lines) == 1
         assert text in lines[0]

@@ -28,9 +28,13 @@ def test_a_port_that_is_0_or_not_given_switches_its_front_off():
 
 
 @pytest.mark.parametrize("given", [[], ["--grpc_port=0"], ["--grpc_port=", "--http_port=0"]])
-def test_a_server_without_any_port_is_refused(given):
-    with pytest.raises(SystemExit, match="nothing would be served"):
+def test_a_server_without_any_port_is_refused(given, capsys):
+    with pytest.raises(SystemExit) as ended:
         translate(given)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "adlik_serving: error: --grpc_port and --http_port are both 0 or not given: nothing would be served\n"
+    )
 
 
 def test_what_is_given_goes_before_adliks_defaults():
@@ -52,9 +56,11 @@ def test_a_flag_without_counterpart_is_named(flag, capsys):
     assert f"--{flag} has no effect here" in capsys.readouterr().err
 
 
-def test_a_tls_config_is_refused_rather_than_ignored():
-    with pytest.raises(SystemExit, match="TLS"):
+def test_a_tls_config_is_refused_rather_than_ignored(capsys):
+    with pytest.raises(SystemExit) as ended:
         translate(["--ssl_config_file=/etc/ssl.txt", "--grpc_port=1"])
+    assert ended.value.code == 2
+    assert "TLS would silently be off" in capsys.readouterr().err
     assert translate(["--ssl_config_file=", "--grpc_port=1"])
 
 
