@@ -9,12 +9,15 @@ from argument_types import positive
 from stoker_client import StokerError
 from stoker_client.adlik import PredictContext
 
+#: Where a server listens unless it is told otherwise: its two protocols have a port each.
+_ADDRESSES = {"grpc": "localhost:8500", "http": "localhost:8501"}
+
 
 def add_server_options(parser: argparse.ArgumentParser, model_name: str) -> None:
     """Adds -m, -b, -u, -i and -v."""
     parser.add_argument("-m", "--model-name", default=model_name, help="name of the model (default: %(default)s)")
     parser.add_argument("-b", "--batch-size", type=positive, default=1, help="samples sent at a time (default: %(default)s)")
-    parser.add_argument("-u", "--url", default="localhost:8500", help="host:port of the server (default: %(default)s)")
+    parser.add_argument("-u", "--url", help=f"host:port of the server (default: {_ADDRESSES['grpc']}, with -i http {_ADDRESSES['http']})")
     parser.add_argument("-i", "--protocol", choices=("grpc", "http"), default="grpc", help="spoken with the server (default: %(default)s)")
     parser.add_argument("-v", "--verbose", action="store_true", help="print the time of every request")
 
@@ -26,10 +29,11 @@ def served_model(options: argparse.Namespace) -> Iterator[PredictContext]:
     Raises:
         SystemExit: no such server or model, a batch larger than it takes, or a request that fails.
     """
+    url = options.url or _ADDRESSES[options.protocol]
     try:
-        context = PredictContext(options.model_name, url=options.url, protocol=options.protocol, verbose=options.verbose)
+        context = PredictContext(options.model_name, url=url, protocol=options.protocol, verbose=options.verbose)
     except (StokerError, ValueError) as error:  # ValueError: not an address
-        raise SystemExit(f"{options.url}: {error}") from None
+        raise SystemExit(f"{url}: {error}") from None
     with context:
         largest = max(1, context.model_config.max_batch_size)
         if options.batch_size > largest:
@@ -37,4 +41,4 @@ def served_model(options: argparse.Namespace) -> Iterator[PredictContext]:
         try:
             yield context
         except StokerError as error:
-            raise SystemExit(f"{options.url}: {error}") from None
+            raise SystemExit(f"{url}: {error}") from None

@@ -116,3 +116,13 @@ def test_batches_are_full_and_nothing_counts_twice() -> None:
     batches = list(example("full_batches.py").full_batches("abcde", 3))
     assert batches == [(["a", "b", "c"], 3), (["d", "e", "a"], 2)]
     assert list(example("full_batches.py").full_batches("a", 3)) == [(["a", "a", "a"], 1)]
+
+
+@pytest.mark.parametrize(("protocol", "address"), [("grpc", "localhost:8500"), ("http", "localhost:8501")])
+def test_without_an_address_each_protocol_goes_to_its_own_port(protocol: str, address: str, pictures: Path, monkeypatch) -> None:
+    def connect(model_name: str, *, url: str, **_options: object) -> None:
+        raise ValueError(f"asked {url}")
+
+    monkeypatch.setattr("adlik_options.PredictContext", connect)
+    with pytest.raises(SystemExit, match=f"^{address}: asked {address}$"):
+        client.main(["-i", protocol, str(pictures)])
