@@ -26,7 +26,13 @@ from compiler.target import Artefact, SourceModel, Target
 GCU_OPTIONS = frozenset({"build_flag", "resource_mode"})
 _logger = logging.getLogger(__name__)
 #: Options that count here, or that concern the command and the device's family, not the program.
-_HEEDED = GCU_OPTIONS | {"batch_axis", "ipu_version", "show_compilation_progress_bar", "compilation_progress_logger"}
+_HEEDED = GCU_OPTIONS | {
+    "batch_axis",
+    "compilation_progress_logger",
+    "enable_model_fusion",  # several models are refused, by `export`
+    "ipu_version",
+    "show_compilation_progress_bar",
+}
 
 
 class GcuTarget(Target):

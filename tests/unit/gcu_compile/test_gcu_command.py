@@ -171,3 +171,14 @@ def test_an_open_batch_is_refused_in_words_that_hold_for_every_way_to_compile(co
         "stoker compile: error: variable dimensions must be fixed by a batch size or an input shape: "
         "input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]\n"
     )
+
+
+def test_several_models_are_refused_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = "{input_model: model.onnx, input_shape: {x: [1, 3], place: [1]}}"
+    (folder / "two.yaml").write_text(f"target: gcu\nexport_popef: True\nmodel_fusion: [{model}, {model}]\n")
+    code = compiler.cli.main(["--config_yaml", "two.yaml", "--disable_compilation_progress_bar"])
+    assert (code, capsys.readouterr().err) == (
+        2,
+        "stoker compile: error: the GCU runs one model in an executable: compile each by itself, and serve them side by side "
+        "[TopsInference: TIF_INVALID_PARAM]\n",
+    )
