@@ -13,7 +13,7 @@ from server.engine.interface import Engine
 from server.frontends.adlik.http_v1 import PREFIX, HttpV1
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.http_exchange import (
+from server.frontends.http.exchange import (
     INTERNAL_TEXT,
     ClientGone,
     Receive,
@@ -23,10 +23,10 @@ from server.frontends.http_exchange import (
     error_response,
     send_response,
 )
-from server.frontends.http_infer import HttpInfer
-from server.frontends.http_listener import HttpListener
-from server.frontends.http_protocol import CLIENT_GONE
-from server.frontends.http_routes import METRICS_TYPE, RestRoutes
+from server.frontends.http.infer import HttpInfer
+from server.frontends.http.listener import HttpListener
+from server.frontends.http.protocol import CLIENT_GONE
+from server.frontends.http.routes import METRICS_TYPE, RestRoutes
 from server.frontends.limits import Limits
 
 _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]{1,18}))?/infer\Z", re.ASCII)

@@ -15,8 +15,8 @@ from server.frontends.adlik.model_spec import ModelAsk
 from server.frontends.adlik.rest_choice import Dialect
 from server.frontends.adlik.service import NO_TASKS, AdlikService
 from server.frontends.adlik.settings import AdlikSettings, RestV1
-from server.frontends.http_compression import choose_encoding, compress
-from server.frontends.http_exchange import HeaderList, Receive, Scope, Send, error_response, read_body, send_response
+from server.frontends.http.compression import choose_encoding, compress
+from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, error_response, read_body, send_response
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from backends.api.errors import InvalidRequest, Overloaded, TooLarge
-from server.frontends.http_compression import UnsupportedEncoding, choose_encoding, compress, decompress
+from server.frontends.http.compression import UnsupportedEncoding, choose_encoding, compress, decompress
 from server.frontends.limits import Limits
 
 SMALL = Limits(http_body_bytes=1 << 20, decode_inline_bytes=1024)

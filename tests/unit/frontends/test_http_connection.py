@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from server.frontends.http_exchange import send_response
-from server.frontends.http_gate import ConnectionGate
-from server.frontends.http_listener import HttpListener
-from server.frontends.http_protocol import CLIENT_GONE
+from server.frontends.http.exchange import send_response
+from server.frontends.http.gate import ConnectionGate
+from server.frontends.http.listener import HttpListener
+from server.frontends.http.protocol import CLIENT_GONE
 from server.frontends.limits import Limits
 from server.frontends.listen import PortInUse
 
@@ -269,7 +269,7 @@ def test_requests_that_wait_their_turn_end_with_the_connection(caplog: pytest.Lo
 
     talk(scenario, wait_for_ever)
     assert begun == ["/a"]
-    assert [record.name for record in caplog.records] == ["server.frontends.http_listener"]
+    assert [record.name for record in caplog.records] == ["server.frontends.http.listener"]
 
 
 def test_nonsense_behind_a_request_in_work_gets_no_answer_before_it():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backends.api.errors import ModelLoadError
-from server.frontends.http_call import HttpCall
+from server.frontends.http.call import HttpCall
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb

@@ -4,8 +4,8 @@ from typing import Final
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
 from server.engine.interface import Engine
-from server.frontends.http_compression import choose_encoding, compress
-from server.frontends.http_exchange import HeaderList, Receive, Scope, Send, read_body, send_response
+from server.frontends.http.compression import choose_encoding, compress
+from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, send_response
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from backends.api.errors import ServingError, TooLarge
-from server.frontends.http_compression import ENCODINGS, UnsupportedEncoding, decompress
+from server.frontends.http.compression import ENCODINGS, UnsupportedEncoding, decompress
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.status import kserve_status, retry_after_seconds

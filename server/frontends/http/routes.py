@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 
 from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
-from server.frontends import http_schemas as schemas
 from server.frontends.adlik.http_v1 import HttpV1
-from server.frontends.http_call import HttpCall
-from server.frontends.http_exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
-from server.frontends.http_infer import HttpInfer
-from server.frontends.http_repository import load_request, parse_object, unload_request
+from server.frontends.http import schemas
+from server.frontends.http.call import HttpCall
+from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
+from server.frontends.http.infer import HttpInfer
+from server.frontends.http.repository import load_request, parse_object, unload_request
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.reservation import Reservation

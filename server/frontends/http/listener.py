@@ -11,8 +11,8 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from server.frontends.http_gate import ConnectionGate
-from server.frontends.http_protocol import BoundedHttpProtocol
+from server.frontends.http.gate import ConnectionGate
+from server.frontends.http.protocol import BoundedHttpProtocol
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
 

@@ -15,7 +15,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from server.frontends.http_gate import ConnectionGate
+from server.frontends.http.gate import ConnectionGate
 from server.frontends.limits import Limits
 
 #: Set in the scope of a request whose client is gone, just before its task is cancelled.
