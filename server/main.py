@@ -22,7 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
     import typer
 
-    from server.flags import command, spell
+    from server.flags.command import command
+    from server.flags.spelling import spell
 
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.command(name="serve")(command(_run))

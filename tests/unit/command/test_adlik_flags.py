@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from server.flag_values import FlagError
-from server.flags import command, spell
+from server.flags.command import command
+from server.flags.spelling import spell
+from server.flags.values import FlagError
 from server.frontends.adlik.settings import RestV1
 from server.fronts import _adlik_settings
 from server.lifecycle.settings import ControlMode

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.flag_rules import backend_settings
-from server.flag_values import FlagError
+from server.flags.rules import backend_settings
+from server.flags.values import FlagError
 
 
 def test_backend_settings_are_gathered_by_backend() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.flags import spell
+from server.flags.spelling import spell
 
 
 @pytest.mark.parametrize(

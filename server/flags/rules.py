@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from server.flag_values import FlagError
+from server.flags.values import FlagError
 from server.frontends.limits import Limits
 from server.lifecycle.settings import ControlMode
 from server.server_config import ServerConfig

@@ -1,0 +1,69 @@
+"""Flags that say which models are served, and when they are loaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from server.flags.declare import Switch, flag, number, one_of, option, path, time
+from server.flags.rules import ControlChoice, LoadingMethod, control, split_roots
+
+_PANEL = "Models"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    """The panel "Models"."""
+
+    model_base_path: Annotated[list[Path], path("model-base-path", panel=_PANEL, text="Model repository; may be given several times.")]
+    model_control_mode: Annotated[
+        ControlChoice | None,
+        one_of(
+            "model-control-mode",
+            ControlChoice,
+            panel=_PANEL,
+            text="none: load all once. poll (default): follow the repository. explicit: load by --load-model and API only.",
+        ),
+    ] = None
+    loading_method: Annotated[
+        LoadingMethod | None,
+        one_of("loading-method", LoadingMethod, panel=_PANEL, text="Adlik's form: automatic = poll, manual = load all once, then by API."),
+    ] = None
+    load_model: Annotated[
+        list[str] | None,
+        option("load-model", panel=_PANEL, text="Load this model at start (explicit mode); may be repeated; '*' = all."),
+    ] = None
+    repository_poll_secs: Annotated[float, time("repository-poll-secs", 0.05, 86400, panel=_PANEL, text="Time between scans.")] = 15.0
+    settle_secs: Annotated[
+        float, time("settle-secs", 0, 3600, panel=_PANEL, text="A version is taken once it has not changed for this long.")
+    ] = 1.0
+    model_load_thread_count: Annotated[int, number("model-load-thread-count", 1, 256, panel=_PANEL, text="Models loading at once.")] = 4
+    model_load_retry_count: Annotated[
+        int, number("model-load-retry-count", 0, 100, panel=_PANEL, text="Further attempts after a failed load.")
+    ] = 0
+    snapshot_dir: Annotated[
+        Path | None, path("snapshot-dir", panel=_PANEL, text="Where private copies of model files are made (default: temporary folder).")
+    ] = None
+    exit_on_error: Annotated[Switch, flag("exit-on-error", panel=_PANEL, text="End if a model fails to load at start.")] = False
+    strict_readiness: Annotated[
+        Switch, flag("strict-readiness", panel=_PANEL, text="Ready needs a READY version of every wanted model.")
+    ] = True
+
+    def settings(self) -> dict[str, Any]:
+        """Fields of `ServerConfig`.
+
+        Raises:
+            FlagError: flags that exclude each other.
+        """
+        mode, models = control(self.model_control_mode, self.loading_method, tuple(self.load_model or ()))
+        return {
+            "repositories": tuple(root for given in self.model_base_path for root in split_roots(given)),
+            "control_mode": mode,
+            "load_models": models,
+            "poll_interval_s": self.repository_poll_secs,
+            "settle_s": self.settle_secs,
+            "exit_on_error": self.exit_on_error,
+            "strict_readiness": self.strict_readiness,
+            "load_concurrency": self.model_load_thread_count,
+            "load_retries": self.model_load_retry_count,
+            "snapshot_dir": self.snapshot_dir,
+        }

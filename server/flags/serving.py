@@ -1,0 +1,58 @@
+"""Flags of serving itself: bounds, threads, backends."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from server.flags.declare import number, option, time
+from server.flags.rules import backend_settings, limits
+from server.frontends.limits import Limits
+
+_PANEL = "Serving"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingFlags:
+    """The panel "Serving"."""
+
+    server_id: Annotated[str, option("id", panel=_PANEL, text="The server's name towards clients.")] = "stoker"
+    exit_timeout_secs: Annotated[
+        float, time("exit-timeout-secs", 0, 86400, panel=_PANEL, text="How long in-flight work may take after SIGTERM.")
+    ] = 30.0
+    max_queue_size: Annotated[
+        int, number("max-queue-size", 1, 10_000_000, panel=_PANEL, text="Requests that may wait for one model version.")
+    ] = 1024
+    cpu_threads: Annotated[
+        int | None, number("cpu-threads", 1, 4096, panel=_PANEL, text="CPU cores shared out among instances (default: the usable ones).")
+    ] = None
+    http_max_input_size: Annotated[
+        int | None,
+        number(
+            "http-max-input-size",
+            1,
+            panel=_PANEL,
+            text=f"Largest HTTP body in bytes, also once decompressed (default: {Limits().http_body_bytes}).",
+        ),
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        option("limit", metavar="NAME=N", panel=_PANEL, text="Set any other bound of the fronts, such as json_depth=64."),
+    ] = None
+    backend_config: Annotated[
+        list[str] | None,
+        option("backend-config", metavar="BACKEND,NAME=VALUE", panel=_PANEL, text="A setting of a backend; may be repeated."),
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Fields of `ServerConfig`.
+
+        Raises:
+            FlagError: an unknown bound, or a setting that is malformed or given twice.
+        """
+        return {
+            "server_id": self.server_id,
+            "exit_timeout_s": self.exit_timeout_secs,
+            "max_queue_size": self.max_queue_size,
+            "cpu_threads": self.cpu_threads,
+            "limits": limits(self.limit or [], self.http_max_input_size),
+            "backend_settings": backend_settings(self.backend_config or []),
+        }
