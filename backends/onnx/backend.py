@@ -9,14 +9,14 @@ from backends.api.backend import Backend, Instance, LoadRequest
 from backends.api.candidate import Candidate, Misfit, refuse
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
-from backends.api.model import FileTensor, ModelFacts
-from backends.onnx.element_types import BY_SESSION_NAME, SERVED, element_name
-from backends.onnx.external_data import check_external_data
+from backends.api.model import ModelFacts
+from backends.onnx.element_types import BY_SESSION_NAME
 from backends.onnx.knobs import PARAMETER_KEYS, knob_misfits, read_knobs
 from backends.onnx.messages import public_text
-from backends.onnx.model_file import OnnxFile, OnnxValue, UnreadableOnnx, read_onnx_file
 from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
+from backends.onnx_files.declarations import declarations, facts_of, versions_of
+from backends.onnx_files.model_file import OnnxFile
 
 
 class OnnxRuntimeBackend(Backend):
@@ -29,7 +29,7 @@ class OnnxRuntimeBackend(Backend):
     parameter_keys = PARAMETER_KEYS
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        return _facts(_read(files, model_filename), model_filename)
+        return facts_of(_read(files, model_filename), model_filename)
 
     def check(self, candidate: Candidate) -> Iterator[Misfit]:
         yield from knob_misfits(candidate.parameters, candidate.graph_level)
@@ -39,7 +39,7 @@ class OnnxRuntimeBackend(Backend):
 
     def load(self, request: LoadRequest) -> Instance:
         file = _read(request.files, request.model_filename)
-        facts = _facts(file, request.model_filename)
+        facts = facts_of(file, request.model_filename)
         refuse(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
@@ -49,7 +49,7 @@ class OnnxRuntimeBackend(Backend):
             )
         except Exception as error:  # onnxruntime's errors share no class of their own
             raise ModelLoadError(
-                f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({_versions(file)}): "
+                f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({versions_of(file)}): "
                 f"{public_text(error, request.files.root)}"
             ) from error
         _check_session(session, facts)
@@ -58,46 +58,12 @@ class OnnxRuntimeBackend(Backend):
 
 def _read(files: ModelFiles, model_filename: str) -> OnnxFile:
     """The file's declarations, once it is sure that this runtime reads such files and all its weights are at hand."""
-    try:
-        file = read_onnx_file(files.path(model_filename))
-    except UnreadableOnnx as error:
-        raise ModelLoadError(f"'{model_filename}' is not a readable ONNX file: {error}") from error
+    file = declarations(files, model_filename)
     limits = limits_of(ort.__version__)
     complaint = limits.complaint(file.ir_version, file.opsets) if limits else None
     if complaint:
         raise ModelLoadError(f"'{model_filename}': {complaint}")
-    check_external_data(file.external, files, model_filename)
     return file
-
-
-def _facts(file: OnnxFile, model_filename: str) -> ModelFacts:
-    notes = [_versions(file)]
-    if file.producer:
-        notes.append(f"written by {file.producer}")
-    if file.external:
-        locations = sorted({tensor.location for tensor in file.external})
-        notes.append(f"{len(file.external)} tensor(s) stored in {', '.join(locations)}")
-    return ModelFacts(
-        inputs=tuple(_tensor("input", value, model_filename) for value in file.inputs),
-        outputs=tuple(_tensor("output", value, model_filename) for value in file.outputs),
-        notes=tuple(notes),
-    )
-
-
-def _versions(file: OnnxFile) -> str:
-    opsets = ", ".join(f"{domain} {version}" for domain, version in sorted(file.opsets.items())) or "none"
-    return f"IR version {file.ir_version}; opsets: {opsets}"
-
-
-def _tensor(side: str, value: OnnxValue, model_filename: str) -> FileTensor:
-    place = f"'{model_filename}': {side} '{value.name}'"
-    if value.kind != "tensor":
-        raise ModelLoadError(f"{place} is {value.kind}; only dense tensors can be served")
-    datatype = SERVED.get(value.element_type)
-    if datatype is None:
-        served = ", ".join(sorted(served.value for served in SERVED.values()))
-        raise ModelLoadError(f"{place} has element type {element_name(value.element_type)}, which cannot be served; served types: {served}")
-    return FileTensor(value.name, datatype, value.shape)
 
 
 def _check_session(session: ort.InferenceSession, facts: ModelFacts) -> None:

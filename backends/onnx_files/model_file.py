@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backends.onnx.wire import Field, WireError, WireReader
+from backends.onnx_files.wire import Field, WireError, WireReader
 
 #: protobuf cannot hold more in one message; larger models keep their weights beside the file.
 MAX_FILE_BYTES = 2**31 - 1

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
-from backends.onnx.model_file import ExternalTensor
+from backends.onnx_files.model_file import ExternalTensor
 
 
 def check_external_data(tensors: Iterable[ExternalTensor], files: ModelFiles, model_filename: str) -> None:
