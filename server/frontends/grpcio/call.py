@@ -1,48 +1,63 @@
-"""grpc.aio's context as the `Call` that handlers know."""
+"""grpc.aio's context as the `Call` that methods know."""
 
 from collections.abc import Mapping
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from server.engine.interface import Engine
-from server.pb import grpc_service_pb2 as pb
+from server.frontends.rpc.refusal import Refusal
 
-NS_PER_S = 1_000_000_000
-
-
-def deadline_of(context: grpc.aio.ServicerContext, engine: Engine) -> int | None:
-    """When the client stops waiting, on the engine's monotonic scale; None = never."""
-    remaining_s: float | None = context.time_remaining()
-    return None if remaining_s is None else engine.now_ns() + int(remaining_s * NS_PER_S)
+_NS_PER_S = 1_000_000_000
+_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class GrpcCall:
+class GrpcioCall:
     """A call carried by grpc.aio. Confined to: the event loop."""
 
-    __slots__ = ("_context", "_deadline_ns", "_metadata")
+    __slots__ = ("_context", "_engine", "_trailers")
 
     def __init__(self, context: grpc.aio.ServicerContext, engine: Engine) -> None:
         self._context = context
-        self._deadline_ns = deadline_of(context, engine)
-        self._metadata: dict[str, str] | None = None
+        self._engine = engine
+        self._trailers: list[tuple[str, str | bytes]] | None = None
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        if self._metadata is None:
-            given = self._context.invocation_metadata() or ()
-            self._metadata = {key: value for key, value in given if isinstance(value, str)}
-        return self._metadata
+        return {name: value for name, value in self._context.invocation_metadata() or () if isinstance(value, str)}
+
+    @property
+    def binary_metadata(self) -> Mapping[str, bytes]:
+        return {name: value for name, value in self._context.invocation_metadata() or () if isinstance(value, bytes)}
 
     @property
     def deadline_ns(self) -> int | None:
-        return self._deadline_ns
+        remaining_s: float | None = self._context.time_remaining()
+        return None if remaining_s is None else self._engine.now_ns() + int(remaining_s * _NS_PER_S)
 
     def cancelled(self) -> bool:
         return bool(self._context.cancelled())
 
+    def add_trailer(self, name: str, value: str | bytes) -> None:
+        if self._trailers is None:
+            self._trailers = []
+        self._trailers.append((name, value))
+        self._context.set_trailing_metadata(tuple(self._trailers))
 
-class GrpcStreamCall(GrpcCall):
-    """A bidirectional stream carried by grpc.aio."""
+    def refuse(self, refusal: Refusal) -> None:
+        """Sets how the call ends.
+
+        The handler then returns: `context.abort` would raise an exception that gRPC's own call state holds on to, in a cycle with every
+        frame it went through, and so keep the refused request in memory until the next full collection.
+        """
+        for name, value in refusal.trailers:
+            self.add_trailer(name, value)
+        self._context.set_code(_CODES[refusal.code])
+        self._context.set_details(refusal.text)
+
+
+class GrpcioStreamCall(GrpcioCall):
+    """A stream carried by grpc.aio."""
 
     __slots__ = ()
 
@@ -50,5 +65,5 @@ class GrpcStreamCall(GrpcCall):
         data = await self._context.read()
         return None if data is grpc.aio.EOF else data
 
-    async def send(self, message: pb.ModelStreamInferResponse) -> None:
+    async def send(self, message: bytes | Message) -> None:
         await self._context.write(message)

@@ -1,62 +1,34 @@
-"""The gRPC front on grpc.aio: routes taken from the service descriptor, limits, start and drain.
+"""A table of methods on grpc.aio's server: the reference that our own transport is compared with.
 
-Requests arrive as bytes (no deserialiser), so that a call can be refused before it is parsed. ModelInfer has a handler of its own without
-the `Call` that the others get: it decides what a small request costs.
+Requests arrive as bytes (no deserialiser), so that a call can be refused before it is parsed. Every shape of stream is registered as
+stream to stream, which is the same on the wire.
 """
 
-import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.message import Message
 
-from backends.api.errors import InvalidRequest, ServingError, TooLarge
 from server.engine.interface import Engine
-from server.frontends.adlik.grpc_routes import SERVICE_NAMES as ADLIK_SERVICES
-from server.frontends.adlik.grpc_routes import AdlikRoutes
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.grpc_call import GrpcCall, GrpcStreamCall, deadline_of
-from server.frontends.grpc_errors import refuse, refuse_unexpected
-from server.frontends.grpc_health import SERVICE as HEALTH_SERVICE
-from server.frontends.grpc_health import Health
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.kserve.service import KServeService
-from server.frontends.kserve.wire import check_control_request
+from server.frontends.grpcio.call import GrpcioCall, GrpcioStreamCall
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
-from server.pb import grpc_service_pb2 as pb
-
-_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-_Method = Callable[[Any, Any], Awaitable[Message]]
+from server.frontends.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
+from server.frontends.rpc.refusal import refusal_of
 
 
-class GrpcFront:
-    """Serves `inference.GRPCInferenceService`, Adlik's services and `grpc.health.v1.Health`. Confined to: the event loop."""
+class GrpcioServer:
+    """Serves a table of methods. Confined to: the event loop."""
 
-    def __init__(
-        self, engine: Engine, limits: Limits, address: str, port: int, *, reflection: bool = False, adlik: AdlikService | None = None
-    ) -> None:
-        """Listens on `address:port` once started.
-
-        Args:
-            engine: What answers.
-            limits: Bounds on what clients send.
-            address: Where to listen.
-            port: Where to listen; 0: any free one.
-            reflection: Whether the descriptors are served too.
-            adlik: Adlik's services; None: with their default settings.
-        """
+    def __init__(self, methods: MethodTable, engine: Engine, limits: Limits, address: str, port: int) -> None:
+        """Listens on `address:port` once started (port 0: any free one)."""
+        self._methods = methods
         self._engine = engine
         self._limits = limits
         self._address = address
         self._port = port
-        self._reflection = reflection
-        self._service = KServeService(engine, limits)
-        self._adlik = AdlikRoutes(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()))
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
@@ -66,13 +38,7 @@ class GrpcFront:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         server = grpc.aio.server(options=_options(self._limits))
-        services = (_DESCRIPTOR.full_name, *ADLIK_SERVICES)
-        health = Health(self._engine, frozenset(services), self._limits.health_watch_period_s)
-        server.add_generic_rpc_handlers((self._handlers(), health.handler(), *self._adlik.handlers()))
-        if self._reflection:
-            from grpc_reflection.v1alpha import reflection
-
-            reflection.enable_server_reflection((*services, HEALTH_SERVICE, reflection.SERVICE_NAME), server)
+        server.add_generic_rpc_handlers(_handlers(self._methods, self._engine))
         port = self._bind(server)
         await server.start()
         self._server = server
@@ -93,64 +59,52 @@ class GrpcFront:
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address} port {self._port}") from error
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
-        methods: dict[str, grpc.RpcMethodHandler] = {}
-        for method in _DESCRIPTOR.methods:
-            if method.name == "ModelInfer":
-                handler = grpc.unary_unary_rpc_method_handler(self._model_infer, None, _serialise)
-            elif method.name == "ModelStreamInfer":
-                handler = grpc.stream_stream_rpc_method_handler(
-                    self._model_stream_infer, None, pb.ModelStreamInferResponse.SerializeToString
-                )
-            else:
-                run = getattr(self._service, _snake(method.name))
-                request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-                handler = grpc.unary_unary_rpc_method_handler(self._unary(method.name, run, request), None, response.SerializeToString)
-            methods[method.name] = handler
-        return grpc.method_handlers_generic_handler(_DESCRIPTOR.full_name, methods)
 
-    async def _model_infer(self, data: bytes, context: grpc.aio.ServicerContext) -> pb.ModelInferResponse | bytes | None:
+def _handlers(methods: MethodTable, engine: Engine) -> tuple[grpc.GenericRpcHandler, ...]:
+    """One handler for each service, as grpcio wants them."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+    for path, method in methods.items():
+        services.setdefault(method.service, {})[path.rpartition("/")[2]] = handler_of(method, engine)
+    return tuple(grpc.method_handlers_generic_handler(service, handlers) for service, handlers in services.items())
+
+
+def handler_of(method: Method, engine: Engine) -> grpc.RpcMethodHandler:
+    """`method` in grpcio's form."""
+    if method.kind is Kind.UNARY:
+        return grpc.unary_unary_rpc_method_handler(_unary(method, engine), None, _serialise)
+    return grpc.stream_stream_rpc_method_handler(_stream(method, engine), None, _serialise)
+
+
+def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes | Message | None]]:
+    run = cast("UnaryHandler", method.handle)
+
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes | Message | None:
+        call = GrpcioCall(context, engine)
         try:
-            return await self._service.inference.model_infer(data, deadline_of(context, self._engine))
-        except ServingError as error:
-            refuse(context, error)
-        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
-            refuse_unexpected(context, "ModelInfer")
+            return await run(data, call)
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+            call.refuse(refusal_of(error, method))
         return None
 
-    async def _model_stream_infer(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
+    return handle
+
+
+def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+    run = cast("StreamHandler", method.handle)
+
+    async def handle(_requests: object, context: grpc.aio.ServicerContext) -> None:
+        call = GrpcioStreamCall(context, engine)
         try:
-            await self._service.stream_inference.model_stream_infer(GrpcStreamCall(context, self._engine))
-        except ServingError as error:
-            refuse(context, error)
-        except Exception:  # noqa: BLE001 - as above
-            refuse_unexpected(context, "ModelStreamInfer")
+            await run(call)
+        except Exception as error:  # noqa: BLE001 - as above
+            call.refuse(refusal_of(error, method))
 
-    def _unary(
-        self, name: str, run: _Method, request: type[Message]
-    ) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[Message | None]]:
-        most_bytes = self._limits.grpc_message_bytes if name == "RepositoryModelLoad" else self._limits.control_bytes
+    return handle
 
-        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Message | None:
-            try:
-                with Reservation(self._engine) as reservation:
-                    # Held to the end: a load keeps the files it came with until then, in the message and in what is made of it.
-                    reservation.take(2 * len(data))
-                    if len(data) > most_bytes:
-                        raise TooLarge(f"{request.DESCRIPTOR.name} of {len(data)} bytes exceeds the limit of {most_bytes} bytes")
-                    check_control_request(data, self._limits)
-                    try:
-                        message = request.FromString(data)
-                    except DecodeError:
-                        raise InvalidRequest(f"the request is not a valid {request.DESCRIPTOR.name} message") from None
-                    return await run(message, GrpcCall(context, self._engine))
-            except ServingError as error:
-                refuse(context, error)
-            except Exception:  # noqa: BLE001 - as above
-                refuse_unexpected(context, name)
-            return None
 
-        return handle
+def _serialise(answer: bytes | Message) -> bytes:
+    # A large answer is made as bytes at once, in a thread.
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
@@ -168,12 +122,3 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 7_200_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
-
-
-def _serialise(answer: pb.ModelInferResponse | bytes) -> bytes:
-    # A large answer is made as bytes at once, in a thread.
-    return answer if isinstance(answer, bytes) else answer.SerializeToString()
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

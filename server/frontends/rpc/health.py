@@ -2,13 +2,18 @@
 
 import asyncio
 
-import grpc
-import grpc.aio
 from grpc_health.v1 import health_pb2
 
+from backends.api.errors import NotFound
 from server.engine.interface import Engine
+from server.frontends.limits import Limits
+from server.frontends.rpc.call import Call, StreamCall
+from server.frontends.rpc.control import ControlMethods, parse_control
+from server.frontends.rpc.method import Kind, Method, path_of
+from server.frontends.status import kserve_status
 
-SERVICE = "grpc.health.v1.Health"
+_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
+SERVICE = _SERVICE.full_name
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -17,39 +22,42 @@ _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 class Health:
     """Serves Check and Watch for the whole server (empty name) and for each of `services`. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, services: frozenset[str], watch_period_s: float) -> None:
+    def __init__(self, engine: Engine, limits: Limits, services: frozenset[str]) -> None:
         self._engine = engine
+        self._limits = limits
         self._services = services | {"", SERVICE}
-        self._watch_period_s = watch_period_s
 
-    async def check(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> health_pb2.HealthCheckResponse:
+    def methods(self) -> tuple[Method, ...]:
+        """Check and Watch."""
+        check, watch = _SERVICE.methods_by_name["Check"], _SERVICE.methods_by_name["Watch"]
+        return (
+            ControlMethods(self._engine, self._limits, kserve_status).method(check, self._check),
+            Method(
+                path=path_of(watch),
+                kind=Kind.SERVER_STREAM,
+                handle=self._watch,
+                status=kserve_status,
+                most_bytes=self._limits.control_bytes,
+            ),
+        )
+
+    def _check(self, request: health_pb2.HealthCheckRequest, call: Call) -> health_pb2.HealthCheckResponse:
         status = self._status(request.service)
         if status == _UNKNOWN:
-            context.set_code(grpc.StatusCode.NOT_FOUND)
-            context.set_details("no such service")
+            raise NotFound("no such service")
         return health_pb2.HealthCheckResponse(status=status)
 
-    async def watch(self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext) -> None:
-        """Sends the status at once and then at each change, looked at every `watch_period_s`, until the client leaves."""
+    async def _watch(self, call: StreamCall) -> None:
+        """Sends the status at once and then at each change, looked at every `health_watch_period_s`, until the client leaves."""
+        limits = self._limits
+        request = parse_control(await call.receive() or b"", health_pb2.HealthCheckRequest, limits, limits.control_bytes)
         sent: int | None = None
         while True:
             status = self._status(request.service)
             if status != sent:
-                await context.write(health_pb2.HealthCheckResponse(status=status))
+                await call.send(health_pb2.HealthCheckResponse(status=status))
                 sent = status
-            await asyncio.sleep(self._watch_period_s)
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The service's routes."""
-        decode = health_pb2.HealthCheckRequest.FromString
-        encode = health_pb2.HealthCheckResponse.SerializeToString
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self.check, decode, encode),
-                "Watch": grpc.unary_stream_rpc_method_handler(self.watch, decode, encode),
-            },
-        )
+            await asyncio.sleep(limits.health_watch_period_s)
 
     def _status(self, service: str) -> int:
         if service not in self._services:

@@ -1,41 +1,56 @@
-"""Ends a gRPC call with the status that an error maps to.
-
-The status is set, and the handler returns: `context.abort` would raise an exception that gRPC's own call state holds on to, in a cycle with
-every frame it went through, and so keep the refused request in memory until the next full collection.
-"""
+"""How a call ends that fails: status code, text cut to what reaches a client, and trailers that say when to try again."""
 
 import logging
-
-import grpc
-import grpc.aio
+import traceback
+from typing import Final, NamedTuple
 
 from backends.api.errors import ServingError
-from server.frontends.status import Status, kserve_status, retry_after_seconds
+from server.frontends.rpc.method import Method
+from server.frontends.rpc.rich_status import STATUS_DETAILS, status_details
+from server.frontends.status import retry_after_seconds
 
-_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+Trailers = tuple[tuple[str, str | bytes], ...]
+"""Metadata that goes with a status; a value is bytes where its name ends in `-bin`."""
+
+_INTERNAL: Final = 13
 _INTERNAL_TEXT = "internal error: see the server's log"
-#: gRPC drops a status text that takes more than 2 KiB on the wire, with a line of its own on stderr.
+#: grpcio drops a status text that takes more than 2 KiB on the wire, with a line of its own on stderr.
 _TEXT_BYTES = 1900
 _log = logging.getLogger(__name__)
 
 
-def refuse(context: grpc.aio.ServicerContext, error: ServingError, status: Status | None = None) -> None:
-    """Sets the status of `error` (by default that of KServe v2); `retry-after` goes along as trailing metadata where it makes sense."""
+class Refusal(NamedTuple):
+    """The end of a call that failed.
+
+    Attributes:
+        code: gRPC status code.
+        text: For the client.
+        trailers: Beside them.
+    """
+
+    code: int
+    text: str
+    trailers: Trailers = ()
+
+
+def refusal_of(error: Exception, method: Method) -> Refusal:
+    """What `error`, raised by the handler of `method`, is answered with.
+
+    Anything but a `ServingError` is a defect of the server: the traceback goes to the log, nothing of it to the client.
+    """
+    if not isinstance(error, ServingError):
+        # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
+        _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())
+        return Refusal(_INTERNAL, _INTERNAL_TEXT)
+    code, text = method.status(error).grpc, cut(error.message)
     after = retry_after_seconds(error)
-    if after is not None:
-        context.set_trailing_metadata((("retry-after", after),))
-    context.set_code(_CODES[(status or kserve_status(error)).grpc])
-    context.set_details(_cut(error.message))
+    if after is None:
+        return Refusal(code, text)
+    details = status_details(code, text, error.code.name, error.retry_after_s or float(after))
+    return Refusal(code, text, (("retry-after", after), (STATUS_DETAILS, details)))
 
 
-def refuse_unexpected(context: grpc.aio.ServicerContext, method: str) -> None:
-    """Sets the status for a defect of the server: the traceback goes to the log, nothing of it to the client."""
-    _log.exception("%s failed unexpectedly", method)
-    context.set_code(grpc.StatusCode.INTERNAL)
-    context.set_details(_INTERNAL_TEXT)
-
-
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """As much of `text` as reaches a client: printable ASCII takes one byte on the wire, any other byte of its UTF-8 form takes three."""
     # No character takes more than twelve.
     if len(text) * 12 <= _TEXT_BYTES:

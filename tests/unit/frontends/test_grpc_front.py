@@ -16,7 +16,11 @@ from grpc_health.v1 import health_pb2
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
 from backends.api.tensor import DataType
 from server.core.request import InferRequest
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.grpc_methods import grpc_methods
 from server.frontends.grpc_server import GrpcFront
+from server.frontends.grpcio.server import handler_of
 from server.frontends.limits import Limits
 from server.frontends.listen import PortInUse
 from server.pb import grpc_service_pb2 as pb
@@ -358,14 +362,16 @@ class FakeContext:
 
 
 def test_a_refused_request_is_freed_at_once_and_not_by_the_next_collection():
-    front = GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0)
+    engine, path = FakeEngine(simple()), f"/{SERVICE.full_name}/ModelInfer"
+    methods = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()))
+    handler = handler_of(methods[path], engine)
     message = infer_request(id="7")
     message.inputs[0].name = "NONE"
     message.raw_input_contents[0] = bytes(10_000)
 
     async def refused(data: bytes) -> None:
         context = FakeContext()
-        assert await front._model_infer(data, context) is None  # type: ignore[arg-type]
+        assert await handler.unary_unary(data, context) is None
         assert context.code is Code.INVALID_ARGUMENT
         # What gRPC keeps of the call must not lead to the request.
         kept.append(context)

@@ -1,0 +1,35 @@
+"""All that the gRPC port serves, as one table for whichever transport carries it."""
+
+from collections.abc import Iterable
+
+from server.engine.interface import Engine
+from server.frontends.adlik.methods import adlik_methods
+from server.frontends.adlik.service import AdlikService
+from server.frontends.kserve.methods import kserve_methods
+from server.frontends.limits import Limits
+from server.frontends.rpc.health import SERVICE as HEALTH_SERVICE
+from server.frontends.rpc.health import Health
+from server.frontends.rpc.method import Method, MethodTable, method_table
+
+
+def grpc_methods(
+    engine: Engine, limits: Limits, *, adlik: AdlikService, reflection: bool = False, more: Iterable[Method] = ()
+) -> MethodTable:
+    """KServe v2 with Triton's extensions, Adlik's services, health, and reflection where asked for.
+
+    Args:
+        engine: What answers.
+        limits: Bounds on what clients send.
+        adlik: Adlik's services.
+        reflection: Whether the descriptors are served too.
+        more: Methods of further protocols.
+    """
+    served = [*kserve_methods(engine, limits), *adlik_methods(engine, limits, adlik), *more]
+    services = {method.service for method in served}
+    served.extend(Health(engine, limits, frozenset(services)).methods())
+    if reflection:
+        # Its messages are loaded only where it is on.
+        from server.frontends.rpc.reflection import Reflection
+
+        served.extend(Reflection({*services, HEALTH_SERVICE}, limits).methods())
+    return method_table(served)

@@ -1,0 +1,42 @@
+"""The gRPC front: one table of methods, on the transport asked for."""
+
+from server.engine.interface import Engine
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.grpc_methods import grpc_methods
+from server.frontends.limits import Limits
+
+
+class GrpcFront:
+    """Serves `inference.GRPCInferenceService`, Adlik's services and `grpc.health.v1.Health`. Confined to: the event loop."""
+
+    def __init__(
+        self, engine: Engine, limits: Limits, address: str, port: int, *, reflection: bool = False, adlik: AdlikService | None = None
+    ) -> None:
+        """Listens on `address:port` once started.
+
+        Args:
+            engine: What answers.
+            limits: Bounds on what clients send.
+            address: Where to listen.
+            port: Where to listen; 0: any free one.
+            reflection: Whether the descriptors are served too.
+            adlik: Adlik's services; None: with their default settings.
+        """
+        methods = grpc_methods(engine, limits, adlik=adlik or AdlikService(engine, limits, AdlikSettings()), reflection=reflection)
+        # Imported as needed: the other transport's library is not loaded.
+        from server.frontends.grpcio.server import GrpcioServer
+
+        self._server = GrpcioServer(methods, engine, limits, address, port)
+
+    async def start(self) -> int:
+        """Begins to serve; returns the real port.
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+        return await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
+        await self._server.stop(grace_s)

@@ -1,0 +1,1 @@
+"""The tables of methods on grpcio's server."""

@@ -1,0 +1,57 @@
+"""`inference.GRPCInferenceService` as a table of methods, taken from its descriptor."""
+
+import re
+from collections.abc import Awaitable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from server.engine.interface import Engine
+from server.frontends.kserve.service import KServeService
+from server.frontends.limits import Limits
+from server.frontends.rpc.call import Call
+from server.frontends.rpc.control import ControlMethods
+from server.frontends.rpc.method import Method, kind_of, path_of
+from server.frontends.status import kserve_status
+from server.pb import grpc_service_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+
+
+def kserve_methods(engine: Engine, limits: Limits) -> tuple[Method, ...]:
+    """Every method of the service."""
+    service = KServeService(engine, limits)
+    control = ControlMethods(engine, limits, kserve_status)
+    return tuple(_method(descriptor, service, control, limits) for descriptor in _SERVICE.methods)
+
+
+def _method(descriptor: Any, service: KServeService, control: ControlMethods, limits: Limits) -> Method:
+    name, most_bytes = descriptor.name, limits.grpc_message_bytes
+    if name == "ModelInfer":
+        # No coroutine of its own: it decides what a small request costs.
+        model_infer = service.inference.model_infer
+
+        def infer(data: bytes, call: Call) -> Awaitable[bytes | Message]:
+            return model_infer(data, call.deadline_ns)
+
+        return Method(
+            path=path_of(descriptor),
+            kind=kind_of(descriptor),
+            handle=infer,
+            status=kserve_status,
+            most_bytes=most_bytes,
+            starts_inline=True,
+        )
+    if name == "ModelStreamInfer":
+        return Method(
+            path=path_of(descriptor),
+            kind=kind_of(descriptor),
+            handle=service.stream_inference.model_stream_infer,
+            status=kserve_status,
+            most_bytes=most_bytes,
+        )
+    return control.method(descriptor, getattr(service, _snake(name)), most_bytes if name == "RepositoryModelLoad" else None)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

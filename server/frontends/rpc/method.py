@@ -1,0 +1,91 @@
+"""`Method`, one line of the table that a protocol offers and that every transport serves."""
+
+import enum
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from google.protobuf.message import Message
+
+from backends.api.errors import ServingError
+from server.frontends.rpc.call import Call, StreamCall
+from server.frontends.status import Status
+
+UnaryHandler = Callable[[bytes, Call], Awaitable[bytes | Message]]
+"""Takes the one serialised message and answers by one; raises `ServingError`."""
+
+StreamHandler = Callable[[StreamCall], Awaitable[None]]
+"""Receives and sends on the call until it returns; raises `ServingError`."""
+
+
+class Kind(enum.Enum):
+    """How many messages go each way."""
+
+    UNARY = (False, False)
+    SERVER_STREAM = (False, True)
+    CLIENT_STREAM = (True, False)
+    BIDI = (True, True)
+
+    @property
+    def is_client_streaming(self) -> bool:
+        """Whether the client may send any number of messages."""
+        return self.value[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One RPC.
+
+    Attributes:
+        path: `/package.Service/Name`.
+        kind: Its shape.
+        handle: A `UnaryHandler` where `kind` is UNARY, a `StreamHandler` otherwise.
+        status: What its protocol answers for an error; only the gRPC code counts.
+        most_bytes: Largest message a client may send. A transport that sees the length first refuses before it holds the message.
+        starts_inline: The handler (unary only) may be begun outside any task, because it asks for no current task (`asyncio.timeout`,
+            task groups) before it first waits: a transport then makes a task only of a call that does wait.
+    """
+
+    path: str
+    kind: Kind
+    handle: UnaryHandler | StreamHandler
+    status: Callable[[ServingError], Status]
+    most_bytes: int
+    starts_inline: bool = False
+
+    @property
+    def service(self) -> str:
+        """The full name of its service."""
+        return self.path[1:].partition("/")[0]
+
+
+MethodTable = Mapping[str, Method]
+"""Methods by their path."""
+
+
+def method_table(methods: Iterable[Method]) -> MethodTable:
+    """The table of `methods`.
+
+    Raises:
+        ValueError: two have the same path, or one's path is none.
+    """
+    table: dict[str, Method] = {}
+    for method in methods:
+        slash, service, name = [*method.path.split("/"), "", ""][:3]
+        if slash or not service or not name or method.path.count("/") != 2:
+            raise ValueError(f"the path of a method must be /package.Service/Name, got {method.path!r}")
+        if method.path in table:
+            raise ValueError(f"two methods have the path {method.path}")
+        table[method.path] = method
+    return MappingProxyType(table)
+
+
+def path_of(descriptor: Any) -> str:
+    """The path of a method, from its protobuf descriptor."""
+    return f"/{descriptor.containing_service.full_name}/{descriptor.name}"
+
+
+def kind_of(descriptor: Any) -> Kind:
+    """The shape of a method, from its protobuf descriptor."""
+    return Kind((descriptor.client_streaming, descriptor.server_streaming))

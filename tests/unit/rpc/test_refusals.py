@@ -1,0 +1,86 @@
+"""How failed calls end, without a transport."""
+
+import pytest
+from google.protobuf import any_pb2, duration_pb2
+
+from backends.api.errors import InvalidRequest, NotFound, Overloaded
+from server.frontends.rpc.method import Kind, Method, method_table
+from server.frontends.rpc.refusal import refusal_of
+from server.frontends.rpc.rich_status import STATUS_DETAILS
+from server.frontends.status import kserve_status
+
+
+async def never(data: bytes, call: object) -> bytes:
+    raise AssertionError
+
+
+def method(path: str = "/a.B/C") -> Method:
+    return Method(path=path, kind=Kind.UNARY, handle=never, status=kserve_status, most_bytes=10)
+
+
+def fields(data: bytes) -> dict[int, list[bytes | int]]:
+    """The fields of a serialised message whose lengths and numbers take one or two bytes."""
+    found: dict[int, list[bytes | int]] = {}
+    at = 0
+    while at < len(data):
+        tag, at = data[at], at + 1
+        value, shift = 0, 0
+        while True:
+            value |= (data[at] & 0x7F) << shift
+            shift, at = shift + 7, at + 1
+            if data[at - 1] < 0x80:
+                break
+        if tag & 7:
+            found.setdefault(tag >> 3, []).append(data[at : at + value])
+            at += value
+        else:
+            found.setdefault(tag >> 3, []).append(value)
+    return found
+
+
+def test_an_error_has_the_code_of_its_protocol_and_no_trailers():
+    assert refusal_of(NotFound("no 'x'"), method()) == (5, "no 'x'", ())
+
+
+def test_an_overload_says_when_to_try_again_in_both_forms():
+    refusal = refusal_of(Overloaded("queue é full", retry_after_s=2.5), method())
+    assert (refusal.code, refusal.text) == (14, "queue é full")
+    trailers = dict(refusal.trailers)
+    assert trailers["retry-after"] == "3"
+    details = trailers[STATUS_DETAILS]
+    assert isinstance(details, bytes)
+    status = fields(details)
+    # Clients refuse details whose code or text is not that of the call.
+    assert (status[1], status[2]) == ([14], ["queue é full".encode()])
+    retry, info = (any_pb2.Any.FromString(each) for each in status[3])  # type: ignore[arg-type]
+    assert (retry.type_url, info.type_url) == ("type.googleapis.com/google.rpc.RetryInfo", "type.googleapis.com/google.rpc.ErrorInfo")
+    (delay,) = fields(retry.value)[1]
+    assert duration_pb2.Duration.FromString(delay) == duration_pb2.Duration(seconds=2, nanos=500_000_000)  # type: ignore[arg-type]
+    assert fields(info.value) == {1: [b"OVERLOADED"], 2: [b"stoker"]}
+
+
+def test_a_defect_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCaptureFixture):
+    try:
+        raise RuntimeError("secret")
+    except RuntimeError as error:
+        refusal = refusal_of(error, method("/a.B/Broken"))
+    assert refusal == (13, "internal error: see the server's log", ())
+    assert "/a.B/Broken failed unexpectedly" in caplog.text
+    assert 'RuntimeError("secret")' in caplog.text
+    assert caplog.records[0].exc_info is None
+
+
+def test_a_text_is_cut_to_what_clients_take():
+    text = refusal_of(InvalidRequest("%" * 3000), method()).text
+    assert text == "%" * 633 + "..."
+
+
+@pytest.mark.parametrize("path", ["a.B/C", "/a.B", "/a.B/", "//C", "/a.B/C/D", ""])
+def test_paths_that_are_none_are_refused(path: str):
+    with pytest.raises(ValueError, match="must be /package.Service/Name"):
+        method_table([method(path)])
+
+
+def test_two_methods_of_one_path_are_refused():
+    with pytest.raises(ValueError, match="two methods have the path /a.B/C"):
+        method_table([method(), method()])
