@@ -77,10 +77,10 @@ def test_a_text_is_cut_to_what_clients_take():
 
 @pytest.mark.parametrize("path", ["a.B/C", "/a.B", "/a.B/", "//C", "/a.B/C/D", ""])
 def test_paths_that_are_none_are_refused(path: str):
-    with pytest.raises(ValueError, match="must be /package.Service/Name"):
+    with pytest.raises(ValueError, match=r"must be /package\.Service/Name"):
         method_table([method(path)])
 
 
 def test_two_methods_of_one_path_are_refused():
-    with pytest.raises(ValueError, match="two methods have the path /a.B/C"):
+    with pytest.raises(ValueError, match=r"two methods have the path /a\.B/C"):
         method_table([method(), method()])
