@@ -103,6 +103,8 @@ class Backend(abc.ABC):
     parameter_keys: frozenset[str] = frozenset()
     #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.
     instance_kinds: tuple[str, ...] = ("KIND_CPU",)
+    #: Whether its instances are `StreamingInstance`s, so that config.pbtxt may say `model_transaction_policy { decoupled: true }`.
+    streams: bool = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Takes the operator's settings for the whole backend (`--backend-config`). Called at most once, before the first load.

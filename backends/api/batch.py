@@ -13,7 +13,9 @@ import numpy as np
 from backends.api.backend import Arrays, Instance
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed, ModelLoadError, ServingError
-from backends.api.model import VARIABLE, ModelSignature, TensorSpec
+from backends.api.layout import fits, is_plain, plain, reshaped
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.responses import Parameters, ResponseSink
 from backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -27,11 +29,15 @@ class BatchItem:
         inputs: By input name, `[rows, *dims]`, validated against the signature; views of what arrived, at any alignment.
         rows: Rows of the batch dimension; 1 where the model is not batched.
         output_names: The outputs this request wants.
+        parameters: The client's own parameters, for backends that read them.
+        responses: Takes the responses of a model that may answer any number of times; None: exactly one answer is wanted.
     """
 
     inputs: Arrays
     rows: int
     output_names: tuple[str, ...]
+    parameters: Parameters = field(default_factory=dict)
+    responses: ResponseSink | None = None
 
 
 Outcome = Mapping[str, Array] | ServingError
@@ -146,7 +152,7 @@ class BatchProcessor:
         except ServingError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
-            return _as_failure(error)
+            return as_failure(error)
 
     def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
         """Runs `items` as one batch, and adds to `result` its execution and where the time went.
@@ -185,14 +191,14 @@ class BatchProcessor:
             if spec is None:
                 raise BackendFailed(f"batch holds an input '{name}' that the signature does not have")
             if not self._signature.is_batched:
-                whole = _plain(array) if spec.reshape is None else _reshaped(array, 0, spec.dims, spec.reshape)
-            elif len(items) == 1 and (pad_to is None or pad_to == rows) and _is_plain(array):
+                whole = plain(array) if spec.reshape is None else reshaped(array, 0, spec.dims, spec.reshape)
+            elif len(items) == 1 and (pad_to is None or pad_to == rows) and is_plain(array):
                 # A request alone in its batch is already laid out as the device wants it: no copy.
-                whole = array if spec.reshape is None else _reshaped(array, 1, spec.dims, spec.reshape)
+                whole = array if spec.reshape is None else reshaped(array, 1, spec.dims, spec.reshape)
             else:
                 whole = self._buffers[name].gather([item.inputs[name] for item in items], pad_to)
                 if spec.reshape is not None:
-                    whole = _reshaped(whole, 1, spec.dims, spec.reshape)
+                    whole = reshaped(whole, 1, spec.dims, spec.reshape)
             inputs[name] = whole
         return inputs
 
@@ -223,9 +229,9 @@ class BatchProcessor:
                 raise BackendFailed(f"output '{name}' came with shape {list(array.shape)}, expected {expected} rows in its first dimension")
             if expected != rows:
                 array = array[:rows]
-        if not _fits(array.shape[lead:], spec.model_dims):
+        if not fits(array.shape[lead:], spec.model_dims):
             raise BackendFailed(f"output '{name}' came with shape {list(array.shape[lead:])}, the signature says {list(spec.model_dims)}")
-        return array if spec.reshape is None else _reshaped(array, lead, spec.reshape, spec.dims)
+        return array if spec.reshape is None else reshaped(array, lead, spec.reshape, spec.dims)
 
 
 def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -> BatchProcessor:
@@ -240,34 +246,9 @@ def _union(items: Sequence[BatchItem]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for item in items for name in item.output_names))
 
 
-def _as_failure(error: Exception) -> BackendFailed:
+def as_failure(error: Exception) -> BackendFailed:
     """The failure a client sees; the original is its cause, for the log. An OSError's text holds a path, its strerror does not."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     failure = BackendFailed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     failure.__cause__ = error
     return failure
-
-
-def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    return len(shape) == len(dims) and all(dim in (size, VARIABLE) for size, dim in zip(shape, dims, strict=True))
-
-
-def _is_plain(array: Array) -> bool:
-    """Whether native kernels may read `array` as it is: contiguous, and each element where its size wants it."""
-    flags = array.flags
-    return flags.c_contiguous and flags.aligned
-
-
-def _plain(array: Array) -> Array:
-    """`array`, as native kernels read it. `np.ascontiguousarray` would turn a scalar into a vector."""
-    return array if _is_plain(array) else array.copy()
-
-
-def _reshaped(array: Array, lead: int, source: tuple[int, ...], target: tuple[int, ...]) -> Array:
-    """`array`, which is `[*lead dims, *source]`, as `[*lead dims, *target]`.
-
-    Triton's reshape rule: the n-th variable dim of the one stands for the n-th of the other.
-    """
-    sizes = (size for size, dim in zip(array.shape[lead:], source, strict=True) if dim == VARIABLE)
-    dims = tuple(next(sizes) if dim == VARIABLE else dim for dim in target)
-    return _plain(array).reshape((*array.shape[:lead], *dims))

@@ -45,11 +45,13 @@ class ModelSignature:
         inputs: In config order.
         outputs: In config order.
         max_batch_size: 0: tensors have no batch dimension. n > 0: a leading dimension of 1..n rows precedes `dims`.
+        is_decoupled: Whether a request may be answered any number of times (`model_transaction_policy.decoupled`).
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int
+    is_decoupled: bool = False
 
     @property
     def is_batched(self) -> bool:

@@ -7,6 +7,7 @@ from backends.api.backend import Backend
 from backends.api.candidate import Candidate, parameter_path
 from backends.api.model import ModelFacts, ModelSignature
 from server.config.backend_choice import choose_backend
+from server.config.decoupled import check_decoupled
 from server.config.findings import Finding, FindingKind, Findings
 from server.config.parsed import ParsedConfig
 from server.config.report import Report
@@ -52,7 +53,11 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     _note_choices(parsed, backend, model_filename, findings)
     tensors = TensorCompleter(parsed, message, facts, findings, report)
     tensors.complete()
-    signature = None if report.has_problems else ModelSignature(specs(message.input), specs(message.output), message.max_batch_size)
+    is_decoupled = message.model_transaction_policy.decoupled
+    check_decoupled(message, backend, report)
+    signature = None
+    if not report.has_problems:
+        signature = ModelSignature(specs(message.input), specs(message.output), message.max_batch_size, is_decoupled)
     is_inferred = not tensors.is_skipped and facts.inputs is not None and facts.outputs is not None
     complete_batching(parsed, message, is_inferred=is_inferred, findings=findings, report=report)
     complete_instances(message, backend, findings, report)

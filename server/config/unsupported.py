@@ -27,8 +27,6 @@ def _refused(config: pb.ModelConfig) -> Iterator[str]:
             yield name
     if config.response_cache.enable:
         yield "response_cache.enable"
-    if config.model_transaction_policy.decoupled:
-        yield "model_transaction_policy.decoupled"
     if config.model_repository_agents.agents:
         yield "model_repository_agents.agents"
     if config.model_operations.op_library_filename:

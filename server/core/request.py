@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from backends.api.model import ModelSignature
+from backends.api.responses import ResponseSink
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 ParameterValue = bool | int | float | str
@@ -30,6 +31,7 @@ class InferRequest:
         parameters: The client's further parameters.
         received_ns: When the front took the request in, on the same scale.
         size_bytes: What the request holds in memory, for the admission budget.
+        responses: Set by the engine where the model may answer any number of times: takes what it answers.
     """
 
     model_name: str
@@ -45,6 +47,7 @@ class InferRequest:
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     received_ns: int = 0
     size_bytes: int = 0
+    responses: ResponseSink | None = None
 
 
 @dataclass(slots=True, kw_only=True)

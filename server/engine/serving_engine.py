@@ -12,11 +12,15 @@ from server.core.overrides import LoadOverrides
 from server.core.request import InferRequest, InferResponse
 from server.core.state import IndexEntry
 from server.core.statistics import ModelStatistics
+from server.engine.response_stream import ResponseStream
 from server.lifecycle.manager import ModelManager
 from server.observability.metrics import Metrics
 from server.observability.recorder import FailureReason
 
 log = logging.getLogger("stoker.engine")
+
+#: Responses of one request that may wait to be taken before its model waits too.
+UNREAD_RESPONSES = 16
 
 #: Protocol extensions by Triton's names; only what this server does.
 EXTENSIONS = (
@@ -108,7 +112,27 @@ class ServingEngine:
             self._notice_idle()
 
     async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
-        yield await self.infer(request)
+        if not request.signature.is_decoupled:
+            yield await self.infer(request)
+            return
+        version = self._manager.resolve(request.model_name, request.model_version).version
+        responses = ResponseStream(asyncio.get_running_loop(), UNREAD_RESPONSES)
+        request.responses = responses
+        running = asyncio.ensure_future(self.infer(request))
+        running.add_done_callback(lambda _: responses.end())
+        try:
+            async for outputs in responses:
+                yield InferResponse(
+                    model_name=request.model_name,
+                    model_version=version,
+                    request_id=request.request_id,
+                    outputs=outputs,
+                    signature=request.signature,
+                )
+            await running
+        finally:
+            responses.close()
+            running.cancel()
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
         return self._manager.index(ready_only)

@@ -27,6 +27,7 @@ from server.config.parsed import ParsedConfig
 from server.core.daemon_thread import in_daemon_thread
 from server.core.model_config import Execution, ModelConfig
 from server.core.timers import Timers
+from server.execution.stream_worker import StreamWorker
 from server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
 from server.lifecycle.labels import read_labels
 from server.lifecycle.servable import Servable
@@ -169,7 +170,9 @@ class VersionLoader:
         loop = asyncio.get_running_loop()
         workers: list[InstanceWorker] = []
         for index, instance in enumerate(loaded.instances):
-            if config.execution is Execution.INLINE:
+            if config.signature.is_decoupled:
+                workers.append(StreamWorker(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
+            elif config.execution is Execution.INLINE:
                 workers.append(InlineWorker(instance, config.signature, self._clock))
             else:
                 workers.append(ThreadWorker(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.api.backend import Instance
+from backends.api.backend import Arrays, Instance
 from backends.api.batch import Array, BatchItem, processor_for
 from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
@@ -15,6 +15,13 @@ from server.core.model_config import ModelConfig, Warmup, WarmupInput
 
 #: Where `input_data_file` names are looked up, below the model folder (as in Triton).
 WARMUP_FOLDER = "warmup"
+
+
+class _Unread:
+    """Takes what a decoupled model answers, and drops it."""
+
+    def put(self, outputs: Arrays) -> bool:
+        return True
 
 
 def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, clock: Clock) -> None:
@@ -52,7 +59,8 @@ def _item(sample: Warmup, signature: ModelSignature, model_dir: Path) -> BatchIt
         name: _array(sample, name, tensor, (rows, *tensor.dims) if signature.is_batched else tensor.dims, model_dir)
         for name, tensor in sample.inputs.items()
     }
-    return BatchItem(arrays, rows, tuple(spec.name for spec in signature.outputs))
+    names = tuple(spec.name for spec in signature.outputs)
+    return BatchItem(arrays, rows, names, responses=_Unread() if signature.is_decoupled else None)
 
 
 def _array(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path) -> Array:

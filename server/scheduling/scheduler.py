@@ -74,12 +74,14 @@ class Scheduler:
             policies=settings.priority_queue_policies,
             max_size=min(max_queue_size, config.max_enqueued_requests or max_queue_size),
         )
-        self._batcher = DynamicBatcher(config.signature.max_batch_size, config.dynamic_batching)
+        # The requests of a decoupled model are streams of their own.
+        most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
+        self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
         self._running: set[_Pending] = set()
         self._order = ReleaseOrder[_Pending, Outcome](self._answer) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not spec.is_static)
-        self._most_rows = config.signature.max_batch_size
+        self._most_rows = most_rows
         self._most_turns = GATHER_TURNS if config.dynamic_batching is not None and self._most_rows > 1 else 1
         self._gather_turns = 0
         self._lone_requests = 0
@@ -134,7 +136,7 @@ class Scheduler:
             timeout_ns=now_ns + timeout_us * 1_000 if timeout_us else None,
             deadline_ns=request.deadline_ns,
             request=request,
-            item=BatchItem(request.inputs, request.rows, request.output_names),
+            item=BatchItem(request.inputs, request.rows, request.output_names, request.parameters, request.responses),
             future=self._loop.create_future(),
         )
         if self._is_closed:

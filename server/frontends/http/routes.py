@@ -21,6 +21,7 @@ from server.frontends.adlik.http_v1 import HttpV1
 from server.frontends.http import schemas
 from server.frontends.http.call import HttpCall
 from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
+from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.repository import load_request, parse_object, unload_request
 from server.frontends.kserve.message_json import message_to_json
@@ -50,6 +51,7 @@ class RestRoutes:
         self._engine = engine
         self._limits = limits
         self._infer = infer
+        self._generate = HttpGenerate(engine, limits)
         self._v1 = v1
         self._service = KServeService(engine, limits)
         self._metrics = metrics
@@ -79,6 +81,16 @@ class RestRoutes:
             add("models", "GET", f"{path}/config", self.model_config, "Model configuration", None)
             add("models", "GET", f"{path}/stats", self.statistics, "Model statistics", schemas.ModelStatisticsAnswer)
             add("inference", "POST", f"{path}/infer", self.infer, "Inference", schemas.InferAnswer, schemas.InferRequestBody)
+            add("inference", "POST", f"{path}/generate", self.generate, "Flat JSON in and out", None, schemas.GenerateRequestBody)
+            add(
+                "inference",
+                "POST",
+                f"{path}/generate_stream",
+                self.generate_stream,
+                "Flat JSON in, server-sent events out",
+                None,
+                schemas.GenerateRequestBody,
+            )
             add(_NOT_OFFERED, "GET", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
             add(_NOT_OFFERED, "POST", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
         for root in ("/v2/repository", "/v2/repository/{repository}"):
@@ -134,6 +146,14 @@ class RestRoutes:
     async def infer(self, request: Request) -> Response:
         name, version = _target(request)
         return _Direct(partial(self._infer.respond, name, parse_version(version, name)))
+
+    async def generate(self, request: Request) -> Response:
+        name, version = _target(request)
+        return _Direct(partial(self._generate.respond, name, parse_version(version, name)))
+
+    async def generate_stream(self, request: Request) -> Response:
+        name, version = _target(request)
+        return _Direct(partial(self._generate.respond_streaming, name, parse_version(version, name)))
 
     async def v1(self, request: Request) -> Response:
         return _Direct(self._v1.respond)

@@ -75,6 +75,17 @@ class InferRequestedOutput(BaseModel):
     parameters: Parameters | None = None
 
 
+class GenerateRequestBody(BaseModel):
+    """Inputs by name; every other key, and what `parameters` holds, is a parameter of the request."""
+
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra={"example": {"INPUT0": list(range(16)), "INPUT1": [1] * 16, "parameters": {"mine": 1}}}
+    )
+
+    id: str | None = None
+    parameters: Parameters | None = None
+
+
 class InferRequestBody(BaseModel):
     """An inference request."""
 

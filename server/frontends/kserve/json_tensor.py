@@ -22,6 +22,8 @@ BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
 #: Elements printed at once.
 PRINTED_AT_ONCE = 65_536
 _FLOATS = frozenset({DataType.FP32, DataType.FP64})
+#: How Triton's JSON reader calls what it did not find.
+_TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
 _WANTED: dict[DataType, tuple[frozenset[type], str]] = {
     **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
     DataType.BOOL: (frozenset({bool}), "true or false"),
@@ -138,7 +140,11 @@ def _printed(flat: Array, datatype: DataType) -> bytes:
 
 def _wrong_kind(spec: TensorSpec) -> SignatureMismatch:
     words = _WANTED[spec.datatype][1]
-    return SignatureMismatch(f"'data' of input '{spec.name}' must hold only {words} for data-type {spec.datatype.value}")
+    kind = _TRITON_KINDS.get(spec.datatype, "signed-integer" if spec.datatype.numpy.kind == "i" else "unsigned-integer")
+    return SignatureMismatch(
+        f"attempt to access JSON non-{kind} as {kind}: 'data' of input '{spec.name}' must hold only {words} "
+        f"for data-type {spec.datatype.value}"
+    )
 
 
 def _out_of_range(spec: TensorSpec) -> SignatureMismatch:

@@ -128,7 +128,9 @@ class _Stream:
         responses = aiter(self._engine.stream(decoded.request))
         held: InferResponse | None = await anext(responses, None)
         is_final_sent = False
+        version = decoded.request.model_version
         while held is not None:
+            version = held.model_version
             following = asyncio.ensure_future(anext(responses, None))
             try:
                 # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
@@ -140,9 +142,9 @@ class _Stream:
                 following.cancel()
         if not is_final_sent and decoded.wants_empty_final:
             request = decoded.request
-            empty = pb.ModelInferResponse(
-                model_name=request.model_name, model_version=str(request.model_version or ""), id=request.request_id
-            )
+            if version is None:
+                version = self._engine.describe(request.model_name, request.model_version).version
+            empty = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
             empty.parameters[FINAL_RESPONSE].bool_param = True
             await answers.put(pb.ModelStreamInferResponse(infer_response=empty))
 

@@ -355,3 +355,14 @@ def test_the_batch_size_batches_grow_to_is_said() -> None:
     assert finding(completion, "dynamic_batching")[1] == "preferred size 32 (max_batch_size, as none is written), delay 0 us"
     reason = finding(completed("", BATCHABLE), "max_batch_size")[1]
     assert reason == "4: the default for a file whose first dimensions are all open; write max_batch_size for more"
+
+
+def test_a_decoupled_model_needs_a_backend_that_streams_and_threads() -> None:
+    text = X + N + Y + "max_batch_size: 4 model_transaction_policy { decoupled: true }"
+    assert "answers every request exactly once" in problems_of(text, BATCHABLE)[0]
+    streaming = onnx_like()
+    streaming.streams = True
+    assert completed(text, BATCHABLE, streaming).config.signature.is_decoupled
+    inline = 'parameters { key: "execution" value { string_value: "inline" } }'
+    assert "'inline' is not possible" in problems_of(text + inline, BATCHABLE, streaming)[0]
+    assert any("joins no requests" in text for text in warnings(completed(text + " dynamic_batching { }", BATCHABLE, streaming)))

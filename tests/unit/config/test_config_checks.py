@@ -116,7 +116,6 @@ def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: s
         ("batch_input { }", "batch_input"),
         ("batch_output { }", "batch_output"),
         ("response_cache { enable: true }", "response_cache.enable"),
-        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),
         ('model_operations { op_library_filename: "a.so" }', "model_operations.op_library_filename"),
         (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),

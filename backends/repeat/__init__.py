@@ -1,0 +1,1 @@
+"""A backend whose models answer a request several times, to try streaming with."""

@@ -1,0 +1,138 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.api.backend import LoadRequest
+from backends.api.batch import BatchItem, processor_for
+from backends.api.candidate import Candidate
+from backends.api.clock import SystemClock
+from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unsupported
+from backends.api.model import ModelFacts, ModelSignature, TensorSpec
+from backends.api.streaming import StreamingInstance
+from backends.api.tensor import DataType
+from backends.repeat.backend import RepeatBackend, RepeatInstance
+from tests.fakes.onnx_models import version_files
+
+INT32, UINT32 = DataType.INT32, DataType.UINT32
+INPUTS = (
+    TensorSpec("IN", INT32, (-1,)),
+    TensorSpec("DELAY", UINT32, (-1,), optional=True),
+    TensorSpec("WAIT", UINT32, (1,), optional=True),
+)
+OUTPUTS = (TensorSpec("OUT", INT32, (1,)), TensorSpec("IDX", UINT32, (1,)))
+SERVED = ModelSignature(INPUTS, OUTPUTS, 0, is_decoupled=True)
+
+
+class Sink:
+    """Takes at most `most` responses."""
+
+    def __init__(self, most: int = 100) -> None:
+        self.taken: list[dict[str, list[int]]] = []
+        self.most = most
+
+    def put(self, outputs):
+        self.taken.append({name: array.tolist() for name, array in outputs.items()})
+        return len(self.taken) < self.most
+
+
+def inputs(values: list[int], delays: list[int] | None = None, wait: int | None = None) -> dict[str, np.ndarray]:
+    given = {"IN": np.array(values, np.int32)}
+    if delays is not None:
+        given["DELAY"] = np.array(delays, np.uint32)
+    if wait is not None:
+        given["WAIT"] = np.array([wait], np.uint32)
+    return given
+
+
+def run(instance: StreamingInstance, given, sink: Sink | None, names=("OUT", "IDX"), served: ModelSignature = SERVED):
+    [outcome] = processor_for(instance, served, SystemClock()).process([BatchItem(given, 1, names, {}, sink)]).outcomes
+    return outcome
+
+
+def test_there_is_a_response_for_each_element_after_its_delay():
+    slept: list[float] = []
+    sink = Sink()
+    assert run(RepeatInstance(sleep=slept.append), inputs([4, 5], [10, 0], wait=30), sink) == {}
+    assert sink.taken == [{"OUT": [4], "IDX": [0]}, {"OUT": [5], "IDX": [1]}]
+    assert slept == [0.01, 0.02]
+
+
+def test_no_element_means_no_response():
+    sink = Sink()
+    assert run(RepeatInstance(), inputs([]), sink) == {}
+    assert sink.taken == []
+
+
+def test_only_wanted_outputs_are_given():
+    sink = Sink()
+    run(RepeatInstance(), inputs([4]), sink, names=("IDX",))
+    assert sink.taken == [{"IDX": [0]}]
+
+
+def test_a_client_that_has_gone_ends_the_work():
+    slept: list[float] = []
+    sink = Sink(most=2)
+    run(RepeatInstance(sleep=slept.append), inputs([1, 2, 3, 4], [1, 1, 1, 1]), sink)
+    assert len(sink.taken) == len(slept) == 2
+
+
+def test_what_was_given_before_a_failure_stays_given():
+    sink = Sink()
+    outcome = run(RepeatInstance(fail_at=1), inputs([1, 2, 3]), sink)
+    assert isinstance(outcome, BackendFailed)
+    assert "place 1" in outcome.message
+    assert [taken["IDX"] for taken in sink.taken] == [[0]]
+
+
+@pytest.mark.parametrize(("given", "text"), [(inputs([1, 2], [1]), "1 elements and 'IN' 2"), (inputs([1], [60_001]), "at most 60000")])
+def test_inputs_that_make_no_sense_are_refused(given, text):
+    outcome = run(RepeatInstance(), given, Sink())
+    assert isinstance(outcome, InvalidRequest)
+    assert text in outcome.message
+
+
+def test_a_request_that_wants_one_answer_is_refused_in_tritons_words():
+    outcome = run(RepeatInstance(), inputs([1]), None)
+    assert isinstance(outcome, Unsupported)
+    assert "doesn't support models with decoupled transaction policy" in outcome.message
+
+
+def test_a_model_that_is_not_decoupled_must_answer_exactly_once():
+    plain = ModelSignature(INPUTS, OUTPUTS, 0)
+    assert run(RepeatInstance(), inputs([7]), None, served=plain)["OUT"].tolist() == [7]
+    for values in ([], [1, 2]):
+        outcome = run(RepeatInstance(), inputs(values), None, served=plain)
+        assert isinstance(outcome, ServingError)
+        assert "expected a single response" in outcome.message
+
+
+def test_with_a_batch_dimension_responses_have_one_too():
+    batched = ModelSignature(INPUTS, OUTPUTS, 1, is_decoupled=True)
+    sink = Sink()
+    assert run(RepeatInstance(), {"IN": np.array([[4, 5]], np.int32)}, sink, served=batched) == {}
+    assert sink.taken == [{"OUT": [[4]], "IDX": [[0]]}, {"OUT": [[5]], "IDX": [[1]]}]
+
+
+def test_streams_says_how_many_requests_run_side_by_side(tmp_path: Path):
+    files = version_files(tmp_path, {"model.repeat": b""})
+    request = LoadRequest(
+        model_name="r", version=1, files=files, model_filename="model.repeat", signature=SERVED, parameters={"streams": "3"}
+    )
+    assert RepeatBackend().load(request).pipeline_depth == 3
+
+
+@pytest.mark.parametrize(
+    ("signature", "parameters", "field"),
+    [
+        (SERVED, {"streams": "0"}, 'parameters["streams"]'),
+        (SERVED, {"fail_at": "x"}, 'parameters["fail_at"]'),
+        (ModelSignature(INPUTS, OUTPUTS, 2), {}, "max_batch_size"),
+        (ModelSignature(INPUTS[1:], OUTPUTS, 0), {}, "input"),
+        (ModelSignature((*INPUTS, TensorSpec("MORE", INT32, (1,))), OUTPUTS, 0), {}, "input[3].name"),
+        (ModelSignature(INPUTS, (TensorSpec("OUT", UINT32, (1,)),), 0), {}, "output[0].data_type"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused(signature, parameters, field):
+    candidate = Candidate(facts=ModelFacts(None, None), signature=signature, parameters=parameters, graph_level=None)
+    assert field in [misfit.field for misfit in RepeatBackend().check(candidate)]
