@@ -7,6 +7,7 @@ that only the culprit fails.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -21,17 +22,33 @@ from backends.api.tensor import element_count
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
+class Share(Protocol):
+    """One request's share of a batch; whatever knows these things of a request is one."""
+
+    @property
+    def inputs(self) -> Arrays:
+        """By input name, `[rows, *dims]`, validated against the signature; views of what arrived, at any alignment."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch dimension; 1 where the model is not batched."""
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs this request wants."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """The client's own parameters, for backends that read them."""
+
+    @property
+    def responses(self) -> ResponseSink | None:
+        """Takes the responses of a model that may answer any number of times; None: exactly one answer is wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """One request's share of a batch.
-
-    Attributes:
-        inputs: By input name, `[rows, *dims]`, validated against the signature; views of what arrived, at any alignment.
-        rows: Rows of the batch dimension; 1 where the model is not batched.
-        output_names: The outputs this request wants.
-        parameters: The client's own parameters, for backends that read them.
-        responses: Takes the responses of a model that may answer any number of times; None: exactly one answer is wanted.
-    """
+    """A share without a request, such as a warm-up's; see `Share`."""
 
     inputs: Arrays
     rows: int
@@ -132,7 +149,7 @@ class BatchProcessor:
         self._clock = clock
         self._buffers = {spec.name: Buffer(spec, signature.max_batch_size) for spec in signature.inputs} if signature.is_batched else {}
 
-    def process(self, items: Sequence[BatchItem]) -> BatchResult:
+    def process(self, items: Sequence[Share]) -> BatchResult:
         """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
         result = BatchResult(outcomes=[])
         together = self._attempt(items, result)
@@ -146,7 +163,7 @@ class BatchProcessor:
             result.outcomes.extend(together)
         return result
 
-    def _attempt(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome] | ServingError:
+    def _attempt(self, items: Sequence[Share], result: BatchResult) -> list[Outcome] | ServingError:
         try:
             return self.run_together(items, result)
         except ServingError as error:
@@ -154,7 +171,7 @@ class BatchProcessor:
         except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
             return as_failure(error)
 
-    def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
+    def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
         """Runs `items` as one batch, and adds to `result` its execution and where the time went.
 
         Raises:
@@ -179,7 +196,7 @@ class BatchProcessor:
                 buffer.release()
         return outcomes
 
-    def _gather(self, items: Sequence[BatchItem], rows: int) -> Arrays:
+    def _gather(self, items: Sequence[Share], rows: int) -> Arrays:
         first = items[0].inputs
         if any(item.inputs.keys() != first.keys() for item in items):
             # Optional inputs may be left out, but then not by some of a batch: each runs alone instead.
@@ -202,7 +219,7 @@ class BatchProcessor:
             inputs[name] = whole
         return inputs
 
-    def _split(self, items: Sequence[BatchItem], rows: int, outputs: Arrays) -> list[Outcome]:
+    def _split(self, items: Sequence[Share], rows: int, outputs: Arrays) -> list[Outcome]:
         missing = sorted({name for item in items for name in item.output_names} - outputs.keys())
         if missing:
             raise BackendFailed(f"the model did not produce output(s) {', '.join(missing)}")
@@ -239,7 +256,7 @@ def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -
     return (instance.batch_processor or BatchProcessor)(instance, signature, clock)
 
 
-def _union(items: Sequence[BatchItem]) -> tuple[str, ...]:
+def _union(items: Sequence[Share]) -> tuple[str, ...]:
     """Outputs that any of `items` wants, in the order first wanted."""
     if len(items) == 1:
         return items[0].output_names

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from backends.api.backend import Arrays, Instance
-from backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, as_failure
+from backends.api.batch import BatchProcessor, BatchResult, Outcome, Share, as_failure
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed, ServingError, Unsupported
 from backends.api.layout import Array, fits, plain, reshaped
@@ -32,7 +32,7 @@ class StreamingProcessor(BatchProcessor):
         super().__init__(instance, signature, clock)
         self._streaming = cast("StreamingInstance", instance)
 
-    def process(self, items: Sequence[BatchItem]) -> BatchResult:
+    def process(self, items: Sequence[Share]) -> BatchResult:
         if not self._signature.is_decoupled:
             return super().process(items)
         result = BatchResult(outcomes=[])
@@ -40,7 +40,7 @@ class StreamingProcessor(BatchProcessor):
             result.outcomes.append(self._respond(item, result))
         return result
 
-    def _respond(self, item: BatchItem, result: BatchResult) -> Outcome:
+    def _respond(self, item: Share, result: BatchResult) -> Outcome:
         start_ns = self._clock.now_ns()
         try:
             if item.responses is None:
@@ -60,7 +60,7 @@ class StreamingProcessor(BatchProcessor):
         result.executions.append(item.rows)
         return {}
 
-    def _taken(self, item: BatchItem) -> Arrays:
+    def _taken(self, item: Share) -> Arrays:
         """The request's inputs as the model itself takes them."""
         lead = 1 if self._signature.is_batched else 0
         taken: dict[str, Array] = {}
@@ -70,7 +70,7 @@ class StreamingProcessor(BatchProcessor):
                 taken[spec.name] = plain(array) if spec.reshape is None else reshaped(array, lead, spec.dims, spec.reshape)
         return taken
 
-    def _given(self, outputs: Arrays, item: BatchItem) -> Arrays:
+    def _given(self, outputs: Arrays, item: Share) -> Arrays:
         """One response as the client was promised it: the outputs it wants among those that the model gave."""
         lead = 1 if self._signature.is_batched else 0
         given: dict[str, Array] = {}

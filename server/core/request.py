@@ -1,10 +1,12 @@
 """Requests and responses between a frontend and the engine: plain data, no protocol."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
+from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
 from backends.api.responses import ResponseSink
 
@@ -50,7 +52,7 @@ class InferRequest:
     responses: ResponseSink | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class InferResponse:
     """The answer to one request.
 
@@ -67,3 +69,16 @@ class InferResponse:
     request_id: str
     outputs: Mapping[str, Array]
     signature: ModelSignature
+
+
+Answer = InferResponse | ServingError
+"""What becomes of an accepted request."""
+Done = Callable[[Answer], None]
+"""Takes the one answer of a request, on the event loop. What it raises is logged, and harms no other request."""
+
+
+class InFlight(Protocol):
+    """An accepted request that has no answer yet."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more: its `done` is not called from now on. After the answer nothing happens."""

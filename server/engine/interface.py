@@ -7,9 +7,10 @@ is dropped before compute, and nothing else is touched.
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from backends.api.model import ModelSignature
 from server.core.description import ModelDescription, ServerDescription
 from server.core.overrides import LoadOverrides
-from server.core.request import InferRequest, InferResponse
+from server.core.request import Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry
 from server.core.statistics import ModelStatistics
 
@@ -36,6 +37,13 @@ class Engine(Protocol):
             UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
         """
 
+    def signature(self, name: str, version: int | None) -> ModelSignature:
+        """The signature of what `describe` describes; the same object for as long as that version serves.
+
+        Raises:
+            As `describe`.
+        """
+
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         """Class labels of an output, in order; empty where the config names no label file.
 
@@ -43,8 +51,17 @@ class Engine(Protocol):
             As `describe`.
         """
 
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
+        """Takes one request; `done` gets its one answer, an error among them, in a later turn of the loop, never before this returns.
+
+        The form for fronts that answer without a task for each request. Whoever loses interest cancels what this returns.
+
+        Raises:
+            ServingError: refused at once (Overloaded, Unavailable, UnknownModel, DeadlineExceeded); `done` is not called then.
+        """
+
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Runs one request.
+        """As `submit`, to be awaited.
 
         Raises:
             ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one answer.

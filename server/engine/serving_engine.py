@@ -7,15 +7,17 @@ from contextlib import suppress
 
 from backends.api.clock import Clock
 from backends.api.errors import ServingError, Unavailable
+from backends.api.model import ModelSignature
 from server.core.description import ModelDescription, ServerDescription
 from server.core.overrides import LoadOverrides
-from server.core.request import InferRequest, InferResponse
+from server.core.request import Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry
 from server.core.statistics import ModelStatistics
 from server.engine.response_stream import ResponseStream
 from server.lifecycle.manager import ModelManager
 from server.observability.metrics import Metrics
 from server.observability.recorder import FailureReason
+from server.scheduling.pending import answer_of
 
 log = logging.getLogger("stoker.engine")
 
@@ -49,6 +51,9 @@ class ServingEngine:
         self._requests_in_flight = 0
         self._is_stopping = False
         self._idle = asyncio.Event()
+        # Bound once: these run for every request.
+        self._resolve = manager.resolve
+        self._count_ended = self._ended
 
     @property
     def requests_in_flight(self) -> int:
@@ -91,25 +96,27 @@ class ServingEngine:
         servable = self._manager.resolve(name, version)
         return ModelDescription(servable.config, servable.version, tuple(self._manager.ready_versions(name)))
 
+    def signature(self, name: str, version: int | None) -> ModelSignature:
+        return self._resolve(name, version).config.signature
+
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         return self._manager.resolve(name, version).labels.get(output, ())
 
-    async def infer(self, request: InferRequest) -> InferResponse:
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
         if self._is_stopping:
             raise Unavailable("the server is shutting down")
-        servable = self._manager.resolve(request.model_name, request.model_version)
+        servable = self._resolve(request.model_name, request.model_version)
         signature = servable.config.signature
         if request.signature is not signature and request.signature != signature:
             raise Unavailable(
                 f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
             )
+        flight = servable.submit(request, done, self._count_ended)
         self._requests_in_flight += 1
-        try:
-            async with servable.borrow() as handle:
-                return await handle.infer(request)
-        finally:
-            self._requests_in_flight -= 1
-            self._notice_idle()
+        return flight
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        return await answer_of(self.submit, request)
 
     async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
         if not request.signature.is_decoupled:
@@ -177,6 +184,11 @@ class ServingEngine:
 
     def now_ns(self) -> int:
         return self._clock.now_ns()
+
+    def _ended(self) -> None:
+        self._requests_in_flight -= 1
+        if self._is_stopping:
+            self._notice_idle()
 
     def _notice_idle(self) -> None:
         if self._is_stopping and not self._requests_in_flight:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backends.api.backend import Instance
-from backends.api.batch import BatchItem, BatchProcessor, BatchResult, processor_for
+from backends.api.batch import BatchProcessor, BatchResult, Share, processor_for
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed
 from backends.api.model import ModelSignature
@@ -33,7 +33,7 @@ class Work:
         result: Set when the batch has run; None before.
     """
 
-    items: Sequence[BatchItem]
+    items: Sequence[Share]
     on_done: Callable[[BatchResult], None]
     result: BatchResult | None = None
 
@@ -52,7 +52,7 @@ class InstanceWorker(Protocol):
         """Waits for the batches in work, then closes the instance."""
 
 
-def _run(processor: BatchProcessor, items: Sequence[BatchItem]) -> BatchResult:
+def _run(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
     try:
         return processor.process(items)
     except BaseException as error:

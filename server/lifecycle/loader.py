@@ -34,7 +34,7 @@ from server.lifecycle.servable import Servable
 from server.lifecycle.snapshot import discard, take_snapshot
 from server.lifecycle.warmup import warm
 from server.observability.recorder import ServerRecorder
-from server.scheduling.scheduler import Scheduler
+from server.scheduling.scheduler import GATHER_TURNS, Scheduler
 
 log = logging.getLogger("stoker.lifecycle")
 
@@ -79,11 +79,14 @@ class LoaderSettings:
         snapshot_dir: Where private copies of version folders are made.
         usable_cores: CPU cores shared out among a model's instances.
         max_queue_size: Requests that may wait for one version where its config does not say less.
+        gather_turns: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
+            the fronts hand over all of a read in one turn.
     """
 
     snapshot_dir: Path
     usable_cores: int
     max_queue_size: int
+    gather_turns: int = GATHER_TURNS
 
 
 class VersionLoader:
@@ -182,9 +185,9 @@ class VersionLoader:
             workers,
             clock=self._clock,
             timers=self._timers,
-            loop=loop,
             recorder=self._recorder.version(config.name, version, config.metric_tags),
             max_queue_size=self._settings.max_queue_size,
+            gather_turns=self._settings.gather_turns,
         )
         return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
 

@@ -1,33 +1,12 @@
-"""`Servable`: one loaded version in service. A request borrows it; unloading waits for the last borrower."""
+"""`Servable`: one loaded version in service. A request borrows it until it is answered; unloading waits for the last borrower."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 
 from backends.api.files import ModelFiles
 from server.core.model_config import ModelConfig
-from server.core.request import InferRequest, InferResponse
+from server.core.request import Done, InferRequest, InFlight
 from server.scheduling.scheduler import Scheduler
-
-
-class ServableHandle:
-    """A borrowed servable: `async with servable.borrow() as handle: await handle.infer(request)`."""
-
-    __slots__ = ("_servable",)
-
-    def __init__(self, servable: "Servable") -> None:
-        self._servable = servable
-
-    async def __aenter__(self) -> "ServableHandle":
-        self._servable._borrowers += 1
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._servable._give_back()
-
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """Runs a request on this version; raises as `Scheduler.infer`."""
-        return await self._servable.scheduler.infer(request)
 
 
 class Servable:
@@ -60,24 +39,23 @@ class Servable:
         self.labels = labels
         self._files = files
         self._discard = discard
-        self._borrowers = 0
         self._is_retired = False
         self._idle = asyncio.Event()
+        scheduler.on_idle = self._notice_idle
 
     @property
     def borrowers(self) -> int:
-        """Requests that hold this version now."""
-        return self._borrowers
+        """Requests that hold this version now: accepted, and not yet answered."""
+        return self.scheduler.unanswered
 
-    def borrow(self) -> ServableHandle:
-        """A handle that keeps this version loaded until it is given back."""
-        return ServableHandle(self)
+    def submit(self, request: InferRequest, done: Done, ended: Callable[[], None]) -> InFlight:
+        """Runs a request on this version, which stays loaded until it is answered; see `Scheduler.submit`."""
+        return self.scheduler.submit(request, done, ended)
 
     def retire(self) -> None:
         """From now on nobody new will borrow: the manager has taken it out of its table."""
         self._is_retired = True
-        if self._borrowers == 0:
-            self._idle.set()
+        self._notice_idle()
 
     def abandon(self, why: str) -> None:
         """Answers every request it holds as UNAVAILABLE with `why`, at once."""
@@ -93,7 +71,6 @@ class Servable:
         await self.scheduler.close()
         await asyncio.get_running_loop().run_in_executor(None, self._discard, self._files)
 
-    def _give_back(self) -> None:
-        self._borrowers -= 1
-        if self._is_retired and self._borrowers == 0:
+    def _notice_idle(self) -> None:
+        if self._is_retired and not self.scheduler.unanswered:
             self._idle.set()

@@ -1,4 +1,4 @@
-"""A histogram of plain integers: one bisect and two additions an observation, nothing else.
+"""A histogram of plain integers: one bisect and one addition an observation, nothing else.
 
 Bounds are inclusive upper ends, as in Prometheus (`le`). Counts are kept apart and summed up only when somebody asks, because
 requests are many and scrapes are few.
@@ -36,10 +36,19 @@ class Histogram:
         self._counts = [0] * (len(self._bounds) + 1)
         self.total = 0
 
-    def observe(self, value: int) -> None:
-        """Counts one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def observe(self, value: int, count: int = 1) -> None:
+        """Counts `value`, `count` times."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self.total += value * count
+
+    def observe_all(self, values: Sequence[int]) -> int:
+        """Counts each of `values`; returns their sum."""
+        counts, bounds = self._counts, self._bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        total = sum(values)
+        self.total += total
+        return total
 
     @property
     def count(self) -> int:

@@ -25,17 +25,22 @@ class VersionRecorder(Protocol):
     def queued(self) -> None:
         """A request entered the queue."""
 
-    def dequeued(self) -> None:
-        """A request left the queue, into a batch or dropped."""
+    def dequeued(self, count: int = 1) -> None:
+        """`count` requests left the queue, into a batch or dropped."""
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """A batch ran; `rows` has an element for each execution of the instance (several if requests were retried apart)."""
 
-    def succeeded(self, *, rows: int, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """A request was answered."""
+    def succeeded(
+        self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
+    ) -> None:
+        """Requests of one batch were answered: of each its rows and its times, and the times of the batch that is theirs in common."""
 
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""
+
+    def resting(self, count: int) -> None:
+        """So many instances are passed over now, because their last batches failed; told whenever it changes."""
 
 
 class ServerRecorder(Protocol):

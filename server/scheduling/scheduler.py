@@ -6,44 +6,57 @@ running is forgotten and its result dropped. Nothing else is touched either way:
 """
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Hashable, Sequence
 
-from backends.api.batch import BatchItem, BatchResult, Outcome
+from backends.api.batch import BatchResult, Outcome
 from backends.api.clock import Clock
 from backends.api.errors import DeadlineExceeded, ErrorCode, Overloaded, QueueTimeout, ServingError, Unavailable
 from server.core.model_config import DynamicBatching, ModelConfig, QueuePolicy
-from server.core.request import InferRequest, InferResponse
+from server.core.request import Done, InferRequest, InferResponse
 from server.core.timers import Timer, Timers
 from server.execution.worker import InstanceWorker, Work
 from server.observability.recorder import FailureReason, VersionRecorder
 from server.scheduling.batcher import DynamicBatcher, Wait
 from server.scheduling.ordering import ReleaseOrder
+from server.scheduling.pending import Pending, answer_of
 from server.scheduling.queue import QueueEntry, RequestQueue
+from server.scheduling.rests import InstanceRests, has_failed_wholly
 
-#: A batch goes this many turns of the event loop after its first request came (docs/adr/0006): no timer, nothing slept. grpc.aio hands
-#: requests over one at a time, some turns apart, though they arrived together; on an idle loop the turns take some tens of microseconds.
+log = logging.getLogger("stoker.scheduling")
+
+#: A batch goes this many turns of the event loop after its first request came, where the front hands over requests that arrived together
+#: one at a time, some turns apart, as grpc.aio does (docs/adr/0006): no timer, nothing slept. On an idle loop the turns take some tens of
+#: microseconds. A front that hands over all of a read in one turn needs one.
 GATHER_TURNS = 32
 #: On a busy loop turns are long, and time decides, in nanoseconds.
 GATHER_NS = 1_000_000
 #: After so many requests in a row that met no other, batches stop gathering: a client that sends one at a time would wait for nobody.
 LONE_REQUESTS = 16
+#: Batches that run on the loop itself leave it to others after so long, in nanoseconds, however many wait.
+LOOP_SHARE_NS = 1_000_000
 
 
-@dataclass(slots=True, eq=False)
-class _Pending(QueueEntry):
-    """A queue entry with its request and the future its client waits on."""
+class _Batch:
+    """A batch on its way. Confined to: the event loop."""
 
-    request: InferRequest | None = None
-    item: BatchItem | None = None
-    future: asyncio.Future[Outcome] | None = None
-    dispatched_ns: int = 0
-    #: Whether its outcome was recorded: that happens before it is released, where `preserve_ordering` holds it back.
-    is_counted: bool = False
+    __slots__ = ("_scheduler", "entries", "worker")
+
+    def __init__(self, scheduler: "Scheduler", entries: list[Pending], worker: int) -> None:
+        self._scheduler = scheduler
+        self.entries = entries
+        self.worker = worker
+
+    def finished(self, result: BatchResult) -> None:
+        self._scheduler._finished(self, result)
 
 
 class Scheduler:
-    """Queue, batcher and workers of one loaded version. Confined to: the event loop."""
+    """Queue, batcher and workers of one loaded version. Confined to: the event loop.
+
+    Attributes:
+        on_idle: Called whenever the last request that had no answer got one.
+    """
 
     def __init__(
         self,
@@ -53,18 +66,23 @@ class Scheduler:
         *,
         clock: Clock,
         timers: Timers,
-        loop: asyncio.AbstractEventLoop,
         recorder: VersionRecorder,
         max_queue_size: int,
+        gather_turns: int = 1,
     ) -> None:
-        """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so)."""
+        """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so).
+
+        `gather_turns`: turns of the loop for which a batch waits for requests that arrived together with its first.
+        """
         settings = config.dynamic_batching or DynamicBatching()
+        self.on_idle: Callable[[], None] = _ignore
         self._config = config
+        self._signature = config.signature
         self._version = version
         self._workers = list(workers)
-        self._clock = clock
+        self._rests = InstanceRests()
+        self._now_ns = clock.now_ns
         self._timers = timers
-        self._loop = loop
         self._recorder = recorder
         self._levels = settings.priority_levels
         self._default_level = settings.default_priority_level or 1
@@ -77,12 +95,13 @@ class Scheduler:
         # The requests of a decoupled model are streams of their own.
         most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
         self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
-        self._running: set[_Pending] = set()
-        self._order = ReleaseOrder[_Pending, Outcome](self._answer) if settings.preserve_ordering else None
+        self._running: set[_Batch] = set()
+        self._unanswered = 0
+        self._order = ReleaseOrder[Pending, Outcome](self._answer) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not spec.is_static)
         self._most_rows = most_rows
-        self._most_turns = GATHER_TURNS if config.dynamic_batching is not None and self._most_rows > 1 else 1
+        self._most_turns = gather_turns if config.dynamic_batching is not None and self._most_rows > 1 else 1
         self._gather_turns = 0
         self._lone_requests = 0
         self._gather_until_ns = 0
@@ -98,47 +117,29 @@ class Scheduler:
         """Requests waiting."""
         return len(self._queue)
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """Queues, runs and answers one validated request.
+    @property
+    def unanswered(self) -> int:
+        """Requests accepted that have no answer yet."""
+        return self._unanswered
+
+    def submit(self, request: InferRequest, done: Done, ended: "Callable[[], None] | None" = None) -> Pending:
+        """Queues one validated request; `done` gets its one answer in a later turn of the loop, never before this returns.
+
+        `ended` is called once, after the answer or when the request is cancelled.
 
         Raises:
-            Overloaded: the queue is full. QueueTimeout, DeadlineExceeded: its time ran out before it ran. BackendFailed and other
-            ServingErrors: what running it raised.
+            Overloaded: the queue is full. Unavailable: the version is being unloaded. DeadlineExceeded: too late already. What is
+            refused so gets no answer.
         """
-        entry = self._accept(request)
-        future = entry.future
-        assert future is not None
-        try:
-            outcome = await future
-        except asyncio.CancelledError:
-            self._withdraw(entry)
-            raise
-        if isinstance(outcome, ServingError):
-            raise outcome
-        return InferResponse(
-            model_name=self._config.name,
-            model_version=self._version,
-            request_id=request.request_id,
-            outputs=outcome,
-            signature=self._config.signature,
-        )
-
-    def _accept(self, request: InferRequest) -> _Pending:
-        now_ns = self._clock.now_ns()
-        request.received_ns = request.received_ns or now_ns
-        level = self._level(request)
+        now_ns = self._now_ns()
+        received_ns = request.received_ns
+        if not received_ns:
+            received_ns = request.received_ns = now_ns
+        level = self._level(request) if self._levels else 1
         timeout_us = queue_timeout_us(self._queue.policy(level), request.timeout_us)
-        entry = _Pending(
-            rows=request.rows,
-            shape_key=self._shape_key(request),
-            level=level,
-            enqueued_ns=now_ns,
-            timeout_ns=now_ns + timeout_us * 1_000 if timeout_us else None,
-            deadline_ns=request.deadline_ns,
-            request=request,
-            item=BatchItem(request.inputs, request.rows, request.output_names, request.parameters, request.responses),
-            future=self._loop.create_future(),
-        )
+        timeout_ns = now_ns + timeout_us * 1_000 if timeout_us else None
+        shape_key = self._shape_key(request) if self._shape_names else None
+        entry = Pending(request, shape_key, level, now_ns, timeout_ns, done, ended or _ignore, self._withdraw)
         if self._is_closed:
             raise self._refused(entry, Unavailable(f"model '{self._config.name}' version {self._version} is being unloaded"))
         if request.deadline_ns is not None and request.deadline_ns <= now_ns:
@@ -148,21 +149,30 @@ class Scheduler:
         except Overloaded as error:
             error.retry_after_s = self._retry_after_s
             raise self._refused(entry, error) from None
+        self._unanswered += 1
         self._recorder.queued()
-        self._lone_requests = 0 if self._running or len(self._queue) > 1 else self._lone_requests + 1
         if self._order is not None:
             self._order.expect(entry)
-        self._ask_pump()
+        self._lone_requests = 0 if self._running or len(self._queue) > 1 else self._lone_requests + 1
+        if not self._pump_is_due:
+            self._ask_pump(now_ns)
         return entry
 
-    def _refused(self, entry: _Pending, error: ServingError) -> ServingError:
-        assert entry.request is not None
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """As `submit`, to be awaited; cancelling the caller cancels the request.
+
+        Raises:
+            ServingError: as `submit`. QueueTimeout, DeadlineExceeded: its time ran out before it ran. BackendFailed and others: what
+            running it raised.
+        """
+        return await answer_of(self.submit, request)
+
+    def _refused(self, entry: Pending, error: ServingError) -> ServingError:
+        entry.is_over = True
         self._recorder.failed(FailureReason.REJECTED, request_ns=entry.enqueued_ns - entry.request.received_ns)
         return error
 
     def _level(self, request: InferRequest) -> int:
-        if not self._levels:
-            return 1
         # Triton: a level that does not exist counts as the default one.
         return request.priority if 1 <= request.priority <= self._levels else self._default_level
 
@@ -170,19 +180,18 @@ class Scheduler:
         inputs = request.inputs
         return tuple(inputs[name].shape[1:] if name in inputs else None for name in self._shape_names)
 
-    def _ask_pump(self) -> None:
-        if not self._pump_is_due:
-            self._pump_is_due = True
-            self._gather_turns = self._most_turns if self._lone_requests <= LONE_REQUESTS else 1
-            self._gather_until_ns = self._clock.now_ns() + GATHER_NS
-            self._timers.call_soon(self._gather)
+    def _ask_pump(self, now_ns: int) -> None:
+        self._pump_is_due = True
+        self._gather_turns = self._most_turns if self._lone_requests <= LONE_REQUESTS else 1
+        self._gather_until_ns = now_ns + GATHER_NS
+        self._timers.call_soon(self._gather)
 
     def _gather(self) -> None:
         """Lets requests that have reached the process already, but not yet the queue, into the batch that is about to go."""
         if not self._pump_is_due:
             return  # the end of a batch has pumped since
         self._gather_turns -= 1
-        if self._gather_turns <= 0 or self._queue.rows >= self._most_rows or self._clock.now_ns() >= self._gather_until_ns:
+        if self._gather_turns <= 0 or self._queue.rows >= self._most_rows or self._now_ns() >= self._gather_until_ns:
             self._pump()
         else:
             self._timers.call_soon(self._gather)
@@ -196,97 +205,141 @@ class Scheduler:
             wake_ns = self._dispatch()
         finally:
             self._is_pumping = False
-        self._arm(wake_ns)
+        if wake_ns != self._timer_ns:
+            self._arm(wake_ns)
 
     def _dispatch(self) -> int | None:
         """Hands out every batch that can go; returns when to look again."""
-        while True:
-            now_ns = self._clock.now_ns()
-            for expired in self._queue.expire(now_ns):
+        queue = self._queue
+        begun_ns = 0
+        while len(queue):
+            now_ns = self._now_ns()
+            begun_ns = begun_ns or now_ns
+            if now_ns - begun_ns >= LOOP_SHARE_NS:
+                # Whoever has waited for the loop meanwhile comes first.
+                self._pump_is_due = True
+                self._gather_turns = 1
+                self._timers.call_soon(self._gather)
+                return self._timer_ns
+            for expired in queue.expire(now_ns):
                 self._expire(expired, now_ns)
-            worker = self._free_worker()
+            worker = self._free_worker(now_ns)
             if worker is None:
-                return self._queue.next_expiry_ns()
-            batch = self._batcher.next_batch(self._queue, now_ns)
+                return _earliest(queue.next_expiry_ns(), self._rests.next_probe_ns(now_ns))
+            batch = self._batcher.next_batch(queue, now_ns)
             if batch is None:
                 return None
             if isinstance(batch, Wait):
-                expiry_ns = self._queue.next_expiry_ns()
-                return batch.until_ns if expiry_ns is None else min(batch.until_ns, expiry_ns)
+                return _earliest(queue.next_expiry_ns(), batch.until_ns)
             self._send(worker, batch, now_ns)
+        return None
 
-    def _free_worker(self) -> InstanceWorker | None:
-        best = max(self._workers, key=lambda worker: worker.free_slots) if len(self._workers) > 1 else self._workers[0]
-        return best if best.free_slots > 0 else None
+    def _free_worker(self, now_ns: int) -> int | None:
+        workers = self._workers
+        if len(workers) == 1:
+            return 0 if workers[0].free_slots > 0 else None
+        return self._rests.choose([worker.free_slots for worker in workers], now_ns)
 
-    def _send(self, worker: InstanceWorker, batch: Sequence[QueueEntry], now_ns: int) -> None:
-        entries: list[_Pending] = []
-        items: list[BatchItem] = []
-        for entry in batch:
-            assert isinstance(entry, _Pending)
-            assert entry.item is not None
+    def _send(self, worker: int, entries: Sequence[QueueEntry], now_ns: int) -> None:
+        sent: list[Pending] = []
+        for entry in entries:
+            assert isinstance(entry, Pending)
             entry.dispatched_ns = now_ns
-            self._recorder.dequeued()
-            entries.append(entry)
-            items.append(entry.item)
-        self._running.update(entries)
-        worker.submit(Work(items, lambda result: self._finished(entries, result)))
+            sent.append(entry)
+        self._recorder.dequeued(len(sent))
+        batch = _Batch(self, sent, worker)
+        self._running.add(batch)
+        self._workers[worker].submit(Work([entry.request for entry in sent], batch.finished))
 
-    def _finished(self, entries: list[_Pending], result: BatchResult) -> None:
-        timing = {"input_ns": result.input_ns, "infer_ns": result.infer_ns, "output_ns": result.output_ns}
-        self._recorder.executed(result.executions, **timing)
-        now_ns = self._clock.now_ns()
-        for entry, outcome in zip(entries, result.outcomes, strict=True):
-            assert entry.request is not None
-            assert entry.future is not None
-            self._running.discard(entry)
-            if entry.future.done():
+    def _finished(self, batch: _Batch, result: BatchResult) -> None:
+        self._running.discard(batch)
+        now_ns = self._now_ns()
+        recorder = self._recorder
+        input_ns, infer_ns, output_ns = result.input_ns, result.infer_ns, result.output_ns
+        recorder.executed(result.executions, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+        if len(self._workers) > 1:
+            self._judge(batch.worker, result, now_ns)
+        rows: list[int] = []
+        request_ns: list[int] = []
+        queue_ns: list[int] = []
+        for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
+            if entry.is_over:
                 continue  # withdrawn or abandoned, and counted then
-            request_ns = now_ns - entry.request.received_ns
             entry.is_counted = True
             if isinstance(outcome, ServingError):
-                self._recorder.failed(_reason(outcome), request_ns=request_ns)
+                recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
             else:
-                queue_ns = entry.dispatched_ns - entry.enqueued_ns
-                self._recorder.succeeded(rows=entry.rows, request_ns=request_ns, queue_ns=queue_ns, **timing)
-            self._release(entry, outcome)
+                rows.append(entry.rows)
+                request_ns.append(now_ns - entry.request.received_ns)
+                queue_ns.append(entry.dispatched_ns - entry.enqueued_ns)
+        if rows:
+            recorder.succeeded(
+                rows=rows, request_ns=request_ns, queue_ns=queue_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns
+            )
+        release = self._answer if self._order is None else self._order.complete
+        for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
+            release(entry, outcome)
         # The worker has a free slot now; a batch may be waiting for it.
         self._pump()
 
+    def _judge(self, worker: int, result: BatchResult, now_ns: int) -> None:
+        """Takes what the end of a batch tells of its instance."""
+        has_failed = has_failed_wholly(result)
+        if not self._rests.ended(worker, has_failed, now_ns):
+            return
+        self._recorder.resting(len(self._rests))
+        where = {"model": self._config.name, "version": self._version, "instance": worker}
+        if has_failed:
+            log.warning("an instance failed a whole batch and is passed over while others are well: %s", result.outcomes[0], extra=where)
+        else:
+            log.info("an instance that had failed is well again", extra=where)
+
     def _expire(self, entry: QueueEntry, now_ns: int) -> None:
-        assert isinstance(entry, _Pending)
-        assert entry.request is not None
+        assert isinstance(entry, Pending)
         self._recorder.dequeued()
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - entry.request.received_ns)
+        entry.is_counted = True
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             self._release(entry, DeadlineExceeded("the request's deadline passed while it waited in the queue"))
         else:
             self._release(entry, QueueTimeout("Request timeout expired", retry_after_s=self._retry_after_s))
 
-    def _release(self, entry: _Pending, outcome: Outcome) -> None:
+    def _release(self, entry: Pending, outcome: Outcome) -> None:
         if self._order is None:
             self._answer(entry, outcome)
         else:
             self._order.complete(entry, outcome)
 
-    def _answer(self, entry: _Pending, outcome: Outcome) -> None:
-        assert entry.future is not None
-        if not entry.future.done():
-            entry.future.set_result(outcome)
+    def _answer(self, entry: Pending, outcome: Outcome) -> None:
+        if entry.is_over:
+            return
+        entry.is_over = True
+        try:
+            if isinstance(outcome, ServingError):
+                entry.done(outcome)
+            else:
+                entry.done(InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature))
+        except Exception:  # a defect of one front; the other requests of the batch are owed their answers all the same
+            log.exception("taking the answer of a request raised")
+        self._end(entry)
 
-    def _withdraw(self, entry: _Pending) -> None:
-        assert entry.request is not None
-        assert entry.future is not None
+    def _end(self, entry: Pending) -> None:
+        entry.ended()
+        self._unanswered -= 1
+        if not self._unanswered:
+            self.on_idle()
+
+    def _withdraw(self, entry: Pending) -> None:
+        entry.is_over = True
         if self._queue.remove(entry):
             self._recorder.dequeued()
         if self._order is not None:
             self._order.forget(entry)
-        if entry.future.cancelled() and not entry.is_counted:
-            self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - entry.request.received_ns)
+        if not entry.is_counted:
+            self._recorder.failed(FailureReason.CANCELED, request_ns=self._now_ns() - entry.request.received_ns)
+        self._end(entry)
 
     def _arm(self, wake_ns: int | None) -> None:
-        if wake_ns == self._timer_ns:
-            return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = wake_ns
@@ -299,16 +352,15 @@ class Scheduler:
 
     def abandon(self, why: str) -> None:
         """Answers every request that waits or runs as UNAVAILABLE with `why`. Results of what runs are dropped."""
-        waiting = list(self._queue)
+        waiting = [entry for entry in self._queue if isinstance(entry, Pending)]
         for entry in waiting:
             self._queue.remove(entry)
-            self._recorder.dequeued()
-        unanswered = [
-            entry for entry in (*waiting, *self._running) if isinstance(entry, _Pending) and entry.future and not entry.future.done()
-        ]
-        now_ns = self._clock.now_ns()
-        for entry in unanswered:
-            assert entry.request is not None
+        self._recorder.dequeued(len(waiting))
+        running = [entry for batch in self._running for entry in batch.entries if not entry.is_over]
+        now_ns = self._now_ns()
+        for entry in (*waiting, *running):
+            if entry.is_over:
+                continue  # withdrawn by whoever was answered before it
             entry.is_counted = True
             self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
             if self._order is not None:
@@ -340,3 +392,13 @@ def queue_timeout_us(policy: QueuePolicy, requested_us: int) -> int:
 
 def _reason(error: ServingError) -> FailureReason:
     return FailureReason.BACKEND if error.code is ErrorCode.BACKEND_FAILED else FailureReason.OTHER
+
+
+def _earliest(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return min(a, b)
+
+
+def _ignore() -> None:
+    """Nobody asked to be told."""

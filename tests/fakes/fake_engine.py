@@ -12,7 +12,7 @@ from backends.api.tensor import DataType
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_config import InstanceGroup, ModelConfig
 from server.core.overrides import LoadOverrides
-from server.core.request import Array, InferRequest, InferResponse
+from server.core.request import Answer, Array, Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry, VersionState
 from server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
 from server.pb import model_config_pb2
@@ -124,6 +124,19 @@ class FakeEngine:
         self.describe(name, version)
         return self.models[name].labels.get(output, [])
 
+    def signature(self, name: str, version: int | None) -> ModelSignature:
+        return self.describe(name, version).config.signature
+
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
+        async def run() -> None:
+            try:
+                answer: Answer = await self.infer(request)
+            except ServingError as error:
+                answer = error
+            done(answer)
+
+        return _Flight(asyncio.ensure_future(run()))
+
     async def infer(self, request: InferRequest) -> InferResponse:
         self.requests.append(request)
         self.arrival.set()
@@ -196,3 +209,11 @@ class FakeEngine:
 
     def now_ns(self) -> int:
         return self.time_ns
+
+
+class _Flight:
+    def __init__(self, task: "asyncio.Task[None]") -> None:
+        self._task = task
+
+    def cancel(self) -> None:
+        self._task.cancel()

@@ -115,19 +115,26 @@ class RecorderLog:
         self.failures: list[str] = []
         self.executions: list[int] = []
         self.queue_ns: list[int] = []
+        self.resting_counts: list[int] = []
 
     def queued(self) -> None:
         self.depth += 1
 
-    def dequeued(self) -> None:
-        self.depth -= 1
+    def dequeued(self, count: int = 1) -> None:
+        self.depth -= count
 
     def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self.executions.extend(rows)
 
-    def succeeded(self, *, rows: int, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        self.succeeded_rows.append(rows)
-        self.queue_ns.append(queue_ns)
+    def succeeded(
+        self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
+    ) -> None:
+        assert len(rows) == len(request_ns) == len(queue_ns)
+        self.succeeded_rows.extend(rows)
+        self.queue_ns.extend(queue_ns)
+
+    def resting(self, count: int) -> None:
+        self.resting_counts.append(count)
 
     def failed(self, reason: object, *, request_ns: int) -> None:
         self.failures.append(reason.value)  # type: ignore[attr-defined]

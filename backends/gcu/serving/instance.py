@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from backends.api.backend import Arrays, Instance
-from backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome
+from backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, Share
 from backends.api.clock import Clock, SystemClock
 from backends.api.model import ModelSignature
 from backends.gcu.serving.occupant import Occupant
@@ -46,7 +46,7 @@ class GcuBatchProcessor(BatchProcessor):
         self._occupant = instance.occupant
         self._clock = clock
 
-    def run_together(self, items: Sequence[BatchItem], result: BatchResult) -> list[Outcome]:
+    def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
         """See `BatchProcessor`. Copies to the device are waited for together with the run, and so counted under `infer_ns`."""
         begun_ns = self._clock.now_ns()
         ran = self._occupant.run(items, self._clock)

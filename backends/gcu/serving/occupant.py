@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from backends.api.batch import BatchItem
+from backends.api.batch import Share
 from backends.api.clock import Clock
 from backends.api.errors import BackendFailed, ServingError, Unavailable
 from backends.gcu.program import GcuExecutable
@@ -70,7 +70,7 @@ class Occupant:
         self._lock = threading.Lock()
         self._mount: Mount | None = self._new_mount()
 
-    def run(self, items: Sequence[BatchItem], clock: Clock) -> CardRun:
+    def run(self, items: Sequence[Share], clock: Clock) -> CardRun:
         """Runs `items`, which have no more samples than the layout's capacity, as one batch.
 
         Raises:
@@ -94,7 +94,7 @@ class Occupant:
         with self._lock:
             self._unmount()
 
-    def _run(self, mount: Mount, slot: Slot, items: Sequence[BatchItem], clock: Clock) -> CardRun:
+    def _run(self, mount: Mount, slot: Slot, items: Sequence[Share], clock: Clock) -> CardRun:
         run_ended_ns: list[int] = []
         try:
             samples = slot.merge(items)

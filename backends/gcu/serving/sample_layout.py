@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backends.api.batch import BatchItem
+from backends.api.batch import Share
 from backends.api.errors import InvalidRequest
 from backends.api.model import ModelSignature
 from backends.gcu.program import GcuTensor
@@ -60,11 +60,11 @@ class SampleLayout:
             if (spec := signature.output(tensor.name)) is not None
         }
 
-    def samples(self, item: BatchItem) -> int:
+    def samples(self, item: Share) -> int:
         """How many `item` has."""
         return item.rows if self._is_batched else self.capacity
 
-    def block(self, item: BatchItem, tensor: GcuTensor) -> Array:
+    def block(self, item: Share, tensor: GcuTensor) -> Array:
         """The values of `item` for one of the engine's inputs, contiguous.
 
         Raises:

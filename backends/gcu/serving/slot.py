@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backends.api.batch import BatchItem
+from backends.api.batch import Share
 from backends.gcu.runtime import Device, DeviceBuffer, Direction, Engine, StatusError, Stream, StreamTimeout
 from backends.gcu.runtime.card import Lane
 from backends.gcu.serving.sample_layout import SampleLayout, ServedOutput
@@ -46,7 +46,7 @@ class Slot:
         self._inputs = _buffers(device, [tensor.sample_bytes for tensor in layout.inputs], layout.capacity)
         self._outputs = _buffers(device, [tensor.sample_bytes for tensor in layout.outputs], layout.capacity)
 
-    def merge(self, items: Sequence[BatchItem]) -> int:
+    def merge(self, items: Sequence[Share]) -> int:
         """Copies the inputs of all `items` to the device, one behind the other.
 
         Returns:
@@ -74,7 +74,7 @@ class Slot:
         """
         return self._engine.run_with_batch(samples, self._inputs, self._outputs, self._stream)
 
-    def split(self, items: Sequence[BatchItem]) -> Sequence[Mapping[str, Array]]:
+    def split(self, items: Sequence[Share]) -> Sequence[Mapping[str, Array]]:
         """Copies to the host what each of `items` wants, into fresh memory.
 
         Raises:

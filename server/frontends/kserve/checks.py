@@ -25,7 +25,7 @@ class SignatureChecks:
         kept = self._kept.get((name, version))
         if kept is None and len(name) > self._limits.name_length:
             raise InvalidRequest(f"model name has {len(name)} characters, more than the {self._limits.name_length} allowed")
-        signature = self._engine.describe(name, version).config.signature
+        signature = self._engine.signature(name, version)
         if kept is None or kept.signature is not signature:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()

@@ -1,17 +1,17 @@
 """The engine's own part: admission, the byte budget, what happens while stopping, and when a model changed under a request."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from backends.api.errors import Unavailable, UnknownModel
+from backends.api.errors import BackendFailed, ServingError, Unavailable, UnknownModel
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.model_config import InstanceGroup, ModelConfig
 from server.core.overrides import LoadOverrides
-from server.core.request import InferRequest, InferResponse
+from server.core.request import Answer, Done, InferRequest, InferResponse
 from server.core.state import IndexEntry, VersionState
 from server.engine.serving_engine import ServingEngine
 from server.observability.metrics import Metrics
@@ -36,24 +36,32 @@ class OneServable:
         )
         self.version = 3
         self.labels = {"OUT": ("a", "b")}
-        self.gate = asyncio.Event()
-        self.held = 0
+        self.held: list[Held] = []
 
-    def borrow(self) -> "OneServable":
-        return self
+    def submit(self, request: InferRequest, done: Done, ended: Callable[[], None]) -> "Held":
+        return Held(self, request, done, ended)
 
-    async def __aenter__(self) -> "OneServable":
-        self.held += 1
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self.held -= 1
+class Held:
+    """A request that the servable holds."""
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        await self.gate.wait()
-        return InferResponse(
-            model_name="m", model_version=3, request_id=request.request_id, outputs=request.inputs, signature=self.config.signature
-        )
+    def __init__(self, servable: OneServable, request: InferRequest, done: Done, ended: Callable[[], None]) -> None:
+        self._servable = servable
+        self._request = request
+        self._done = done
+        self._ended = ended
+        servable.held.append(self)
+
+    def answer(self, error: ServingError | None = None) -> None:
+        self._servable.held.remove(self)
+        outputs = self._request.inputs
+        self._done(error or InferResponse("m", 3, self._request.request_id, outputs, self._servable.config.signature))
+        self._ended()
+
+    def cancel(self) -> None:
+        if self in self._servable.held:
+            self._servable.held.remove(self)
+            self._ended()
 
 
 class OneModelManager:
@@ -112,10 +120,43 @@ def test_a_request_holds_its_servable_until_it_is_answered():
         engine, _ = engine_over(servable)
         asking = asyncio.create_task(engine.infer(request(signature())))
         await asyncio.sleep(0)
-        assert (servable.held, engine.requests_in_flight) == (1, 1)
-        servable.gate.set()
+        assert (len(servable.held), engine.requests_in_flight) == (1, 1)
+        servable.held[0].answer()
         assert (await asking).model_version == 3
-        assert (servable.held, engine.requests_in_flight) == (0, 0)
+        assert (servable.held, engine.requests_in_flight) == ([], 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_submitted_request_is_answered_by_a_callback_errors_among_them():
+    async def scenario() -> None:
+        servable = OneServable()
+        engine, _ = engine_over(servable)
+        answers: list[Answer] = []
+        engine.submit(request(signature()), answers.append)
+        engine.submit(request(signature()), answers.append)
+        assert (answers, engine.requests_in_flight) == ([], 2)
+        servable.held[0].answer()
+        servable.held[0].answer(BackendFailed("broken"))
+        assert [type(answer) for answer in answers] == [InferResponse, BackendFailed]
+        assert engine.requests_in_flight == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_submitted_request_that_is_cancelled_is_not_answered_and_counted_no_longer():
+    async def scenario() -> None:
+        servable = OneServable()
+        engine, _ = engine_over(servable)
+        answers: list[Answer] = []
+        flight = engine.submit(request(signature()), answers.append)
+        engine.begin_shutdown()
+        draining = asyncio.create_task(engine.drained(30))
+        await asyncio.sleep(0)
+        flight.cancel()
+        flight.cancel()
+        assert await asyncio.wait_for(draining, 10) > 0
+        assert (answers, servable.held, engine.requests_in_flight) == ([], [], 0)
 
     asyncio.run(scenario())
 
@@ -128,7 +169,7 @@ def test_a_cancelled_request_gives_its_servable_back():
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        assert (servable.held, engine.requests_in_flight) == (0, 0)
+        assert (servable.held, engine.requests_in_flight) == ([], 0)
 
     asyncio.run(scenario())
 
@@ -160,7 +201,7 @@ def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
         draining = asyncio.create_task(engine.drained(30))
         await asyncio.sleep(0)
         assert not draining.done()
-        servable.gate.set()
+        servable.held[0].answer()
         assert (await asking).model_name == "m"
         assert await asyncio.wait_for(draining, 10) > 0
 

@@ -86,7 +86,7 @@ def test_counters_go_on_after_a_reload_and_a_version_is_in_one_state() -> None:
     before = metrics.statistics("digits", 1)
     metrics.state("digits", 1, VersionState.UNLOADED)
     again = metrics.version("digits", 1, {})
-    again.succeeded(rows=1, request_ns=0, queue_ns=0, input_ns=0, infer_ns=0, output_ns=0)
+    again.succeeded(rows=[1], request_ns=[0], queue_ns=[0], input_ns=0, infer_ns=0, output_ns=0)
     assert metrics.statistics("digits", 1).success.count == before.success.count + 1
     states = [line for line in lines_of(metrics) if line.startswith("stoker_model_state{") and '"digits"' in line and 'version="1"' in line]
     assert [line for line in states if line.endswith(" 1")] == ['stoker_model_state{model="digits",state="UNLOADED",version="1"} 1']
@@ -182,7 +182,7 @@ def test_what_succeeded_and_failed_adds_up_to_what_was_sent() -> None:
     metrics = Metrics(FakeClock())
     recorder = metrics.version("m", 1, {})
     for _ in range(3):
-        recorder.succeeded(rows=2, request_ns=5, queue_ns=1, input_ns=1, infer_ns=1, output_ns=1)
+        recorder.succeeded(rows=[2], request_ns=[5], queue_ns=[1], input_ns=1, infer_ns=1, output_ns=1)
     for reason in FailureReason:
         recorder.failed(reason, request_ns=1)
     values = {

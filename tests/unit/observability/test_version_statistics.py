@@ -10,8 +10,9 @@ from tests.fakes.fake_clock import FakeClock
 
 
 def answered(recorder: VersionRecorder, rows: int = 1, **durations: int) -> None:
-    times = {"request_ns": 0, "queue_ns": 0, "input_ns": 0, "infer_ns": 0, "output_ns": 0} | durations
-    recorder.succeeded(rows=rows, **times)
+    request_ns, queue_ns = durations.pop("request_ns", 0), durations.pop("queue_ns", 0)
+    times = {"input_ns": 0, "infer_ns": 0, "output_ns": 0} | durations
+    recorder.succeeded(rows=[rows], request_ns=[request_ns], queue_ns=[queue_ns], **times)
 
 
 def test_nothing_done_yet_is_all_zero() -> None:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.api.batch import BatchResult
 from backends.api.errors import BackendFailed, DeadlineExceeded, Overloaded, QueueTimeout, Unavailable
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from server.core.request import InferRequest, InferResponse
-from server.scheduling.scheduler import GATHER_NS, GATHER_TURNS, LONE_REQUESTS, Scheduler, queue_timeout_us
+from server.execution.worker import Work
+from server.scheduling.scheduler import GATHER_NS, GATHER_TURNS, LONE_REQUESTS, LOOP_SHARE_NS, Scheduler, queue_timeout_us
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
@@ -40,17 +42,17 @@ class Rig:
             self.workers,
             clock=self.time,
             timers=self.time,
-            loop=asyncio.get_running_loop(),
             recorder=self.log,
             max_queue_size=max_queue_size,
+            gather_turns=GATHER_TURNS,
         )
 
     @property
     def worker(self) -> PuppetWorker:
         return self.workers[0]
 
-    async def ask(self, rows: int = 1, size: int = 2, value: float = 0.0, **fields: Any) -> "asyncio.Task[InferResponse]":
-        request = InferRequest(
+    def request(self, rows: int = 1, size: int = 2, value: float = 0.0, **fields: Any) -> InferRequest:
+        return InferRequest(
             model_name="m",
             inputs={"IN": rows_array(rows, size, value=value)},
             rows=rows,
@@ -58,7 +60,9 @@ class Rig:
             signature=VARIABLE_SIGNATURE,
             **fields,
         )
-        task = asyncio.ensure_future(self.scheduler.infer(request))
+
+    async def ask(self, rows: int = 1, size: int = 2, value: float = 0.0, **fields: Any) -> "asyncio.Task[InferResponse]":
+        task = asyncio.ensure_future(self.scheduler.infer(self.request(rows, size, value, **fields)))
         await asyncio.sleep(0)  # the task runs up to its first wait
         return task
 
@@ -490,5 +494,154 @@ def test_a_random_mixture_answers_every_accepted_request_exactly_once():
         assert rig.log.depth == 0
         assert failed
         assert answered > 50
+
+    run(scenario())
+
+
+def test_an_instance_that_fails_at_once_does_not_take_the_requests_of_one_that_is_well():
+    async def scenario() -> None:
+        rig = Rig(workers=2)
+        sick, well = rig.workers
+        first = await rig.ask()
+        await rig.settle()
+        sick.finish([Unavailable("card 0 is lost")])
+        with pytest.raises(Unavailable, match="card 0 is lost"):
+            await first
+        assert rig.log.resting_counts == [1]
+        for _ in range(5):
+            answered = await rig.ask()
+            waiting = await rig.ask(rows=8)
+            await rig.settle()
+            assert (len(sick.works), len(well.works)) == (0, 1), "the well one is waited for"
+            well.finish()
+            well.finish()
+            await asyncio.gather(answered, waiting)
+        assert len(sick.history) == 1
+
+    run(scenario())
+
+
+def test_an_instance_that_rests_is_probed_by_the_timer_alone_and_serves_again():
+    async def scenario() -> None:
+        rig = Rig(workers=2)
+        sick, well = rig.workers
+        first = await rig.ask()
+        await rig.settle()
+        sick.finish([BackendFailed("broken")])
+        await asyncio.gather(first, return_exceptions=True)
+        held = await rig.ask(rows=8)
+        await rig.settle()
+        waiting = await rig.ask(rows=8)
+        await rig.settle()
+        assert (len(sick.works), len(well.works)) == (0, 1)
+        rig.time.advance(1_000_000)
+        assert (len(sick.works), len(well.works)) == (1, 1)
+        sick.finish()
+        await waiting
+        assert rig.log.resting_counts == [1, 0]
+        well.finish()
+        await held
+
+    run(scenario())
+
+
+def test_with_every_instance_sick_requests_get_the_real_error_at_once():
+    async def scenario() -> None:
+        rig = Rig(workers=2)
+        for _ in range(6):
+            asked = await rig.ask()
+            await rig.settle()
+            busy = [worker for worker in rig.workers if worker.works]
+            assert len(busy) == 1
+            busy[0].finish([Unavailable("no card works")])
+            with pytest.raises(Unavailable, match="no card works"):
+                await asked
+        assert rig.log.resting_counts == [1, 2]
+
+    run(scenario())
+
+
+def test_a_taker_of_answers_that_raises_harms_no_other_of_its_batch(caplog):
+    async def scenario() -> None:
+        rig = Rig()
+
+        def broken(_: object) -> None:
+            raise ValueError("a defect of a front")
+
+        doomed = rig.request()
+        rig.scheduler.submit(doomed, broken)
+        mate = await rig.ask(value=2.0)
+        await rig.settle()
+        rig.worker.finish()
+        assert float((await mate).outputs["OUT"][0, 0]) == 2.0
+        assert rig.scheduler.unanswered == 0
+
+    run(scenario())
+    assert "a defect of a front" in caplog.text
+
+
+def test_a_submitted_request_is_told_of_its_end_once_and_answered_in_a_later_turn():
+    async def scenario() -> None:
+        rig = Rig()
+        told: list[str] = []
+        rig.scheduler.on_idle = lambda: told.append("idle")
+        flights = [
+            rig.scheduler.submit(
+                rig.request(value=float(n)), lambda _, n=n: told.append(f"answer {n}"), lambda n=n: told.append(f"end {n}")
+            )
+            for n in range(3)
+        ]
+        assert told == []
+        flights[1].cancel()
+        flights[1].cancel()
+        await rig.settle()
+        rig.worker.finish()
+        flights[0].cancel()
+        assert told == ["end 1", "answer 0", "end 0", "answer 2", "end 2", "idle"]
+        assert (rig.log.succeeded_rows, rig.log.failures, rig.log.depth) == ([1, 1], ["CANCELED"], 0)
+
+    run(scenario())
+
+
+def test_a_request_may_be_cancelled_by_the_answer_of_its_batchmate():
+    async def scenario() -> None:
+        rig = Rig()
+        answers: list[object] = []
+        flights: list[Any] = []
+        flights.append(rig.scheduler.submit(rig.request(), lambda answer: (answers.append(answer), flights[1].cancel())))
+        flights.append(rig.scheduler.submit(rig.request(), answers.append))
+        await rig.settle()
+        rig.worker.finish()
+        assert len(answers) == 1
+        assert rig.scheduler.unanswered == 0
+
+    run(scenario())
+
+
+def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
+    async def scenario() -> None:
+        rig = Rig()
+
+        class OnTheLoop:
+            free_slots = 1
+            batches = 0
+
+            def submit(self, work: Work) -> None:
+                self.batches += 1
+                rig.time.now += LOOP_SHARE_NS // 2
+                work.on_done(BatchResult([{"OUT": rows_array(8)} for _ in work.items], [8]))
+
+            async def close(self) -> None: ...
+
+        worker = OnTheLoop()
+        rig.scheduler._workers[:] = [worker]
+        tasks = [await rig.ask(rows=8) for _ in range(5)]
+        seen = []
+        for _ in range(GATHER_TURNS + 8):
+            rig.time.turn()
+            if worker.batches and (not seen or seen[-1] != worker.batches):
+                seen.append(worker.batches)
+        assert seen == [2, 4, 5]
+        await asyncio.gather(*tasks)
 
     run(scenario())
