@@ -99,6 +99,8 @@ class Backend(abc.ABC):
     aliases: tuple[str, ...] = ()
     #: What `default_model_filename` is when the config leaves it open; also how a backend is inferred from a version folder.
     default_model_filename: str
+    #: What is looked for, in this order, where the config names this backend, but no file, and the version has no `default_model_filename`.
+    further_model_filenames: tuple[str, ...] = ()
     #: `parameters` keys this backend reads; other keys only warn.
     parameter_keys: frozenset[str] = frozenset()
     #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.

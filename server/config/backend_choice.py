@@ -20,7 +20,7 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
         registry: The installed backends.
 
     Returns:
-        The backend, and `default_model_filename` or the backend's own.
+        The backend, and `default_model_filename` or that of the backend's own which is there.
 
     Raises:
         ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, or the file named is not there.
@@ -39,7 +39,13 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
             "default_model_filename", f"the version folder has no file '{written}'{allowed_names(written, sorted(file_names)[:10])}"
         )
         report.raise_if_any()
-    return backend, written or backend.default_model_filename
+    return backend, written or _own_filename(backend, file_names)
+
+
+def _own_filename(backend: Backend, file_names: Collection[str]) -> str:
+    """The first of the backend's own file names that the version has; its default where it has none of them."""
+    own = (backend.default_model_filename, *backend.further_model_filenames)
+    return next((name for name in own if name in file_names), backend.default_model_filename)
 
 
 def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> Backend | None:

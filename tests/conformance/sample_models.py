@@ -75,6 +75,7 @@ class BackendSamples:
         whole: Any model, best with several inputs and outputs.
         failing: A model of `x` and `y` INT64 [2] whose `execute` fails where a row holds 13; None where no model of this backend can fail.
         unreadable: Version folders that must be refused, by what is wrong with them.
+        package: The extra's package that the backend needs; where it is not installed, all its tests are skipped.
     """
 
     model: Callable[[DataType, tuple[int, ...], int], Sample | None]
@@ -82,6 +83,7 @@ class BackendSamples:
     whole: Sample
     unreadable: Mapping[str, Mapping[str, bytes]]
     failing: Sample | None = None
+    package: str = ""
 
 
 def _onnx_shape(dims: tuple[int, ...], max_batch_size: int) -> list[int | str]:
@@ -177,7 +179,44 @@ def _exec_unreadable() -> dict[str, Mapping[str, bytes]]:
     }
 
 
+def _openvino_echo(datatype: DataType, dims: tuple[int, ...], max_batch_size: int) -> Sample:
+    return _onnx_echo(datatype, dims, max_batch_size)
+
+
+def _openvino_failing() -> Sample:
+    """Adds a sum of zeros, laid out in as many rows as the largest element says where that is 13: 6 zeros are no 13 rows."""
+    kind = onnx_models.TensorProto.INT64
+    make, tensor = onnx_models.helper.make_node, onnx_models.helper.make_tensor
+    constants = [
+        tensor(name, kind, [len(values)], values) for name, values in (("thirteen", [13]), ("one", [1]), ("open", [-1]), ("zeros", [0] * 6))
+    ]
+    nodes = [
+        make("ReduceMax", ["x"], ["largest"], keepdims=0),
+        make("Equal", ["largest", "thirteen"], ["is_thirteen"]),
+        make("Where", ["is_thirteen", "thirteen", "one"], ["rows"]),
+        make("Concat", ["rows", "open"], ["shape"], axis=0),
+        make("Reshape", ["zeros", "shape"], ["laid_out"]),
+        make("ReduceSum", ["laid_out"], ["zero"], keepdims=0),
+        make("Add", ["x", "zero"], ["y"]),
+    ]
+    proto = onnx_models.model(nodes, [onnx_models.value("x", ("n", 2), kind)], [onnx_models.value("y", ("n", 2), kind)], constants)
+    return Sample({"model.onnx": proto.SerializeToString()}, "model.onnx", same_in_and_out(DataType.INT64))
+
+
+def _openvino_unreadable() -> dict[str, Mapping[str, bytes]]:
+    """As for ONNX Runtime, but for too new a file: OpenVINO goes by its operators alone."""
+    return {wrong: files for wrong, files in _onnx_unreadable().items() if wrong != "too new"}
+
+
 SAMPLES: dict[str, BackendSamples] = {
+    "openvino": BackendSamples(
+        model=_openvino_echo,
+        datatypes=frozenset(DataType) - {DataType.BYTES},
+        whole=_onnx_pair(),
+        failing=_openvino_failing(),
+        unreadable=_openvino_unreadable(),
+        package="openvino",
+    ),
     "topsinference": BackendSamples(
         model=_exec_echo,
         datatypes=frozenset(gcu_served.ONNX_TYPES),

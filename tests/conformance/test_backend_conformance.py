@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
@@ -24,9 +25,16 @@ REGISTRY = BackendRegistry()
 Load = Callable[[Sample], tuple[Instance, BatchProcessor]]
 
 
+def backend_named(name: str) -> Backend:
+    """The backend; the test is skipped where it needs the package of an extra that is not installed."""
+    if name in SAMPLES and SAMPLES[name].package and importlib.util.find_spec(SAMPLES[name].package) is None:
+        pytest.skip(f"backend '{name}' needs the package '{SAMPLES[name].package}', an extra, which is not installed")
+    return REGISTRY.get(name)
+
+
 @pytest.fixture(params=REGISTRY.names())
 def backend(request: pytest.FixtureRequest) -> Backend:
-    return REGISTRY.get(request.param)
+    return backend_named(request.param)
 
 
 @pytest.fixture
@@ -229,7 +237,7 @@ def test_padding_shows_nothing_of_an_earlier_batch(processor: Load, samples: Bac
     ("backend_name", "wrong"), [(name, wrong) for name in REGISTRY.names() if name in SAMPLES for wrong in SAMPLES[name].unreadable]
 )
 def test_a_folder_that_cannot_be_served_is_refused(tmp_path: Path, backend_name: str, wrong: str) -> None:
-    backend, samples = REGISTRY.get(backend_name), SAMPLES[backend_name]
+    backend, samples = backend_named(backend_name), SAMPLES[backend_name]
     sample = dataclasses.replace(samples.whole, files=samples.unreadable[wrong])
     request = sample.request(tmp_path)
     with pytest.raises(ModelLoadError) as caught:

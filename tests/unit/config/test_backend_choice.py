@@ -75,3 +75,15 @@ def test_files_of_two_backends_need_a_word() -> None:
     assert "must be written" in error_of("", "model.onnx", "model.exec")
     twins = BackendRegistry((onnx_like(), NamedBackend("other", "net.onnx")))
     assert "fits onnxruntime and other" in error_of('default_model_filename: "a.onnx"', "a.onnx", installed=twins)
+
+
+def test_a_backend_that_is_named_gets_the_first_of_its_files_that_is_there() -> None:
+    several = NamedBackend("several", "model.first")
+    several.further_model_filenames = ("model.second", "model.third")
+    installed = BackendRegistry((several,))
+    for files, expected in (
+        (("model.third", "model.second"), "model.second"),
+        (("model.third", "model.first"), "model.first"),
+        ((), "model.first"),
+    ):
+        assert chosen('backend: "several"', *files, installed=installed) == ("several", expected)

@@ -1,0 +1,82 @@
+"""The `openvino` backend: ONNX and OpenVINO IR files on CPU.
+
+config.pbtxt `parameters` are listed in `parameters.py`. The package `openvino` is an extra, and importing it takes 0.2 s and 30 MB: so it
+is imported when the first model needs it.
+"""
+
+import importlib.util
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from backends.api.agreement import check_agreement, disagreements
+from backends.api.backend import Backend, Instance, LoadRequest
+from backends.api.candidate import Candidate, Misfit, refuse
+from backends.api.errors import ModelLoadError
+from backends.api.files import ModelFiles
+from backends.api.model import ModelFacts
+from backends.api.tensor import DataType
+from backends.onnx_files.declarations import declarations, facts_of
+from backends.openvino.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
+
+if TYPE_CHECKING:
+    from backends.openvino.loading import Loader
+
+_PACKAGE = "openvino"
+
+
+class OpenVinoBackend(Backend):
+    """Serves `.xml` files, each with its `.bin`, and `.onnx` files."""
+
+    name = "openvino"
+    platforms = ("openvino",)
+    default_model_filename = "model.xml"
+    further_model_filenames = ("model.onnx",)
+    parameter_keys = PARAMETER_KEYS
+
+    def __init__(self) -> None:
+        self._loader_made: Loader | None = None
+        self._lock = threading.Lock()
+
+    def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
+        _check_installed()
+        if model_filename.endswith(".xml"):
+            return self._loader().ir_facts(files, model_filename)
+        return facts_of(declarations(files, model_filename), model_filename)
+
+    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+        signature = candidate.signature
+        yield from parameter_misfits(candidate.parameters, signature.max_batch_size if signature else None)
+        if signature is None:
+            return
+        yield from disagreements(signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
+        for side, specs in (("input", signature.inputs), ("output", signature.outputs)):
+            for index, spec in enumerate(specs):
+                if spec.datatype is DataType.BYTES:
+                    yield Misfit(
+                        f"{side}[{index}].data_type", f"{side} '{spec.name}': OpenVINO serves no strings; backend onnxruntime does"
+                    )
+
+    def load(self, request: LoadRequest) -> Instance:
+        facts = self.inspect(request.files, request.model_filename)
+        refuse(self.check(request.candidate(facts)))
+        static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
+        return self._loader().load(request, read_parameters(request.parameters), static_batch_size)
+
+    def _loader(self) -> "Loader":
+        from backends.openvino.loading import Loader
+
+        with self._lock:
+            if self._loader_made is None:
+                self._loader_made = Loader()
+            return self._loader_made
+
+
+def _check_installed() -> None:
+    """Says what to install.
+
+    Raises:
+        ModelLoadError: the package is not there.
+    """
+    if importlib.util.find_spec(_PACKAGE) is None:
+        raise ModelLoadError("backend 'openvino' needs the package 'openvino', which is not installed: pip install 'stoker[openvino]'")

@@ -1,0 +1,72 @@
+"""A model on OpenVINO as an `Instance`: one compiled model for each batch size, or one for all."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from backends.api.backend import Arrays, Instance
+from backends.api.batch import Array
+from backends.api.errors import BackendFailed, InvalidRequest
+from backends.api.model import ModelSignature
+from backends.openvino.buckets import bucket_for
+from backends.openvino.compiled import CompiledModel
+from backends.openvino.element_types import NARROWED
+from backends.openvino.messages import public_text
+
+_LOWEST, _HIGHEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+
+
+class OpenVinoInstance(Instance):
+    """Runs batches, padded to the next compiled size.
+
+    Confined to: its worker, whose threads, up to `pipeline_depth`, may execute at once.
+    """
+
+    def __init__(
+        self, models: Mapping[int, CompiledModel], signature: ModelSignature, *, static_batch_size: int | None, pipeline_depth: int
+    ) -> None:
+        """Takes over `models`.
+
+        Args:
+            models: By batch size; 0: the one that takes any batch, or tensors without a batch dimension.
+            signature: What is served.
+            static_batch_size: The batch size the file itself is made for; None: open.
+            pipeline_depth: Infer requests of each model.
+        """
+        self.static_batch_size = static_batch_size
+        self.pipeline_depth = pipeline_depth
+        self._models: Mapping[int, CompiledModel] | None = models
+        self._buckets = sorted(size for size in models if size)
+        self._first_input = signature.inputs[0].name if signature.inputs else ""
+        self._narrowed = tuple(spec.name for spec in signature.inputs if spec.datatype in NARROWED)
+
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        models = self._models
+        if models is None:
+            raise BackendFailed("the model is closed")
+        for name in self._narrowed:
+            _check_range(name, inputs[name])
+        rows, size = None, 0
+        if self._buckets:
+            rows = len(inputs[self._first_input])
+            size = bucket_for(rows, self._buckets)
+        try:
+            return models[size].run(inputs, rows, output_names)
+        except RuntimeError as error:  # what all of OpenVINO's errors are
+            raise BackendFailed(public_text(error)) from error
+
+    def close(self) -> None:
+        self._models = None
+
+
+def _check_range(name: str, array: Array) -> None:
+    """OpenVINO's CPU plugin keeps the lower 32 bits of wider integers, and says nothing.
+
+    Raises:
+        InvalidRequest: a value does not fit.
+    """
+    if array.size and (int(array.max()) > _HIGHEST or int(array.min()) < _LOWEST):
+        raise InvalidRequest(
+            f"input '{name}' holds {int(array.min())} to {int(array.max())}; on this backend integers are computed in 32 bits, "
+            f"{_LOWEST} to {_HIGHEST}"
+        )

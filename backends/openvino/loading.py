@@ -1,0 +1,95 @@
+"""From a `LoadRequest` to compiled models. All that imports OpenVINO hangs below this module."""
+
+import logging
+from collections.abc import Mapping
+
+import openvino as ov
+
+from backends.api.backend import LoadRequest
+from backends.api.errors import ModelLoadError
+from backends.api.files import ModelFiles
+from backends.api.model import ModelFacts, ModelSignature, TensorSpec
+from backends.openvino.compiled import CompiledModel, Port
+from backends.openvino.instance import OpenVinoInstance
+from backends.openvino.messages import public_text
+from backends.openvino.model_source import RELEASE, ir_facts, ports_by_name, read_model
+from backends.openvino.parameters import ModelParameters
+
+log = logging.getLogger("stoker.backends.openvino")
+
+_DEVICE = "CPU"
+
+
+class Loader:
+    """Reads and compiles models. Safe to use from several threads, as `ov.Core` is."""
+
+    def __init__(self) -> None:
+        self._core = ov.Core()
+
+    def ir_facts(self, files: ModelFiles, model_filename: str) -> ModelFacts:
+        """What an IR file declares."""
+        return ir_facts(self._core, files, model_filename)
+
+    def load(self, request: LoadRequest, parameters: ModelParameters, static_batch_size: int | None) -> OpenVinoInstance:
+        """Compiles the model for each of its batch sizes.
+
+        Args:
+            request: What to load; the file agrees with its signature.
+            parameters: Of the model, read.
+            static_batch_size: The batch size the file is made for; None: open.
+
+        Raises:
+            ModelLoadError: OpenVINO does not read the file, or does not compile it for one of the batch sizes.
+        """
+        threads = parameters.threads or request.cpu_threads
+        if parameters.precision == "bf16" and "BF16" not in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES"):
+            log.warning("%s: precision bf16 is slower than f32 here, as this CPU has no bfloat16 instructions", request.instance_name)
+        properties = {
+            "INFERENCE_PRECISION_HINT": parameters.precision,
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": min(parameters.pipeline_depth, threads),
+            # Pinned, the threads of all instances would sit on the same cores.
+            "ENABLE_CPU_PINNING": False,
+        }
+        models = {
+            size: self._compiled(request, properties, size, parameters.pipeline_depth)
+            for size in _sizes(request.signature, parameters, static_batch_size)
+        }
+        return OpenVinoInstance(models, request.signature, static_batch_size=static_batch_size, pipeline_depth=parameters.pipeline_depth)
+
+    def _compiled(self, request: LoadRequest, properties: Mapping[str, object], size: int, requests: int) -> CompiledModel:
+        signature, filename = request.signature, request.model_filename
+        model = read_model(self._core, request.files, filename)
+        inputs = ports_by_name("input", model.inputs, [spec.name for spec in signature.inputs], filename)
+        outputs = ports_by_name("output", model.outputs, [spec.name for spec in signature.outputs], filename)
+        try:
+            # With the sizes that are served, which may fix what the file leaves open.
+            model.reshape({place: _shape(spec, signature, size) for spec in signature.inputs for place in (inputs[spec.name],)})
+            compiled = self._core.compile_model(model, _DEVICE, dict(properties))
+            return CompiledModel(
+                compiled, _ports(compiled.inputs, inputs, signature.inputs), _ports(compiled.outputs, outputs, signature.outputs), requests
+            )
+        except RuntimeError as error:  # what all of OpenVINO's errors are
+            at = f" for batch size {size}" if size else ""
+            raise ModelLoadError(
+                f"OpenVINO {RELEASE} does not compile '{filename}'{at}: {public_text(error, request.files.root)}"
+            ) from error
+
+
+def _sizes(signature: ModelSignature, parameters: ModelParameters, static_batch_size: int | None) -> tuple[int, ...]:
+    """Batch sizes to compile for; 0: as the signature leaves it."""
+    if not signature.is_batched:
+        return (0,)
+    if static_batch_size is not None:
+        return (static_batch_size,)
+    varies = not all(spec.is_static for spec in signature.inputs)
+    return parameters.buckets_for(signature.max_batch_size, has_variable_dims=varies) or (0,)
+
+
+def _shape(spec: TensorSpec, signature: ModelSignature, size: int) -> ov.PartialShape:
+    batch = [size or -1] if signature.is_batched else []
+    return ov.PartialShape([*batch, *spec.model_dims])
+
+
+def _ports(ports: list[ov.Output], places: Mapping[str, int], specs: tuple[TensorSpec, ...]) -> dict[str, Port]:
+    return {spec.name: Port.of(places[spec.name], ports[places[spec.name]], spec.datatype.numpy) for spec in specs}

@@ -1,0 +1,217 @@
+"""The backend on real models; `tests/conformance` asks it what every backend is asked."""
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from backends.api.backend import Instance, LoadRequest
+from backends.api.errors import InvalidRequest, ModelLoadError
+from backends.api.files import ModelFiles
+from backends.api.model import ModelSignature
+from backends.api.tensor import DataType
+from backends.openvino.backend import OpenVinoBackend
+from tests.fakes import onnx_models
+from tests.fakes.onnx_models import signature, version_files
+
+ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
+
+Load = Callable[..., Instance]
+
+SUMS = signature(dict.fromkeys(("a", "b"), (DataType.FP32, (2,))), dict.fromkeys(("sum", "difference"), (DataType.FP32, (2,))), 8)
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    backend = OpenVinoBackend()
+    with ExitStack() as loaded:
+
+        def make(proto: onnx.ModelProto, served: ModelSignature, **parameters: str) -> Instance:
+            instance = backend.load(request(tmp_path, proto, served, **parameters))
+            loaded.callback(instance.close)
+            return instance
+
+        yield make
+
+
+def request(folder: Path, proto: onnx.ModelProto, served: ModelSignature, **parameters: str) -> LoadRequest:
+    files = onnx_models.onnx_files(folder, proto)
+    return LoadRequest(model_name="m", version=1, files=files, model_filename="model.onnx", signature=served, parameters=parameters)
+
+
+def convolution(channels: int = 32) -> onnx.ModelProto:
+    """A convolution whose sums are long enough to show bfloat16's rounding; input and output are large enough to be handed over."""
+    weights = np.random.default_rng(1).standard_normal((channels, 3, 3, 3)).astype(np.float32)
+    node = onnx_models.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    shape = onnx_models.value("x", ("n", 3, 96, 96)), onnx_models.value("y", ("n", channels, 96, 96))
+    return onnx_models.model([node], [shape[0]], [shape[1]], [onnx.numpy_helper.from_array(weights, "w")])
+
+
+CONVOLVED = signature({"x": (DataType.FP32, (3, 96, 96))}, {"y": (DataType.FP32, (32, 96, 96))}, 4)
+
+
+def ir_files(folder: Path, proto: onnx.ModelProto) -> ModelFiles:
+    """`proto` as OpenVINO IR in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ov.save_model(ov.Core().read_model(proto.SerializeToString()), str(folder / "model.xml"), compress_to_fp16=False)
+    return ModelFiles(folder, {path.name: path.stat().st_size for path in folder.iterdir()})
+
+
+@pytest.mark.parametrize("buckets", [{}, {"batch_buckets": "8"}, {"batch_buckets": "dynamic"}, {"batch_buckets": "1,3,8"}])
+@pytest.mark.parametrize("rows", [1, 3, 5, 8])
+def test_a_batch_of_any_size_is_answered_row_by_row(load: Load, buckets: dict[str, str], rows: int) -> None:
+    a = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+    found = load(onnx_models.sum_and_difference(), SUMS, **buckets).execute({"a": a, "b": 2 * a}, ["difference", "sum"])
+    assert found["sum"].tolist() == (3 * a).tolist()
+    assert found["difference"].tolist() == (-a).tolist()
+
+
+def test_large_tensors_are_right_padded_and_not(load: Load) -> None:
+    proto = convolution()
+    instance = load(proto, CONVOLVED, batch_buckets="2,4")
+    core = ov.Core()
+    reference = core.compile_model(core.read_model(proto.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    kept = []
+    for seed, rows in enumerate((2, 1, 4, 3, 2)):
+        x = np.random.default_rng(seed).standard_normal((rows, 3, 96, 96)).astype(np.float32)
+        x.setflags(write=False)  # as arrays are that view a request's bytes
+        kept.append((instance.execute({"x": x}, ["y"])["y"], reference(x)[0]))
+    for found, expected in kept:
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_is_used_only_where_asked_for(load: Load) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 3, 96, 96)).astype(np.float32)
+    single, brief = (load(convolution(), CONVOLVED, precision=precision).execute({"x": x}, ["y"])["y"] for precision in ("f32", "bf16"))
+    plain = load(convolution(), CONVOLVED).execute({"x": x}, ["y"])["y"]
+    assert plain.tobytes() == single.tobytes()
+    difference = np.abs(single - brief).max() / np.abs(single).max()
+    assert 0 < difference < 0.02
+
+
+def test_batches_run_side_by_side_up_to_the_depth(load: Load) -> None:
+    instance = load(convolution(), CONVOLVED, pipeline_depth="3", batch_buckets="1,4")
+    assert instance.pipeline_depth == 3
+    images = [np.full((1 + seed % 4, 3, 96, 96), seed, np.float32) for seed in range(12)]
+    expected = [instance.execute({"x": image}, ["y"])["y"] for image in images]
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda image: instance.execute({"x": image}, ["y"])["y"], images))
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_file_of_fixed_batch_size_is_run_at_that_size(load: Load) -> None:
+    served = signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))}, 4)
+    instance = load(onnx_models.identity(shape=(4, 2)), served)
+    assert instance.static_batch_size == 4
+    assert instance.execute({"x": np.ones((4, 2), np.float32)}, ["y"])["y"].shape == (4, 2)
+
+
+def test_an_integer_that_would_be_cut_is_refused(load: Load) -> None:
+    instance = load(onnx_models.identity(DataType.INT64), signature({"x": (DataType.INT64, (2,))}, {"y": (DataType.INT64, (2,))}, 8))
+    fits = np.array([[-(2**31), 2**31 - 1]])
+    assert instance.execute({"x": fits}, ["y"])["y"].tolist() == fits.tolist()
+    for value in (2**31, -(2**31) - 1):
+        with pytest.raises(InvalidRequest, match=f"input 'x' holds .*{value}.*computed in 32 bits"):
+            instance.execute({"x": np.array([[0, value]])}, ["y"])
+
+
+def test_strings_are_refused_with_the_backend_that_takes_them(load: Load) -> None:
+    with pytest.raises(ModelLoadError, match=r"input\[0\].data_type: input 'x': OpenVINO serves no strings; backend onnxruntime does"):
+        load(onnx_models.identity(DataType.BYTES), signature({"x": (DataType.BYTES, (2,))}, {"y": (DataType.BYTES, (2,))}, 8))
+
+
+def test_an_operator_it_does_not_know_is_named_in_one_line(load: Load, tmp_path: Path) -> None:
+    node = onnx_models.helper.make_node("NoSuchOperator", ["x"], ["y"])
+    proto = onnx_models.model([node], [onnx_models.value("x", ("n", 2))], [onnx_models.value("y", ("n", 2))])
+    with pytest.raises(ModelLoadError, match="NoSuchOperator") as caught:
+        load(proto, signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))}))
+    assert "'model.onnx'" in caught.value.message
+    assert "\n" not in caught.value.message
+    assert str(tmp_path) not in caught.value.message
+
+
+def test_a_parameter_that_cannot_be_taken_stops_the_load(load: Load) -> None:
+    with pytest.raises(ModelLoadError, match=r"precision.*takes f32 or bf16"):
+        load(onnx_models.sum_and_difference(), SUMS, precision="int4")
+
+
+def test_ir_is_inspected_and_served_as_onnx_is(tmp_path: Path) -> None:
+    backend = OpenVinoBackend()
+    files = ir_files(tmp_path / "ir", onnx_models.sum_and_difference())
+    facts = backend.inspect(files, "model.xml")
+    assert facts.inputs is not None
+    assert facts.outputs is not None
+    assert {(tensor.name, tensor.datatype, tensor.shape) for tensor in facts.inputs} == {
+        ("a", DataType.FP32, (-1, 2)),
+        ("b", DataType.FP32, (-1, 2)),
+    }
+    assert {tensor.name for tensor in facts.outputs} == {"sum", "difference"}
+    instance = backend.load(LoadRequest(model_name="m", version=1, files=files, model_filename="model.xml", signature=SUMS))
+    ones = np.ones((3, 2), np.float32)
+    assert instance.execute({"a": ones, "b": ones}, ["sum"])["sum"].tolist() == [[2, 2]] * 3
+    instance.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is not a readable OpenVINO IR file"),
+        (b"no markup", "is not a readable OpenVINO IR file: syntax error: line 1, column 0"),
+        (b"<net version='3'></net>", "its root is <net> of version 3"),
+        (b"<graph></graph>", "its root is <graph> of version none"),
+        (b"<net version='11'></net>", "needs its weights in 'model.bin', which the version folder does not have; it holds: model.xml"),
+    ],
+)
+def test_what_is_no_ir_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+    with pytest.raises(ModelLoadError, match=r"'model\.xml'") as caught:
+        OpenVinoBackend().inspect(version_files(tmp_path, {"model.xml": content}), "model.xml")
+    assert text in caught.value.message
+
+
+def test_ir_with_cut_off_weights_is_refused(tmp_path: Path) -> None:
+    files = ir_files(tmp_path, convolution())
+    (tmp_path / "model.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:64])
+    with pytest.raises(ModelLoadError, match=r"OpenVINO 20.* does not read 'model\.xml'") as caught:
+        OpenVinoBackend().inspect(files, "model.xml")
+    assert str(tmp_path) not in caught.value.message
+
+
+def test_a_closed_instance_says_so(load: Load) -> None:
+    instance = load(onnx_models.identity(), signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))}))
+    instance.close()
+    with pytest.raises(Exception, match="the model is closed"):
+        instance.execute({"x": np.ones((1, 2), np.float32)}, ["y"])
+
+
+def test_sizes_the_configuration_fixes_are_fixed_in_the_model(load: Load) -> None:
+    proto = onnx_models.sum_and_difference(("n", "width"))
+    fixed = dataclasses.replace(SUMS, max_batch_size=0)
+    fixed = dataclasses.replace(
+        fixed,
+        inputs=tuple(dataclasses.replace(spec, dims=(3, 2)) for spec in fixed.inputs),
+        outputs=tuple(dataclasses.replace(spec, dims=(3, 2)) for spec in fixed.outputs),
+    )
+    a = np.ones((3, 2), np.float32)
+    assert load(proto, fixed).execute({"a": a, "b": a}, ["sum"])["sum"].tolist() == (2 * a).tolist()
+
+
+def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> None:
+    code = (
+        "import sys, threading\n"
+        "from backends.openvino.backend import OpenVinoBackend\n"
+        "OpenVinoBackend()\n"
+        "assert 'openvino' not in sys.modules, 'imported before it is needed'\n"
+        "import openvino\n"
+        "assert not [name for name in sys.modules if name.startswith('openvino_telemetry.')]\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
