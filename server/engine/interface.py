@@ -4,7 +4,7 @@ Everything here is called on the server's one event loop. Cancelling the task th
 is dropped before compute, and nothing else is touched.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from backends.api.model import ModelSignature
@@ -70,7 +70,7 @@ class Engine(Protocol):
     def count_refused(self, name: str, version: int | None) -> None:
         """Counts a request that failed before `infer` saw it (decoding, validation); one for a model not served is counted nowhere."""
 
-    def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+    def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Runs one request whose model may answer any number of times; a plain model answers once.
 
         Raises:

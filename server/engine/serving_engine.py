@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
 from backends.api.clock import Clock
@@ -118,7 +118,7 @@ class ServingEngine:
     async def infer(self, request: InferRequest) -> InferResponse:
         return await answer_of(self.submit, request)
 
-    async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         if not request.signature.is_decoupled:
             yield await self.infer(request)
             return

@@ -1,7 +1,7 @@
 """An `Engine` whose models are Python functions: for tests of the fronts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -159,7 +159,7 @@ class FakeEngine:
             signature=found.config.signature,
         )
 
-    async def stream(self, request: InferRequest) -> AsyncIterator[InferResponse]:
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         response = await self.infer(request)
         for _ in range(self.models[request.model_name].answers):
             yield response

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
 from server.core.request import InferRequest, InferResponse
@@ -99,7 +99,7 @@ class HttpGenerate:
 
     async def _responses(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         try:
-            async with aclosing(cast("AsyncGenerator[InferResponse, None]", self._engine.stream(request))) as responses:
+            async with aclosing(self._engine.stream(request)) as responses:
                 async for response in responses:
                     yield response
         except (Overloaded, QueueTimeout) as error:

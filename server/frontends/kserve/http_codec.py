@@ -312,7 +312,7 @@ def _scalars(given: object, where: str, limits: Limits) -> dict[str, ParameterVa
         raise InvalidRequest(f"{where} has {len(given)} parameters, more than the {limits.parameter_count} allowed")
     for key, value in given.items():
         if not isinstance(value, bool | int | float | str):
-            raise InvalidRequest(f"parameter '{key[:128]}' of {where} must be a string, a number or a boolean")
+            raise InvalidRequest(f"parameter '{key[:128]}' has invalid type: of {where}, it must be a string, a number or a boolean")
     return given
 
 

@@ -74,7 +74,7 @@ def _from_numbers(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...
         raise check.element_count(spec, count, numbers.size)
     if datatype not in _FLOATS:
         bounds = np.iinfo(datatype.numpy)
-        if int(numbers.min()) < bounds.min or int(numbers.max()) > bounds.max:
+        if numbers.size and (int(numbers.min()) < bounds.min or int(numbers.max()) > bounds.max):
             raise _out_of_range(spec)
     with np.errstate(over="ignore"):
         array: Array = numbers.astype(datatype.numpy, copy=False)

@@ -9,7 +9,10 @@ from server.core.request import ParameterValue
 #: A stream client asks with it for a final marker of its own after the last response.
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _SHARED_MEMORY = frozenset({"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"})
-_SEQUENCE = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+#: Names that clients' libraries keep for other things than parameters of the user's own.
+_RESERVED = frozenset({"headers", "binary_data_output"})
+#: Triton's bound on sequence ids that are text.
+_SEQUENCE_ID_LENGTH = 128
 _MODEL_NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.\-]{1,128}\Z")
 _VERSION = re.compile(r"[0-9]{1,18}\Z", re.ASCII)
 _UINT64_MAX = (1 << 64) - 1
@@ -23,15 +26,21 @@ class RequestParameters:
         priority: 0 = the model's default.
         timeout_us: 0 = none.
         wants_empty_final: Whether a stream must end with a final marker.
+        sequence_id: The sequence the request belongs to; 0: none.
+        sequence_start: Whether it is the sequence's first.
+        sequence_end: Whether it is the sequence's last.
         custom: The client's own.
     """
 
-    __slots__ = ("custom", "priority", "timeout_us", "wants_empty_final")
+    __slots__ = ("custom", "priority", "sequence_end", "sequence_id", "sequence_start", "timeout_us", "wants_empty_final")
 
     def __init__(self) -> None:
         self.priority = 0
         self.timeout_us = 0
         self.wants_empty_final = False
+        self.sequence_id: int | str = 0
+        self.sequence_start = False
+        self.sequence_end = False
         self.custom: dict[str, ParameterValue] = {}
 
 
@@ -43,7 +52,7 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
     """Sorts out a request's parameters.
 
     Raises:
-        InvalidRequest: a reserved key, a value of a wrong type or range, or a sequence parameter.
+        InvalidRequest: a reserved key, or a value of a wrong type or range.
     """
     read = RequestParameters()
     for key, value in given.items():
@@ -52,15 +61,19 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
         elif key == "timeout":
             read.timeout_us = _unsigned(key, value)
         elif key == EMPTY_FINAL_RESPONSE:
-            if not isinstance(value, bool):
-                raise InvalidRequest(f"parameter '{key}' must be a boolean")
-            read.wants_empty_final = value
-        elif key in _SEQUENCE:
-            # 0, empty and false are what a client without a sequence may send.
-            if value:
-                raise InvalidRequest(f"parameter '{key}': sequence batching is not supported by this server")
-        elif key == "headers" or key.startswith("triton_"):
-            raise InvalidRequest(f"parameter '{key[:128]}' is reserved for Triton usage and should not be specified")
+            read.wants_empty_final = _boolean(key, value)
+        elif key == "sequence_id":
+            read.sequence_id = _sequence_id(value)
+        elif key == "sequence_start":
+            read.sequence_start = _boolean(key, value)
+        elif key == "sequence_end":
+            read.sequence_end = _boolean(key, value)
+        elif key.startswith("triton_"):
+            raise InvalidRequest(
+                f"parameter '{key[:128]}': parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified"
+            )
+        elif key in _RESERVED:
+            raise InvalidRequest(f"parameter '{key}' is reserved for Triton usage and should not be specified")
         else:
             read.custom[key] = value
     return read
@@ -112,6 +125,22 @@ def check_model_name(name: str) -> str:
         shown = name[:128].encode("ascii", "backslashreplace").decode()
         raise InvalidRequest(f"invalid model name '{shown}': expected 1 to 128 letters, digits, '_', '.' or '-', and not only dots")
     return name
+
+
+def _boolean(key: str, value: ParameterValue) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"parameter '{key}' must be a boolean")
+    return value
+
+
+def _sequence_id(value: ParameterValue) -> int | str:
+    if isinstance(value, str):
+        if len(value) > _SEQUENCE_ID_LENGTH:
+            raise InvalidRequest(f"parameter 'sequence_id' has {len(value)} characters, more than the {_SEQUENCE_ID_LENGTH} allowed")
+        return value or 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _UINT64_MAX:
+        raise InvalidRequest("parameter 'sequence_id' must be a string or an unsigned 64-bit integer")
+    return value
 
 
 def _unsigned(key: str, value: ParameterValue) -> int:

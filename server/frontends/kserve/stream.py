@@ -1,13 +1,15 @@
 """ModelStreamInfer without a transport.
 
 Requests of one stream run side by side, and answers keep the order of their requests: each request has a short queue that its runner fills
-and that the sender empties in turn. The number of requests in work and the length of each queue are bounded; above the bounds the stream is
-not read on, so that flow control reaches the client.
+and that the sender empties in turn. Only what decoupled models answer goes out as it comes: such a request may last for ever, and no other
+may have to wait for it. The number of requests in work and of unsent answers of each are bounded; above the bounds the stream is not read
+on, and the model waits, so that flow control reaches the client.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
@@ -25,8 +27,60 @@ GRPC_ERROR_METADATA = "triton_grpc_error"
 FINAL_RESPONSE = "triton_final_response"
 _log = logging.getLogger(__name__)
 
-_Answers = asyncio.Queue[pb.ModelStreamInferResponse | ServingError | None]
-"""What one request was answered with, in order; None ends it. An error in it ends the stream."""
+_Answer = pb.ModelStreamInferResponse | ServingError
+"""One answer; an error ends the stream."""
+
+
+class _Place:
+    """A place in the order of what is sent: some answers, ended by None, and the bound that one more place of its kind counts against."""
+
+    def __init__(self, most: int, room: asyncio.Semaphore) -> None:
+        self.answers: asyncio.Queue[_Answer | None] = asyncio.Queue(most)
+        self.room = room
+
+
+class _Answers(Protocol):
+    """Takes the answers to one request."""
+
+    async def put(self, answer: _Answer) -> None:
+        """Takes an answer; waits while too many are unsent."""
+
+    async def end(self) -> None:
+        """There will be no more."""
+
+
+class _InOrder:
+    """The answers of one request go out together, when its turn has come."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+
+    async def put(self, answer: _Answer) -> None:
+        await self._place.answers.put(answer)
+
+    async def end(self) -> None:
+        await self._place.answers.put(None)
+
+
+class _AsTheyCome:
+    """Each answer of one request goes out as soon as it is there. The request gives up the place that it had in the order."""
+
+    def __init__(self, stream: "_Stream", place: _Place, most: int) -> None:
+        self._order = stream.order
+        self._requests = place.room
+        # The place that is given up counts as one of the answers until the sender has come to it.
+        self._room = place.room = asyncio.Semaphore(most - 1)
+        place.answers.put_nowait(None)
+
+    async def put(self, answer: _Answer) -> None:
+        await self._room.acquire()
+        place = _Place(2, self._room)
+        place.answers.put_nowait(answer)
+        place.answers.put_nowait(None)
+        self._order.put_nowait(place)
+
+    async def end(self) -> None:
+        self._requests.release()
 
 
 class StreamCall(Call, Protocol):
@@ -61,7 +115,11 @@ class StreamInference:
 
 
 class _Stream:
-    """One stream in progress."""
+    """One stream in progress.
+
+    Attributes:
+        order: What is to be sent, in order; None ends it.
+    """
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall) -> None:
         self._engine = engine
@@ -70,18 +128,25 @@ class _Stream:
         self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
         self._queue_length = limits.stream_responses
         self._room = asyncio.Semaphore(limits.stream_requests)
-        self._order: asyncio.Queue[_Answers | None] = asyncio.Queue()
+        self.order: asyncio.Queue[_Place | None] = asyncio.Queue()
+        self._in_work = 0
+        self._is_read = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         reader = self._start(self._read())
-        while (answers := await self._order.get()) is not None:
-            while (answer := await answers.get()) is not None:
+        while (place := await self.order.get()) is not None:
+            while (answer := await place.answers.get()) is not None:
                 if isinstance(answer, ServingError):
                     raise answer
                 await self._call.send(answer)
-            self._room.release()
+            place.room.release()
         await reader
+
+    def _end_if_idle(self) -> None:
+        """Ends the order once nothing can come into it any more."""
+        if self._is_read and not self._in_work:
+            self.order.put_nowait(None)
 
     def close(self) -> None:
         """Takes back whatever is still in work."""
@@ -98,18 +163,24 @@ class _Stream:
         try:
             while (data := await self._call.receive()) is not None:
                 await self._room.acquire()
-                answers: _Answers = asyncio.Queue(self._queue_length)
-                self._order.put_nowait(answers)
-                self._start(self._answer(data, answers))
+                # One more than answers, so that giving up the place never waits.
+                place = _Place(self._queue_length + 1, self._room)
+                self.order.put_nowait(place)
+                self._in_work += 1
+                self._start(self._answer(data, place))
         finally:
-            self._order.put_nowait(None)
+            self._is_read = True
+            self._end_if_idle()
 
-    async def _answer(self, data: bytes, answers: _Answers) -> None:
+    async def _answer(self, data: bytes, place: _Place) -> None:
+        answers: _Answers = _InOrder(place)
         reservation = Reservation(self._engine)
         request_id: str | None = None
         try:
             decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)
             request_id = decoded.request.request_id
+            if decoded.request.signature.is_decoupled:
+                answers = _AsTheyCome(self, place, self._queue_length)
             await self._send_all(decoded, answers)
         except (Overloaded, QueueTimeout) as error:
             await self._fail(error if request_id is None else in_core_words(error, request_id), request_id or "", answers)
@@ -119,13 +190,18 @@ class _Stream:
             _log.exception("a streamed request failed unexpectedly")
             await self._fail(Internal("internal error: see the server's log"), request_id or "", answers)
         else:
-            await answers.put(None)
+            await answers.end()
         finally:
             reservation.release()
+            self._in_work -= 1
+            self._end_if_idle()
 
     async def _send_all(self, decoded: DecodedRequest, answers: _Answers) -> None:
         """Queues each response at once; marks it final if it is already known to be the last."""
-        responses = aiter(self._engine.stream(decoded.request))
+        async with aclosing(self._engine.stream(decoded.request)) as responses:
+            await self._send_each(decoded, responses, answers)
+
+    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], answers: _Answers) -> None:
         held: InferResponse | None = await anext(responses, None)
         is_final_sent = False
         version = decoded.request.model_version
@@ -139,7 +215,10 @@ class _Stream:
                 await answers.put(await self._message(decoded, held, is_final=is_final_sent))
                 held = await following
             finally:
-                following.cancel()
+                if not following.done():
+                    following.cancel()
+                    # A generator that runs cannot be closed.
+                    await asyncio.wait({following})
         if not is_final_sent and decoded.wants_empty_final:
             request = decoded.request
             if version is None:
@@ -160,4 +239,4 @@ class _Stream:
             message = pb.ModelStreamInferResponse(error_message=error.message)
             message.infer_response.id = request_id
             await answers.put(message)
-        await answers.put(None)
+        await answers.end()

@@ -84,8 +84,10 @@ class SignatureCheck:
                 f"unexpected shape for input '{spec.name}' for model '{self._model}'. Expected {self._expected(spec)}, got {_shown(shape)}."
                 + self._batch_hint(spec, shape)
             )
-        if any(size <= 0 for size in shape):
-            raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; every dimension must be at least 1")
+        if any(size < 0 for size in shape) or (self._is_batched and shape[0] == 0):
+            # A variable dimension may be empty; a request without rows would ask for nothing.
+            least = "; the first, the number of rows, must be at least 1" if self._is_batched else ""
+            raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; dimensions must not be negative{least}")
         if self._is_batched and shape[0] > self._max_batch_size:
             raise SignatureMismatch(f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'")
         return math.prod(shape)

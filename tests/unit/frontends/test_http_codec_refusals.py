@@ -90,7 +90,7 @@ FORMS = [
     ({"inputs": [], "id": 7}, "'id' must be a string"),
     ({"inputs": [], "id": "i" * 1025}, "request id has 1025 characters"),
     ({"inputs": [], "parameters": []} | {"parameters": [1]}, "'parameters' of request must be an object"),
-    ({"inputs": [], "parameters": {"a": None}}, "parameter 'a' of request must be a string, a number or a boolean"),
+    ({"inputs": [], "parameters": {"a": None}}, "parameter 'a' has invalid type: of request, it must be a string, a number or a boolean"),
     ({"inputs": [], "parameters": {str(i): 1 for i in range(257)}}, "has 257 parameters, more than the 256"),
     ({"inputs": [], "parameters": {"binary_data_output": 1}}, "'binary_data_output' must be a boolean"),
     (one("INT32"), "neither 'data' nor parameter 'binary_data_size'"),

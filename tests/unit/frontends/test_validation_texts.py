@@ -84,8 +84,8 @@ CORE = [
     (shape_of_first(16), "Expected [-1,16], got [16]. The model is batched (max_batch_size 8)"),
     (shape_of_first(), "input 'INPUT0' has no shape but model requires batch dimension for 'simple'"),
     (shape_of_first(9, 16), "inference request batch-size must be <= 8 for 'simple'"),
-    (shape_of_first(0, 16), "every dimension must be at least 1"),
-    (shape_of_first(-1, 16), "every dimension must be at least 1"),
+    (shape_of_first(0, 16), "the number of rows, must be at least 1"),
+    (shape_of_first(-1, 16), "dimensions must not be negative"),
     (shape_of_first(4, 1152921504606846978), "unexpected shape for input 'INPUT0'"),
     (shape_of_first(*[1] * 33), "has 33 dimensions, more than the 32 allowed"),
     (two_rows_in_second, "input 'INPUT1' batch size does not match other inputs for 'simple'"),
@@ -128,9 +128,12 @@ def test_shapes_that_overflow_machine_words_are_counted_exactly(shape: tuple[int
 
 
 PARAMETERS = [
-    ("sequence_id", {"int64_param": 7}, "sequence batching is not supported"),
-    ("sequence_id", {"string_param": "x"}, "sequence batching is not supported"),
-    ("sequence_start", {"bool_param": True}, "sequence batching is not supported"),
+    ("sequence_id", {"int64_param": -7}, "must be a string or an unsigned 64-bit integer"),
+    ("sequence_id", {"bool_param": True}, "must be a string or an unsigned 64-bit integer"),
+    ("sequence_id", {"string_param": "x" * 129}, "has 129 characters, more than the 128 allowed"),
+    ("sequence_start", {"int64_param": 1}, "must be a boolean"),
+    ("sequence_end", {"string_param": "true"}, "must be a boolean"),
+    ("binary_data_output", {"bool_param": True}, "reserved for Triton usage"),
     ("triton_secret", {"int64_param": 7}, "reserved for Triton usage"),
     ("headers", {"string_param": "x"}, "reserved for Triton usage"),
     ("priority", {"string_param": "high"}, "must be an unsigned 64-bit integer"),

@@ -1,0 +1,65 @@
+"""Models that answer a request any number of times, over gRPC streams and server-sent events."""
+
+import http.client
+import json
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.server_process import ServerProcess, running_server, wait_until
+
+FOREIGN = Path(__file__).parent / "foreign"
+CONFIG = """
+backend: "repeat"
+model_transaction_policy { decoupled: true }
+input [
+  { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] },
+  { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] optional: true },
+  { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] optional: true }
+]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+"""
+
+
+@pytest.fixture(scope="module")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of two models of the repeat backend."""
+    if not entry_points(group="stoker.backends", name="repeat"):
+        pytest.skip("the installed distribution is older than the repeat backend: install it again")
+    repository = tmp_path_factory.mktemp("repeating")
+    for name, more in (("repeat", ""), ("failing", 'parameters { key: "fail_at" value { string_value: "1" } }')):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.repeat").touch()
+        (repository / name / "config.pbtxt").write_text(CONFIG + more)
+    with running_server(f"--model_base_path={repository}", at=tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+def test_tritonclient_streams_from_a_decoupled_model(repeating: ServerProcess, clients_python):
+    command = [str(clients_python), str(FOREIGN / "decoupled.py"), repeating.grpc, repeating.http]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{repeating.log()[-2000:]}"
+    assert done.stdout.split() == ["final", "side-by-side", "many-and-failures", "grpc-error", "refused", "aio"]
+
+
+def test_events_arrive_as_they_are_made(repeating: ServerProcess):
+    connection = http.client.HTTPConnection("127.0.0.1", repeating.http_port, timeout=30)
+    connection.request("POST", "/v2/models/repeat/generate_stream", json.dumps({"IN": [1, 2], "DELAY": [0, 20_000]}))
+    response = connection.getresponse()
+    assert response.getheader("content-type") == "text/event-stream; charset=utf-8"
+    # The second comes twenty seconds later: that the first is here now shows that it did not wait.
+    assert json.loads(response.readline().removeprefix(b"data: "))["OUT"] == 1
+    connection.close()
+
+
+def test_statistics_count_each_stream_once(repeating: ServerProcess):
+    def successes() -> int:
+        [stats] = repeating.json("/v2/models/repeat/stats")["model_stats"]
+        return int(stats["inference_stats"]["success"]["count"])
+
+    before = successes()
+    repeating.json("/v2/models/repeat/generate", {"IN": [5]})
+    wait_until(lambda: successes() == before + 1, what="the count")
