@@ -76,7 +76,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
     manager, engine = _build(config, repository, backends, area, sink)
-    fronts = Fronts(engine, config)
+    fronts = Fronts(engine, config, sink)
     asked = asyncio.create_task(shutdown.asked.wait())
     is_refused = False
     try:

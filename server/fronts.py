@@ -7,7 +7,9 @@ from typing import Protocol
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
+from server.observability.logs import Logs
 from server.server_config import ServerConfig
 
 
@@ -35,8 +37,10 @@ class Endpoint:
 class Fronts:
     """All fronts the configuration asks for."""
 
-    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+    def __init__(self, engine: Engine, config: ServerConfig, logs: Logs | None = None) -> None:
+        """Fronts of `engine`; `logs` are those whose settings clients may change."""
         self._engine = engine
+        self._logs = logs
         self._config = config
         self._open: list[Front] = []
 
@@ -48,17 +52,34 @@ class Fronts:
         """
         config, engine, limits = self._config, self._engine, self._config.limits
         adlik = AdlikService(engine, limits, _adlik_settings(config))
+        extensions = Extensions(limits, config.kserve, self._logs)
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
         if config.grpc_port is not None:
             from server.frontends.grpc_server import GrpcFront
 
-            grpc = GrpcFront(engine, limits, config.grpc_address, config.grpc_port, reflection=config.grpc_reflection, adlik=adlik)
+            grpc = GrpcFront(
+                engine,
+                limits,
+                config.grpc_address,
+                config.grpc_port,
+                reflection=config.grpc_reflection,
+                adlik=adlik,
+                extensions=extensions,
+            )
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port")
         if config.http_port is not None:
             from server.frontends.http_server import HttpFront
 
-            http = HttpFront(engine, limits, config.http_address, config.http_port, metrics=config.metrics_on_http, adlik=adlik)
+            http = HttpFront(
+                engine,
+                limits,
+                config.http_address,
+                config.http_port,
+                metrics=config.metrics_on_http,
+                adlik=adlik,
+                extensions=extensions,
+            )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port")
         if config.metrics_port is not None:
             from server.frontends.http_server import MetricsFront

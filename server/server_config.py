@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.frontends.adlik.settings import RestV1
+from server.frontends.kserve.settings import KServeSettings
 from server.frontends.limits import Limits
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
@@ -39,6 +40,7 @@ class ServerConfig:
         prefer_adlik: Under auto, whether metadata below /v1 is answered in Adlik's form for every model.
         allow_model_operate: Whether Adlik's ModelOperateService does anything.
         model_operate_root: Below which folder the paths lie that it may be given; None: it takes none.
+        kserve: What is allowed of KServe v2's extensions.
         limits: Bounds of the fronts.
         backend_settings: By backend, what it is configured with.
         logs: Log settings.
@@ -71,6 +73,7 @@ class ServerConfig:
     prefer_adlik: bool = False
     allow_model_operate: bool = False
     model_operate_root: Path | None = None
+    kserve: KServeSettings = field(default_factory=KServeSettings)
     limits: Limits = field(default_factory=Limits)
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     logs: LogSettings = field(default_factory=LogSettings)

@@ -83,6 +83,10 @@ class Conflict(ServingError):
     code = ErrorCode.CONFLICT
 
 
+class AlreadyExists(Conflict):
+    """What the request would make is there already; a kind of its own because Triton answers it as a client's mistake."""
+
+
 class Overloaded(ServingError):
     """A queue or a budget is full: refused at once, nothing was computed."""
 

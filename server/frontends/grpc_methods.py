@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from server.engine.interface import Engine
 from server.frontends.adlik.methods import adlik_methods
 from server.frontends.adlik.service import AdlikService
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.methods import kserve_methods
 from server.frontends.limits import Limits
 from server.frontends.rpc.health import SERVICE as HEALTH_SERVICE
@@ -13,7 +14,13 @@ from server.frontends.rpc.method import Method, MethodTable, method_table
 
 
 def grpc_methods(
-    engine: Engine, limits: Limits, *, adlik: AdlikService, reflection: bool = False, more: Iterable[Method] = ()
+    engine: Engine,
+    limits: Limits,
+    *,
+    adlik: AdlikService,
+    extensions: Extensions | None = None,
+    reflection: bool = False,
+    more: Iterable[Method] = (),
 ) -> MethodTable:
     """KServe v2 with Triton's extensions, Adlik's services, health, and reflection where asked for.
 
@@ -21,10 +28,11 @@ def grpc_methods(
         engine: What answers.
         limits: Bounds on what clients send.
         adlik: Adlik's services.
+        extensions: KServe v2's extensions; None: with their default settings.
         reflection: Whether the descriptors are served too.
         more: Methods of further protocols.
     """
-    served = [*kserve_methods(engine, limits), *adlik_methods(engine, limits, adlik), *more]
+    served = [*kserve_methods(engine, limits, extensions), *adlik_methods(engine, limits, adlik), *more]
     services = {method.service for method in served}
     served.extend(Health(engine, limits, frozenset(services)).methods())
     if reflection:

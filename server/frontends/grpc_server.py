@@ -4,6 +4,7 @@ from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.grpc_methods import grpc_methods
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
 
 
@@ -11,7 +12,15 @@ class GrpcFront:
     """Serves `inference.GRPCInferenceService`, Adlik's services and `grpc.health.v1.Health`. Confined to: the event loop."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, address: str, port: int, *, reflection: bool = False, adlik: AdlikService | None = None
+        self,
+        engine: Engine,
+        limits: Limits,
+        address: str,
+        port: int,
+        *,
+        reflection: bool = False,
+        adlik: AdlikService | None = None,
+        extensions: Extensions | None = None,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -22,8 +31,10 @@ class GrpcFront:
             port: Where to listen; 0: any free one.
             reflection: Whether the descriptors are served too.
             adlik: Adlik's services; None: with their default settings.
+            extensions: KServe v2's extensions; None: with their default settings.
         """
-        methods = grpc_methods(engine, limits, adlik=adlik or AdlikService(engine, limits, AdlikSettings()), reflection=reflection)
+        adlik = adlik or AdlikService(engine, limits, AdlikSettings())
+        methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, reflection=reflection)
         # Imported as needed: the other transport's library is not loaded.
         from server.frontends.grpcio.server import GrpcioServer
 

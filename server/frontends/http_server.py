@@ -27,6 +27,7 @@ from server.frontends.http.infer import HttpInfer
 from server.frontends.http.listener import HttpListener
 from server.frontends.http.protocol import CLIENT_GONE
 from server.frontends.http.routes import METRICS_TYPE, RestRoutes
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
 
 _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]{1,18}))?/infer\Z", re.ASCII)
@@ -38,7 +39,15 @@ class HttpFront:
     """Serves KServe v2 with Triton's extensions, and Adlik's REST routes, over HTTP. Confined to: the event loop."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, address: str, port: int, *, metrics: bool = True, adlik: AdlikService | None = None
+        self,
+        engine: Engine,
+        limits: Limits,
+        address: str,
+        port: int,
+        *,
+        metrics: bool = True,
+        adlik: AdlikService | None = None,
+        extensions: Extensions | None = None,
     ) -> None:
         """Listens on `address:port` once started (port 0: any free one).
 
@@ -49,10 +58,12 @@ class HttpFront:
             port: Where to listen; 0: any free one.
             metrics: Whether /metrics is served here too.
             adlik: Adlik's services; None: with their default settings.
+            extensions: KServe v2's extensions; None: with their default settings.
         """
-        infer = HttpInfer(engine, limits)
+        extensions = extensions or Extensions(limits)
+        infer = HttpInfer(engine, limits, extensions)
         v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()))
-        routes = RestRoutes(engine, limits, infer, v1, metrics=metrics)
+        routes = RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics)
         self._listener = HttpListener(_Dispatcher(infer, v1, routes.app()), limits, address, port)
 
     async def start(self) -> int:

@@ -6,7 +6,7 @@ gRPC codes are held as plain numbers, so that the HTTP front needs no grpc.
 import math
 from typing import Final, NamedTuple
 
-from backends.api.errors import Conflict, ErrorCode, Overloaded, QueueTimeout, ServingError, UnknownModel
+from backends.api.errors import AlreadyExists, Conflict, ErrorCode, Overloaded, QueueTimeout, ServingError, UnknownModel
 
 
 class Status(NamedTuple):
@@ -20,6 +20,7 @@ _CANCELLED: Final = 1
 _INVALID_ARGUMENT: Final = 3
 _DEADLINE_EXCEEDED: Final = 4
 _NOT_FOUND: Final = 5
+_ALREADY_EXISTS: Final = 6
 _PERMISSION_DENIED: Final = 7
 _RESOURCE_EXHAUSTED: Final = 8
 _FAILED_PRECONDITION: Final = 9
@@ -48,6 +49,7 @@ STATUS: Final[dict[ErrorCode, Status]] = {
 #: What Triton's clients were promised instead, by the error's class.
 KSERVE_OVERRIDES: Final[dict[type, Status]] = {
     UnknownModel: Status(400, _NOT_FOUND),
+    AlreadyExists: Status(400, _ALREADY_EXISTS),
     Overloaded: Status(503, _UNAVAILABLE),
     QueueTimeout: Status(503, _UNAVAILABLE),
 }

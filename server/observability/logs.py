@@ -132,19 +132,20 @@ class Logs:
     def __init__(self, settings: LogSettings, stream: TextIO) -> None:
         raw, is_terminal = _open(settings.file, stream)
         self._raw = raw
+        self._is_terminal = is_terminal
         self.is_json = settings.format == "json" or (settings.format == "auto" and not is_terminal)
         self._sink = LogSink(raw, JsonFormatter() if self.is_json else TextFormatter())
-        self._sink.addFilter(_LevelFilter(settings))
+        self._filter = _LevelFilter(settings)
+        self._sink.addFilter(self._filter)
         self._before: list[tuple[logging.Logger, int, bool, list[logging.Handler]]] = []
         self._raise_before = logging.raiseExceptions
 
         root = logging.getLogger()
         self._remember(root)
         root.handlers = [*root.handlers, self._sink]
-        root.setLevel(logging.DEBUG if settings.verbose >= 2 else logging.WARNING)
         stoker = logging.getLogger("stoker")
         self._remember(stoker)
-        stoker.setLevel(logging.DEBUG if settings.verbose >= 1 else logging.INFO)
+        _set_levels(settings)
         for name in _FOREIGN:
             logger = logging.getLogger(name)
             self._remember(logger)
@@ -153,6 +154,18 @@ class Logs:
             logger.setLevel(logging.NOTSET)
         logging.raiseExceptions = False
         logging.captureWarnings(True)
+
+    @property
+    def settings(self) -> LogSettings:
+        """What holds now."""
+        return self._filter.settings
+
+    def change(self, settings: LogSettings) -> None:
+        """Switches levels and form to those of `settings`; where lines go stays as it was."""
+        self.is_json = settings.format == "json" or (settings.format == "auto" and not self._is_terminal)
+        self._sink.setFormatter(JsonFormatter() if self.is_json else TextFormatter())
+        self._filter.settings = settings
+        _set_levels(settings)
 
     def dropped(self) -> int:
         """Lines that could not be written since the start."""
@@ -212,10 +225,10 @@ class _LevelFilter(logging.Filter):
 
     def __init__(self, settings: LogSettings) -> None:
         super().__init__()
-        self._settings = settings
+        self.settings = settings
 
     def filter(self, record: logging.LogRecord) -> bool:
-        settings = self._settings
+        settings = self.settings
         if record.levelno >= logging.ERROR:
             return settings.error
         if record.levelno >= logging.WARNING:
@@ -223,6 +236,11 @@ class _LevelFilter(logging.Filter):
         if record.levelno >= logging.INFO:
             return settings.info
         return settings.verbose > 0
+
+
+def _set_levels(settings: LogSettings) -> None:
+    logging.getLogger().setLevel(logging.DEBUG if settings.verbose >= 2 else logging.WARNING)
+    logging.getLogger("stoker").setLevel(logging.DEBUG if settings.verbose >= 1 else logging.INFO)
 
 
 def _open(file: Path | None, stream: TextIO) -> tuple[RawWriter, bool]:

@@ -9,9 +9,11 @@ from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, rea
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.shared_tensors import NO_SPANS, spans_of_head
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
 from server.frontends.kserve.validation import SignatureCheck
 from server.frontends.limits import Limits
@@ -29,9 +31,11 @@ _INLINE_BODY_BYTES: Final = 4 << 20
 class HttpInfer:
     """Answers infer requests. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
+        """`extensions` are those of the server; None: with their default settings."""
         self._engine = engine
         self._limits = limits
+        self._memory = (extensions or Extensions(limits)).shared_memory
         self._checks = SignatureChecks(engine, limits)
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,9 +91,14 @@ class HttpInfer:
             head = await run_off_loop(http_codec.parse_head, body, header_length, limits)
         else:
             head = http_codec.parse_head(body, header_length, limits)
-        strings = http_codec.count_strings(head, len(body), limits)
+        # Most requests are not searched, and of the others only those whose text has the word.
+        is_shared = self._memory.is_allowed and b"shared_memory_region" in text
+        spans = spans_of_head(head, self._memory, limits) if is_shared else NO_SPANS
+        reservation.take(spans.input_bytes)
+        strings = http_codec.count_strings(head, len(body) + spans.input_bytes, limits)
         if strings > INLINE_STRINGS:
             reservation.take(strings_cost(strings, limits))
-        if is_long or strings > INLINE_STRINGS or len(body) > _INLINE_BODY_BYTES:
-            return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits)
-        return http_codec.decode(check, target, head, body, header_length, limits)
+        is_long = is_long or strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes
+        if is_long or len(body) > _INLINE_BODY_BYTES:
+            return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits, spans)
+        return http_codec.decode(check, target, head, body, header_length, limits, spans)

@@ -24,6 +24,8 @@ from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body
 from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.repository import load_request, parse_object, unload_request
+from server.frontends.http.settings_routes import SettingsRoutes
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.reservation import Reservation
@@ -46,14 +48,16 @@ _log = logging.getLogger(__name__)
 class RestRoutes:
     """The routes of one HTTP front. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, infer: HttpInfer, v1: HttpV1, *, metrics: bool) -> None:
-        """`metrics` says whether /metrics is served here too."""
+    def __init__(
+        self, engine: Engine, limits: Limits, infer: HttpInfer, v1: HttpV1, extensions: Extensions | None = None, *, metrics: bool
+    ) -> None:
+        """`extensions` as `KServeService` takes them; `metrics` says whether /metrics is served here too."""
         self._engine = engine
         self._limits = limits
         self._infer = infer
         self._generate = HttpGenerate(engine, limits)
         self._v1 = v1
-        self._service = KServeService(engine, limits)
+        self._service = KServeService(engine, limits, extensions)
         self._metrics = metrics
 
     def app(self) -> FastAPI:
@@ -91,21 +95,12 @@ class RestRoutes:
                 None,
                 schemas.GenerateRequestBody,
             )
-            add(_NOT_OFFERED, "GET", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
-            add(_NOT_OFFERED, "POST", f"{path}/trace/setting", self.no_trace, "Trace settings (not offered)", None)
         for root in ("/v2/repository", "/v2/repository/{repository}"):
             index = (self.index, "Repository index", list[schemas.IndexEntryAnswer], schemas.IndexRequestBody)
             add("repository", "POST", f"{root}/index", *index)
             add("repository", "POST", f"{root}/models/{{model}}/load", self.load, "Load a model", None, schemas.LoadRequestBody)
             add("repository", "POST", f"{root}/models/{{model}}/unload", self.unload, "Unload a model", None, schemas.UnloadRequestBody)
-        for root in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
-            for path in (root, f"{root}/region/{{region}}"):
-                add(_NOT_OFFERED, "GET", f"{path}/status", self.shared_memory_status, "Registered regions (none)", None)
-                add(_NOT_OFFERED, "POST", f"{path}/unregister", self.shared_memory_unregister, "Unregister", None)
-            add(_NOT_OFFERED, "POST", f"{root}/region/{{region}}/register", self.no_shared_memory, "Register (not offered)", None)
-        for method in ("GET", "POST"):
-            add(_NOT_OFFERED, method, "/v2/trace/setting", self.no_trace, "Trace settings (not offered)", None)
-            add(_NOT_OFFERED, method, "/v2/logging", self.no_log_settings, "Log settings (not offered)", None)
+        SettingsRoutes(self._engine, self._limits, self._service).add_to(add)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION):
             add("adlik", "POST", f"{path}:predict", self.v1, "Inference", schemas.AdlikPredictAnswer, schemas.AdlikPredictBody)
             add("adlik", "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.AdlikMetadata)
@@ -187,26 +182,6 @@ class RestRoutes:
         message = unload_request(name, _repository(request), await self._read_object(request))
         await self._service.repository_model_unload(message, _call(request))
         return _json({})
-
-    async def shared_memory_status(self, request: Request) -> Response:
-        message = pb.SystemSharedMemoryStatusRequest(name=request.path_params.get("region", ""))
-        await self._service.system_shared_memory_status(message, _call(request))
-        return _json([])
-
-    async def shared_memory_unregister(self, request: Request) -> Response:
-        message = pb.SystemSharedMemoryUnregisterRequest(name=request.path_params.get("region", ""))
-        await self._service.system_shared_memory_unregister(message, _call(request))
-        return _json({})
-
-    async def no_shared_memory(self, request: Request) -> Response:
-        message = pb.SystemSharedMemoryRegisterRequest(name=request.path_params["region"])
-        return _message(await self._service.system_shared_memory_register(message, _call(request)))
-
-    async def no_trace(self, request: Request) -> Response:
-        return _message(await self._service.trace_setting(pb.TraceSettingRequest(), _call(request)))
-
-    async def no_log_settings(self, request: Request) -> Response:
-        return _message(await self._service.log_settings(pb.LogSettingsRequest(), _call(request)))
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._engine.metrics_text(), media_type=METRICS_TYPE)

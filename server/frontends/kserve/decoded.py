@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from server.core.request import InferRequest
+from server.frontends.kserve.shared_memory import Span
+from server.frontends.kserve.shared_tensors import NO_SHARED
 
 
 class DecodedRequest(NamedTuple):
@@ -14,9 +16,11 @@ class DecodedRequest(NamedTuple):
         classifications: By output, how many classes to name instead of giving the tensor.
         wants_empty_final: Whether a stream must end with a final marker.
         binary_outputs: Outputs to send as raw bytes; only HTTP leaves the choice.
+        shared_outputs: By output, where in shared memory it is to be written.
     """
 
     request: InferRequest
     classifications: Mapping[str, int]
     wants_empty_final: bool = False
     binary_outputs: frozenset[str] = frozenset()
+    shared_outputs: Mapping[str, Span] = NO_SHARED

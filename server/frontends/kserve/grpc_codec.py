@@ -23,8 +23,16 @@ from server.frontends.kserve.parameters import (
     read_parameters,
     refuse_shared_memory,
 )
+from server.frontends.kserve.shared_memory import Span
+from server.frontends.kserve.shared_tensors import (
+    NO_SHARED,
+    NO_SPANS,
+    Spans,
+    classified_in_shared_memory,
+    span_parameters,
+)
 from server.frontends.kserve.string_elements import declared_count
-from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_pieces, array_to_bytes, object_array
+from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_from_span, array_pieces, array_to_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 from server.frontends.wire_walk import encoded_varint
@@ -87,13 +95,21 @@ class GrpcCodec:
         version = parse_version(version_text, name) if version_text else None
         return Target(version, self._checks.find(name, version), received_ns)
 
-    def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw]) -> int:
-        """The elements of BYTES tensors that decoding `message` with `raws` makes, at most."""
+    def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw], spans: Spans = NO_SPANS) -> int:
+        """The elements of BYTES tensors that decoding `message` with `raws` and `spans` makes, at most."""
         count = 0
+        raw_at = 0
         for at, tensor in enumerate(message.inputs):
+            span = spans.inputs.get(at)
             if tensor.datatype == DataType.BYTES.value:
                 # Each takes four bytes at least.
-                count += declared_count(tensor.shape, len(raws[at]) // 4) if at < len(raws) else len(tensor.contents.bytes_contents)
+                if span is not None:
+                    count += declared_count(tensor.shape, span.byte_size // 4)
+                elif raw_at < len(raws):
+                    count += declared_count(tensor.shape, len(raws[raw_at]) // 4)
+                else:
+                    count += len(tensor.contents.bytes_contents)
+            raw_at += span is None
         return count
 
     def labels(self, response: InferResponse, classifications: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
@@ -103,9 +119,15 @@ class GrpcCodec:
         return {name: self._engine.labels(response.model_name, response.model_version, name) for name in classifications}
 
     def build(
-        self, target: Target, message: pb.ModelInferRequest, raws: Sequence[Raw], size_bytes: int, deadline_ns: int | None
+        self,
+        target: Target,
+        message: pb.ModelInferRequest,
+        raws: Sequence[Raw],
+        size_bytes: int,
+        deadline_ns: int | None,
+        spans: Spans = NO_SPANS,
     ) -> DecodedRequest:
-        """As `decode`, for a `target` that is known and raw contents that may be elsewhere; safe in a thread."""
+        """As `decode`, for a `target` that is known and contents that may be elsewhere; safe in a thread."""
         version, check, received_ns = target
         request_id = message.id
         if len(request_id) > self._limits.id_length:
@@ -113,11 +135,11 @@ class GrpcCodec:
         given = message.parameters
         parameters = read_parameters(self._scalars(given)) if given else NO_PARAMETERS
         try:
-            inputs = self._inputs(check, message, raws)
+            inputs = self._mixed_inputs(check, message, raws, spans.inputs) if spans.inputs else self._inputs(check, message, raws)
             rows = check.complete(inputs)
             outputs = message.outputs
             if outputs:
-                output_names, classifications = self._outputs(check, outputs)
+                output_names, classifications = self._outputs(check, outputs, spans.outputs)
             else:
                 output_names, classifications = check.default_outputs, _NO_CLASSIFICATIONS
         except SignatureMismatch as error:
@@ -140,6 +162,7 @@ class GrpcCodec:
             ),
             classifications,
             parameters.wants_empty_final,
+            shared_outputs={output_names[at]: span for at, span in spans.outputs.items()} if spans.outputs else NO_SHARED,
         )
 
     def _inputs(self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw]) -> dict[str, Array]:
@@ -171,17 +194,51 @@ class GrpcCodec:
             arrays[spec.name] = _typed(check, spec, shape, check.count_elements(spec, tensor.datatype, shape), tensor.contents)
         return arrays
 
-    def _outputs(self, check: SignatureCheck, outputs: Any) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    def _mixed_inputs(
+        self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw], spans: Mapping[int, Span]
+    ) -> dict[str, Array]:
+        """Inputs of which some lie in shared memory; raw contents are those of the others."""
+        tensors = message.inputs
+        check.input_count(len(tensors))
+        if raw and len(raw) != len(tensors) - len(spans):
+            raise SignatureMismatch(
+                f"expected {len(tensors) - len(spans)} raw_input_contents, one for each input of model '{message.model_name}' outside "
+                f"shared memory, got {len(raw)}"
+            )
+        raws = iter(raw)
+        arrays: dict[str, Array] = {}
+        for at, tensor in enumerate(tensors):
+            spec = check.input(tensor.name, arrays)
+            shape = tuple(tensor.shape)
+            count = check.count_elements(spec, tensor.datatype, shape)
+            span = spans.get(at)
+            if (span is not None or raw) and tensor.HasField("contents"):
+                where = "shared memory" if span is not None else "raw_input_contents"
+                raise InvalidRequest(
+                    f"unexpected 'content' provided when using {where} for input tensor '{spec.name}' for model '{message.model_name}'"
+                )
+            if span is not None:
+                arrays[spec.name] = array_from_span(check, spec, shape, count, span)
+            elif raw:
+                arrays[spec.name] = array_from_bytes(check, spec, shape, count, next(raws))
+            else:
+                arrays[spec.name] = _typed(check, spec, shape, count, tensor.contents)
+        return arrays
+
+    def _outputs(self, check: SignatureCheck, outputs: Any, spans: Mapping[int, Span]) -> tuple[tuple[str, ...], Mapping[str, int]]:
         check.output_count(len(outputs))
         names: dict[str, None] = {}
         classifications: dict[str, int] = {}
-        for output in outputs:
+        for at, output in enumerate(outputs):
             name = output.name
             check.output(name, names)
             names[name] = None
             if output.parameters:
                 parameters = self._scalars(output.parameters)
-                refuse_shared_memory(parameters, name)
+                if at not in spans:
+                    refuse_shared_memory(parameters, name)
+                elif "classification" in parameters:
+                    raise classified_in_shared_memory(name)
                 if "classification" in parameters:
                     classifications[name] = classification_count(parameters["classification"], name)
         return tuple(names), classifications
@@ -199,31 +256,50 @@ class GrpcCodec:
 
 
 def encode_message(
-    response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]
+    response: InferResponse,
+    classifications: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    shared: Mapping[str, Span] = NO_SHARED,
 ) -> pb.ModelInferResponse:
-    """The message that answers with `response`; outputs are always raw. Safe in a thread."""
+    """The message that answers with `response`; outputs are raw, or in shared memory. Safe in a thread.
+
+    Raises:
+        InvalidRequest: as `Span.write`.
+    """
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
-    for array, datatype in _outputs(message, response, classifications, labels):
-        message.raw_output_contents.append(array_to_bytes(array, datatype))
+    for array, datatype in _outputs(message, response, classifications, labels, shared):
+        message.raw_output_contents.append(b"" if array is None else array_to_bytes(array, datatype))
     return message
 
 
-def encode_serialised(response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]) -> bytes:
+def encode_serialised(
+    response: InferResponse,
+    classifications: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    shared: Mapping[str, Span] = NO_SHARED,
+) -> bytes:
     """What `encode_message` serialises to, without the copies of raw contents into a message and out of it. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
     parts: list[bytes] = []
-    for array, datatype in _outputs(message, response, classifications, labels):
-        pieces = array_pieces(array, datatype)
+    for array, datatype in _outputs(message, response, classifications, labels, shared):
+        pieces = [] if array is None else array_pieces(array, datatype)
         parts += (encoded_varint(_RAW_OUTPUT_TAG) + encoded_varint(sum(map(len, pieces))), *pieces)
     return b"".join((message.SerializeToString(), *parts))
 
 
 def _outputs(
-    message: pb.ModelInferResponse, response: InferResponse, classifications: Mapping[str, int], labels: Mapping[str, Sequence[str]]
-) -> list[tuple[Array, DataType]]:
-    """Adds the outputs' descriptions to `message`; returns what they hold."""
+    message: pb.ModelInferResponse,
+    response: InferResponse,
+    classifications: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    shared: Mapping[str, Span],
+) -> list[tuple[Array | None, DataType]]:
+    """Adds the outputs' descriptions to `message`; returns what they hold: None for one that is in shared memory.
+
+    Clients count raw contents by the outputs' positions, so that one in shared memory has empty ones.
+    """
     signature = response.signature
-    held: list[tuple[Array, DataType]] = []
+    held: list[tuple[Array | None, DataType]] = []
     for name, array in response.outputs.items():
         spec = signature.output(name)
         if spec is None:
@@ -232,8 +308,17 @@ def _outputs(
         if name in classifications:
             array = classify(array, datatype, classifications[name], labels[name], is_batched=signature.is_batched, output=name)
             datatype = DataType.BYTES
-        message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
-        held.append((array, datatype))
+        output = message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
+        span = shared.get(name) if shared else None
+        if span is None:
+            held.append((array, datatype))
+            continue
+        for key, value in span_parameters(span, span.write(array_pieces(array, datatype), name)).items():
+            if isinstance(value, str):
+                output.parameters[key].string_param = value
+            else:
+                output.parameters[key].int64_param = value
+        held.append((None, datatype))
     return held
 
 

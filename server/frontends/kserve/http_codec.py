@@ -24,8 +24,16 @@ from server.frontends.kserve.parameters import (
     read_parameters,
     refuse_shared_memory,
 )
+from server.frontends.kserve.shared_memory import Span
+from server.frontends.kserve.shared_tensors import (
+    NO_SHARED,
+    NO_SPANS,
+    Spans,
+    classified_in_shared_memory,
+    span_parameters,
+)
 from server.frontends.kserve.string_elements import declared_count
-from server.frontends.kserve.tensor_bytes import array_from_bytes, array_pieces, object_array
+from server.frontends.kserve.tensor_bytes import array_from_bytes, array_from_span, array_pieces, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 
@@ -94,7 +102,13 @@ def count_strings(head: Mapping[str, Any], body_bytes: int, limits: Limits) -> i
 
 
 def decode(
-    check: SignatureCheck, target: Target, head: Mapping[str, Any], body: bytes, header_length: int | None, limits: Limits
+    check: SignatureCheck,
+    target: Target,
+    head: Mapping[str, Any],
+    body: bytes,
+    header_length: int | None,
+    limits: Limits,
+    spans: Spans = NO_SPANS,
 ) -> DecodedRequest:
     """The request that `body` makes, whose JSON part is `head`; safe in a thread.
 
@@ -110,17 +124,22 @@ def decode(
             raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {limits.id_length} allowed")
         parameters, all_binary = _parameters(head.get("parameters"), limits)
         blobs = memoryview(body)[len(body) if header_length is None else header_length :]
-        inputs = _inputs(check, head.get("inputs"), blobs, limits)
+        inputs = _inputs(check, head.get("inputs"), blobs, limits, spans.inputs)
         rows = check.complete(inputs)
-        names, classifications, binary = _outputs(check, head.get("outputs"), all_binary, limits)
+        names, classifications, binary = _outputs(check, head.get("outputs"), all_binary, limits, spans.outputs)
     except SignatureMismatch as error:
         raise InvalidRequest(with_request_id(error.message, request_id)) from None
+    shared = {names[at]: span for at, span in spans.outputs.items()} if spans.outputs else NO_SHARED
     for name in names:
         spec = check.signature.output(name)
-        if spec is not None and spec.datatype in BINARY_ONLY and name not in binary and name not in classifications:
+        is_text = name not in binary and name not in classifications and name not in shared
+        if is_text and spec is not None and spec.datatype in BINARY_ONLY:
             raise unsendable(spec.datatype, name)
     return DecodedRequest(
-        _request(check, target, inputs, rows, names, request_id, parameters, len(body)), classifications, binary_outputs=binary
+        _request(check, target, inputs, rows, names, request_id, parameters, len(body)),
+        classifications,
+        binary_outputs=binary,
+        shared_outputs=shared,
     )
 
 
@@ -148,7 +167,10 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
             array = classify(array, datatype, decoded.classifications[name], labels[name], is_batched=signature.is_batched, output=name)
             datatype = DataType.BYTES
         output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
-        if name in decoded.binary_outputs:
+        if name in decoded.shared_outputs:
+            span = decoded.shared_outputs[name]
+            output["parameters"] = span_parameters(span, span.write(array_pieces(array, datatype), name))
+        elif name in decoded.binary_outputs:
             pieces = array_pieces(array, datatype)
             output["parameters"] = {"binary_data_size": sum(map(len, pieces))}
             blobs += pieces
@@ -241,20 +263,27 @@ def _parameters(given: object, limits: Limits) -> tuple[RequestParameters, bool]
     return read_parameters(values), all_binary
 
 
-def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Limits) -> dict[str, Array]:
+def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Limits, spans: Mapping[int, Span]) -> dict[str, Array]:
     tensors = _list(given, "inputs")
     check.input_count(len(tensors))
     arrays: dict[str, Array] = {}
     at = 0
-    for tensor in tensors:
+    for position, tensor in enumerate(tensors):
         if not isinstance(tensor, dict):
             raise InvalidRequest("every element of 'inputs' must be an object")
         spec = check.input(_text(tensor.get("name"), "the name of an input"), arrays)
         shape = _shape(tensor.get("shape"), spec.name)
         count = check.count_elements(spec, _text(tensor.get("datatype"), f"the datatype of input '{spec.name}'"), shape)
         parameters = _scalars(tensor["parameters"], f"input '{spec.name}'", limits) if tensor.get("parameters") else {}
-        refuse_shared_memory(parameters, spec.name)
         size = parameters.get("binary_data_size")
+        if position in spans:
+            if "data" in tensor or size is not None:
+                raise InvalidRequest(
+                    f"unexpected 'data' or 'binary_data_size' provided when using shared memory for input tensor '{spec.name}'"
+                )
+            arrays[spec.name] = array_from_span(check, spec, shape, count, spans[position])
+            continue
+        refuse_shared_memory(parameters, spec.name)
         if size is None:
             if "data" not in tensor:
                 raise InvalidRequest(f"input '{spec.name}' has neither 'data' nor parameter 'binary_data_size'")
@@ -277,7 +306,7 @@ def _inputs(check: SignatureCheck, given: object, blobs: memoryview, limits: Lim
 
 
 def _outputs(
-    check: SignatureCheck, given: object, all_binary: bool, limits: Limits
+    check: SignatureCheck, given: object, all_binary: bool, limits: Limits, spans: Mapping[int, Span]
 ) -> tuple[tuple[str, ...], Mapping[str, int], frozenset[str]]:
     """Names in the order wanted, classifications, and which outputs go binary."""
     if not given and (given is None or given == []):
@@ -287,20 +316,23 @@ def _outputs(
     names: dict[str, None] = {}
     classifications: dict[str, int] = {}
     binary: list[str] = []
-    for output in outputs:
+    for at, output in enumerate(outputs):
         if not isinstance(output, dict):
             raise InvalidRequest("every element of 'outputs' must be an object")
         name = _text(output.get("name"), "the name of an output")
         check.output(name, names)
         names[name] = None
         parameters = _scalars(output["parameters"], f"output '{name}'", limits) if output.get("parameters") else {}
-        refuse_shared_memory(parameters, name)
+        if at not in spans:
+            refuse_shared_memory(parameters, name)
+        elif "classification" in parameters:
+            raise classified_in_shared_memory(name)
         if "classification" in parameters:
             classifications[name] = classification_count(parameters["classification"], name)
         wants_binary = parameters.get("binary_data", all_binary)
         if not isinstance(wants_binary, bool):
             raise InvalidRequest(f"parameter 'binary_data' of output '{name}' must be a boolean")
-        if wants_binary:
+        if wants_binary and at not in spans:
             binary.append(name)
     return tuple(names), classifications, frozenset(binary)
 

@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from server.engine.interface import Engine
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import Call
@@ -18,9 +19,9 @@ from server.pb import grpc_service_pb2 as pb
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
-def kserve_methods(engine: Engine, limits: Limits) -> tuple[Method, ...]:
-    """Every method of the service."""
-    service = KServeService(engine, limits)
+def kserve_methods(engine: Engine, limits: Limits, extensions: Extensions | None = None) -> tuple[Method, ...]:
+    """Every method of the service; `extensions` as `KServeService` takes them."""
+    service = KServeService(engine, limits, extensions)
     control = ControlMethods(engine, limits, kserve_status)
     return tuple(_method(descriptor, service, control, limits) for descriptor in _SERVICE.methods)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from backends.api.errors import InvalidRequest, Unsupported
 from server.core.request import ParameterValue
+from server.frontends.kserve.shared_memory import DISABLED
 
 #: A stream client asks with it for a final marker of its own after the last response.
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
@@ -86,7 +87,7 @@ def refuse_shared_memory(keys: Mapping[str, object], tensor: str) -> None:
         Unsupported: one of `keys` says so.
     """
     if not _SHARED_MEMORY.isdisjoint(keys):
-        raise Unsupported(f"tensor '{tensor[:128]}' refers to shared memory: Client shared memory is disabled on this server")
+        raise Unsupported(f"tensor '{tensor[:128]}' refers to shared memory: {DISABLED}")
 
 
 def classification_count(value: object, output: str) -> int:

@@ -13,6 +13,7 @@ from server.core.overrides import LoadOverrides
 from server.engine.interface import Engine
 from server.frontends.kserve.call import Call
 from server.frontends.kserve.descriptions import index_to_message, metadata_to_message, statistics_to_message
+from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.inference import Inference
 from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.stream import StreamInference
@@ -20,10 +21,9 @@ from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 from server.pb import model_config_pb2 as config_pb
 
-SHARED_MEMORY_DISABLED = "Client shared memory is disabled on this server"
 _log = logging.getLogger(__name__)
 _NO_TRACE = "trace settings are not offered by this server"
-_NO_LOG_SETTINGS = "log settings cannot be read or changed through the protocol on this server"
+_NO_LOG_SETTINGS = "the server does not support dynamic logging"
 
 
 class KServeService:
@@ -34,8 +34,10 @@ class KServeService:
         stream_inference: ModelStreamInfer.
     """
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
-        self.inference = Inference(engine, limits)
+    def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
+        """`extensions` are those of the server; None: with everything off that is off by default."""
+        self._extensions = extensions or Extensions(limits)
+        self.inference = Inference(engine, limits, self._extensions)
         self.stream_inference = StreamInference(engine, self.inference, limits)
         self._engine = engine
         self._limits = limits
@@ -53,7 +55,9 @@ class KServeService:
 
     async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:
         server = self._engine.server()
-        return pb.ServerMetadataResponse(name=server.name, version=server.version, extensions=server.extensions)
+        return pb.ServerMetadataResponse(
+            name=server.name, version=server.version, extensions=[*server.extensions, *self._extensions.names()]
+        )
 
     async def model_metadata(self, request: pb.ModelMetadataRequest, call: Call) -> pb.ModelMetadataResponse:
         return metadata_to_message(self._engine.describe(*self._target(request)))
@@ -94,27 +98,33 @@ class KServeService:
     async def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest, call: Call
     ) -> pb.SystemSharedMemoryStatusResponse:
-        _refuse_region(request.name)
-        return pb.SystemSharedMemoryStatusResponse()
+        regions = self._extensions.shared_memory.status(request.name)
+        status = pb.SystemSharedMemoryStatusResponse.RegionStatus
+        return pb.SystemSharedMemoryStatusResponse(
+            regions={each.name: status(name=each.name, key=each.key, offset=each.offset, byte_size=each.byte_size) for each in regions}
+        )
 
     async def system_shared_memory_register(
         self, request: pb.SystemSharedMemoryRegisterRequest, call: Call
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        raise Unsupported(SHARED_MEMORY_DISABLED)
+        self._extensions.shared_memory.register(request.name, request.key, request.offset, request.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
 
     async def system_shared_memory_unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest, call: Call
     ) -> pb.SystemSharedMemoryUnregisterResponse:
+        self._extensions.shared_memory.unregister(request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(self, request: pb.CudaSharedMemoryStatusRequest, call: Call) -> pb.CudaSharedMemoryStatusResponse:
-        _refuse_region(request.name)
+        if request.name:
+            raise NotFound(f"Unable to find cuda shared memory region: '{request.name[:128]}'")
         return pb.CudaSharedMemoryStatusResponse()
 
     async def cuda_shared_memory_register(
         self, request: pb.CudaSharedMemoryRegisterRequest, call: Call
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        raise InvalidRequest(f"failed to register CUDA shared memory region '{request.name[:128]}': this server has no GPU")
+        raise InvalidRequest(f"failed to register CUDA shared memory region: '{request.name[:128]}', GPUs not supported")
 
     async def cuda_shared_memory_unregister(
         self, request: pb.CudaSharedMemoryUnregisterRequest, call: Call
@@ -125,7 +135,27 @@ class KServeService:
         raise Unsupported(_NO_TRACE)
 
     async def log_settings(self, request: pb.LogSettingsRequest, call: Call) -> pb.LogSettingsResponse:
-        raise Unsupported(_NO_LOG_SETTINGS)
+        given: dict[str, bool | int | str | None] = {}
+        for name, setting in request.settings.items():
+            choice = setting.WhichOneof("parameter_choice")
+            given[name] = None if choice is None else getattr(setting, choice)
+        answer = pb.LogSettingsResponse()
+        for name, value in self.change_log_settings(given).items():
+            kind = "bool_param" if isinstance(value, bool) else "uint32_param" if isinstance(value, int) else "string_param"
+            setattr(answer.settings[name], kind, value)
+        return answer
+
+    def change_log_settings(self, given: Mapping[str, Any]) -> dict[str, bool | int | str]:
+        """Changes what `given` names of the log settings; returns all of them.
+
+        Raises:
+            Unsupported: the log is not ours to change. And as `LogControl.update`.
+        """
+        logs = self._extensions.logs
+        if logs is None:
+            raise Unsupported(_NO_LOG_SETTINGS)
+        logs.update(given)
+        return logs.read()
 
     def _target(self, request: pb.ModelMetadataRequest | pb.ModelConfigRequest | pb.ModelStatisticsRequest) -> tuple[str, int | None]:
         if len(request.name) > self._limits.name_length:
@@ -183,8 +213,3 @@ def _values(parameters: Mapping[str, pb.ModelRepositoryParameter], limits: Limit
 def _refuse_repository_name(name: str) -> None:
     if name:
         raise Unsupported("'repository_name' specification is not supported")
-
-
-def _refuse_region(name: str) -> None:
-    if name:
-        raise NotFound(f"unable to find shared memory region '{name[:128]}': {SHARED_MEMORY_DISABLED}")

@@ -7,6 +7,7 @@ import numpy as np
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
 from server.core.request import Array
+from server.frontends.kserve.shared_memory import Span
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 
 _LENGTH = struct.Struct("<I")
@@ -36,6 +37,14 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
     # A slice of a message may start anywhere. Whoever needs elements at their natural alignment copies, as most do anyhow.
     array: Array = np.ndarray(shape, datatype.numpy, raw)
     return array
+
+
+def array_from_span(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, span: Span) -> Array:
+    """As `array_from_bytes`, of a copy of `span`; what cannot fit is refused before anything is copied."""
+    datatype = spec.datatype
+    if datatype is not DataType.BYTES and span.byte_size != count * datatype.item_bytes:
+        raise check.byte_size(spec, count * datatype.item_bytes, span.byte_size)
+    return array_from_bytes(check, spec, shape, count, span.read())
 
 
 def array_to_bytes(array: Array, datatype: DataType) -> bytes:

@@ -162,9 +162,9 @@ ERRORS = [
     ("POST", "/v2/repository/mine/models/simple/load", 501, "'repository_name' specification is not supported"),
     ("GET", "/v2/trace/setting", 501, "trace settings"),
     ("POST", "/v2/models/simple/trace/setting", 501, "trace settings"),
-    ("GET", "/v2/logging", 501, "log settings"),
-    ("POST", "/v2/systemsharedmemory/region/r/register", 501, "Client shared memory is disabled"),
-    ("POST", "/v2/cudasharedmemory/region/r/register", 501, "Client shared memory is disabled"),
+    ("GET", "/v2/logging", 501, "dynamic logging"),
+    ("POST", "/v2/systemsharedmemory/region/r/register", 501, "Client shared memory is disabled. Start the server with"),
+    ("POST", "/v2/cudasharedmemory/region/r/register", 400, "GPUs not supported"),
 ]
 
 

@@ -1,0 +1,146 @@
+"""The HTTP routes of the extensions that change settings or memory: shared memory, log settings, trace settings."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import orjson
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from backends.api.errors import InvalidRequest
+from server.engine.interface import Engine
+from server.frontends.http import settings_schemas as schemas
+from server.frontends.http.call import HttpCall
+from server.frontends.http.exchange import read_body
+from server.frontends.http.repository import parse_object
+from server.frontends.kserve.message_json import message_to_json
+from server.frontends.kserve.parameters import check_model_name
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.service import KServeService
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+
+_UINT64_MAX = (1 << 64) - 1
+
+
+class AddRoute(Protocol):
+    """Adds a route with its documentation."""
+
+    def __call__(
+        self,
+        tag: str,
+        method: str,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[Response]],
+        summary: str,
+        answer: Any,
+        body: type[BaseModel] | None = None,
+    ) -> None: ...
+
+
+class SettingsRoutes:
+    """Endpoints that read and change what the server has been told. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, service: KServeService) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._service = service
+
+    def add_to(self, add: AddRoute) -> None:
+        """Adds all of them."""
+        for kind, status, region in (
+            ("system", self.system_status, schemas.SystemRegion),
+            ("cuda", self.cuda_status, schemas.CudaRegion),
+        ):
+            root = f"/v2/{kind}sharedmemory"
+            unregister = self.system_unregister if kind == "system" else self.cuda_unregister
+            for path in (root, f"{root}/region/{{region}}"):
+                add("shared memory", "GET", f"{path}/status", status, f"Registered {kind} regions", list[region])  # type: ignore[valid-type]
+                add("shared memory", "POST", f"{path}/unregister", unregister, f"Unregister {kind} regions", None)
+        register = "/region/{region}/register"
+        system, cuda = schemas.RegisterSystemBody, schemas.RegisterCudaBody
+        add("shared memory", "POST", f"/v2/systemsharedmemory{register}", self.system_register, "Register a system region", None, system)
+        add("shared memory", "POST", f"/v2/cudasharedmemory{register}", self.cuda_register, "Refused: there is no GPU", None, cuda)
+        for path in ("/v2/trace/setting", "/v2/models/{model}/trace/setting", "/v2/models/{model}/versions/{version}/trace/setting"):
+            add("settings", "GET", path, self.trace_setting, "Trace settings", schemas.TraceSettings)
+            add("settings", "POST", path, self.trace_setting, "Change trace settings", schemas.TraceSettings, schemas.TraceSettings)
+        add("settings", "GET", "/v2/logging", self.log_settings, "Log settings", schemas.LogSettings)
+        add("settings", "POST", "/v2/logging", self.log_settings, "Change log settings", schemas.LogSettings, schemas.LogSettings)
+
+    async def system_status(self, request: Request) -> Response:
+        message = pb.SystemSharedMemoryStatusRequest(name=_region(request))
+        answer = await self._service.system_shared_memory_status(message, _call(request))
+        return _json([message_to_json(region) for region in answer.regions.values()])
+
+    async def system_register(self, request: Request) -> Response:
+        given = await self._read_object(request)
+        message = pb.SystemSharedMemoryRegisterRequest(
+            name=_region(request),
+            key=_text(given, "key"),
+            offset=_unsigned(given, "offset"),
+            byte_size=_unsigned(given, "byte_size"),
+        )
+        await self._service.system_shared_memory_register(message, _call(request))
+        return _json({})
+
+    async def system_unregister(self, request: Request) -> Response:
+        message = pb.SystemSharedMemoryUnregisterRequest(name=_region(request))
+        await self._service.system_shared_memory_unregister(message, _call(request))
+        return _json({})
+
+    async def cuda_status(self, request: Request) -> Response:
+        await self._service.cuda_shared_memory_status(pb.CudaSharedMemoryStatusRequest(name=_region(request)), _call(request))
+        return _json([])
+
+    async def cuda_register(self, request: Request) -> Response:
+        await self._service.cuda_shared_memory_register(pb.CudaSharedMemoryRegisterRequest(name=_region(request)), _call(request))
+        return _json({})
+
+    async def cuda_unregister(self, request: Request) -> Response:
+        message = pb.CudaSharedMemoryUnregisterRequest(name=_region(request))
+        await self._service.cuda_shared_memory_unregister(message, _call(request))
+        return _json({})
+
+    async def trace_setting(self, request: Request) -> Response:
+        message = pb.TraceSettingRequest(
+            model_name=check_model_name(request.path_params["model"]) if "model" in request.path_params else ""
+        )
+        answer = await self._service.trace_setting(message, _call(request))
+        return _json(message_to_json(answer))
+
+    async def log_settings(self, request: Request) -> Response:
+        given = await self._read_object(request) if request.method == "POST" else {}
+        return _json(self._service.change_log_settings(given))
+
+    async def _read_object(self, request: Request) -> dict[str, Any]:
+        """The JSON object of a request's body; empty where there is no body."""
+        with Reservation(self._engine) as reservation:
+            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, self._limits, self._limits.control_bytes)
+            return parse_object(body, self._limits)
+
+
+def _region(request: Request) -> str:
+    return str(request.path_params.get("region", ""))
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    # What is left out has the value that it has over gRPC, and is judged in one place.
+    value = given.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidRequest(f"'{name}' must be a string")
+    return value
+
+
+def _unsigned(given: dict[str, Any], name: str) -> int:
+    value = given.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _UINT64_MAX:
+        raise InvalidRequest(f"'{name}' must be an unsigned 64-bit integer")
+    return value
+
+
+def _call(request: Request) -> HttpCall:
+    return HttpCall(request.scope["headers"])
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")

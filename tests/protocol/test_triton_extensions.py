@@ -1,0 +1,57 @@
+"""The extensions that change settings or memory, judged by every flavour of tritonclient, unmodified, in its own process."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.server_process import ServerProcess, running_server
+
+FOREIGN = Path(__file__).parent / "foreign"
+FLAVOURS = ("http", "grpc", "http.aio", "grpc.aio")
+CHECKS = {
+    "shared_memory": "register datatypes strings input-only refusals unregister cuda",
+    "log_settings": "read change refusals",
+}
+DATATYPES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "STRING"]
+
+
+def write_echo_models(repository: Path) -> None:
+    """One model for each datatype, that answers what it is asked."""
+    for datatype in DATATYPES:
+        name = f"echo_{'bytes' if datatype == 'STRING' else datatype.lower()}"
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.identity").touch()
+        (repository / name / "config.pbtxt").write_text(
+            'backend: "identity"\nmax_batch_size: 8\n'
+            + "".join(f'{kind} [{{ name: "{kind.upper()}" data_type: TYPE_{datatype} dims: [-1] }}]\n' for kind in ("input", "output"))
+        )
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Echo models, with everything allowed that these clients try."""
+    at = tmp_path_factory.mktemp("extensions")
+    write_echo_models(at / "models")
+    with running_server(f"--model_base_path={at / 'models'}", "--allow-client-shm", "--log-format=text", at=at / "run") as running:
+        yield running
+
+
+def judge(clients_python: Path, script: str, flavour: str, server: ServerProcess) -> list[str]:
+    """Runs a foreign script; returns the checks that it says have passed."""
+    address = server.http if flavour.startswith("http") else server.grpc
+    command = [str(clients_python), str(FOREIGN / f"{script}.py"), flavour, address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.log()[-2000:]}"
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("script", CHECKS)
+def test_the_unmodified_client_finds_the_extension_complete(script, flavour, open_server: ServerProcess, clients_python: Path):
+    assert judge(clients_python, script, flavour, open_server) == CHECKS[script].split()
+
+
+def test_client_shared_memory_is_announced_where_it_is_on(open_server: ServerProcess):
+    assert "--allow-client-shm" in open_server.log()
