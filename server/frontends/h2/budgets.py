@@ -1,0 +1,30 @@
+"""Budgets against floods: what a peer may do for nothing."""
+
+
+class Budget:
+    """A token bucket. Confined to: one connection."""
+
+    __slots__ = ("_burst", "_left", "_per_s", "_since_s")
+
+    def __init__(self, burst: float, per_s: float, now_s: float) -> None:
+        """`burst` at once, and `per_s` each second after."""
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._since_s = now_s
+
+    def spend(self, now_s: float) -> bool:
+        """Takes one; False: the peer has none left."""
+        left = self._left
+        if left < 1.0:
+            left = min(self._burst, left + (now_s - self._since_s) * self._per_s)
+            self._since_s = now_s
+            if left < 1.0:
+                self._left = left
+                return False
+        self._left = left - 1.0
+        return True
+
+    def earn(self, count: float) -> None:
+        """Gives `count` more, never above the burst."""
+        self._left = min(self._burst, self._left + count)

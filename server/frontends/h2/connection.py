@@ -1,0 +1,189 @@
+"""One HTTP/2 connection, seen from the server (RFC 9113): bytes in, events out; answers in, bytes out.
+
+No socket, clock or event loop: what carries the bytes calls `receive`, acts on the events, and writes what `data_to_send` gives, once
+for all that a read has brought. Nothing a peer sends raises; a rule it breaks ends its stream or the connection, with the error code that
+RFC 9113 asks for.
+"""
+
+from server.frontends.h2 import frames
+from server.frontends.h2.error_codes import ErrorCode
+from server.frontends.h2.events import ConnectionEnded, Event
+from server.frontends.h2.faults import ConnectionFault
+from server.frontends.h2.frame_reader import FrameReader
+from server.frontends.h2.frames import SETTINGS
+from server.frontends.h2.limits import H2Limits
+from server.frontends.h2.output import Inflow, Output
+from server.frontends.h2.receiver import DRAIN_PING, Receiver
+from server.frontends.h2.sender import Data, Sender
+from server.frontends.h2.streams import StreamTable
+
+
+class ServerConnection:
+    """The server's end of a connection with prior knowledge or by ALPN. Confined to: whoever owns the transport.
+
+    Answers to streams that are gone are dropped. What the protocol does not allow raises `MisuseError`: a second end, data before headers.
+    """
+
+    def __init__(self, limits: H2Limits, now_s: float) -> None:
+        """Puts our SETTINGS into the output. `now_s`: monotonic time, as in `receive`."""
+        self._output = Output(limits.control_frames_waiting)
+        self._output.control(
+            frames.settings_frame(
+                (
+                    (frames.SETTING_HEADER_TABLE_SIZE, limits.header_table_bytes),
+                    (frames.SETTING_MAX_CONCURRENT_STREAMS, limits.concurrent_streams),
+                    (frames.SETTING_INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+                    (frames.SETTING_MAX_FRAME_SIZE, limits.frame_bytes),
+                    (frames.SETTING_MAX_HEADER_LIST_SIZE, limits.header_list_bytes),
+                )
+            )
+        )
+        inflow = Inflow(self._output, limits.connection_window_bytes)
+        self._table = StreamTable(inflow, limits)
+        self._sender = Sender(self._output, self._table, limits)
+        self._receiver = Receiver(limits, self._output, self._table, inflow, self._sender, now_s)
+        self._reader = FrameReader(self._receiver, limits)
+        self._is_over = False
+
+    # ---- receiving
+
+    def receive(self, data: bytes, now_s: float) -> list[Event]:
+        """Takes in what the peer sent, at the time `now_s` (monotonic, seconds), and tells what it means. Never raises."""
+        if self._is_over:
+            return []
+        receiver = self._receiver
+        receiver.now_s = now_s
+        events: list[Event] = []
+        receiver.events = events
+        try:
+            self._reader.read(data)
+        except ConnectionFault as fault:
+            debug = fault.text.encode()
+            self.close(fault.code, debug)
+            events.append(ConnectionEnded(fault.code, debug))
+        return events
+
+    def consumed(self, stream_id: int, count: int) -> None:
+        """The application is done with `count` bytes of `DataReceived`: the peer may send as many more.
+
+        What was not given back when a stream closes goes back by itself.
+        """
+        self._receiver.consumed(stream_id, count)
+
+    # ---- sending
+
+    def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
+        """Sends a header block (`encode_block`): the answer's, or with `end_stream` its trailers, behind the data that waits.
+
+        Raises:
+            MisuseError: the answer has ended, or has begun and this does not end it.
+        """
+        self._sender.headers(stream_id, block, end_stream)
+
+    def send_data(self, stream_id: int, data: Data, *, end_stream: bool = False) -> int:
+        """Sends data; keeps what does not fit the windows, by reference.
+
+        Returns:
+            How many bytes of the stream wait. More should be sent only when `take_drained` has named the stream.
+
+        Raises:
+            MisuseError: the answer has ended or not begun, or more waits than `stream_queue_bytes`.
+        """
+        return self._sender.data(stream_id, data, end_stream)
+
+    def send_answer(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:
+        """A whole answer in one call: header block, data, and the block of the trailers that end it.
+
+        Returns:
+            How many bytes of the stream wait.
+
+        Raises:
+            MisuseError: an answer has begun already.
+        """
+        return self._sender.answer(stream_id, block, data, trailers)
+
+    def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
+        """Ends a stream at once; what waits on it is dropped. NO_ERROR behind a whole answer: the rest of the request is not wanted."""
+        stream = self._table.open.get(stream_id)
+        if stream is not None:
+            self._output.control(frames.rst_stream(stream_id, code))
+            self._table.remember_reset(stream_id)
+            self._table.close(stream)
+
+    def ping(self, payload: bytes) -> None:
+        """Sends a PING of eight bytes; `PingAcked` answers it."""
+        if len(payload) != 8:
+            raise ValueError(f"a PING carries 8 bytes, not {len(payload)}")
+        self._output.control(frames.frame(frames.PING, 0, 0, payload))
+
+    def drain(self) -> None:
+        """Lets the connection end gracefully: asks the peer to open no more streams.
+
+        What it opens until it has heard of that is still served: the last stream is named with the answer to a PING that follows
+        (RFC 9113, section 6.8), or by `finish_drain`. The connection is finished when the open streams are.
+        """
+        if not self._is_over and not (self._receiver.is_draining or self._receiver.is_refusing):
+            self._receiver.is_draining = True
+            self._output.control(frames.goaway(frames.MOST_STREAM_ID, ErrorCode.NO_ERROR, b""))
+            self.ping(DRAIN_PING)
+
+    def finish_drain(self) -> None:
+        """Names the last stream; later ones are refused."""
+        if not self._is_over:
+            self._receiver.refuse_new()
+
+    def close(self, code: ErrorCode, debug: bytes = b"") -> None:
+        """Ends the connection and all its streams; what is in the output is still to be written."""
+        if not self._is_over:
+            self._is_over = True
+            self._output.control(frames.goaway(self._table.last_id, code, debug))
+            self._table.close_all()
+
+    def data_to_send(self) -> list[bytes | memoryview]:
+        """Takes what is to be written now, about `output_bytes` at most; empty: nothing.
+
+        To be called again once that is written. Not to be called while the transport is full: the output then bounds itself.
+        """
+        if self._sender.can_move:
+            self._sender.move()
+        return self._output.take()
+
+    def take_drained(self) -> list[int]:
+        """Streams whose waiting data has all gone out since the last call."""
+        sender = self._sender
+        if not sender.drained:
+            return []
+        drained, sender.drained = sender.drained, []
+        return drained
+
+    # ---- state
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `data_to_send` would give something."""
+        return bool(self._output.pieces) or self._sender.can_move
+
+    @property
+    def open_streams(self) -> int:
+        """Streams that are not closed."""
+        return len(self._table.open)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do but to write the output and to close the transport."""
+        return self._is_over or (self._receiver.is_refusing and not self._table.open)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the peer's preface and SETTINGS have come."""
+        return self._receiver.expected != SETTINGS
+
+    @property
+    def awaits_settings_ack(self) -> bool:
+        """Whether the peer has not acknowledged our SETTINGS yet."""
+        return self._receiver.settings_unacked > 0
+
+    def is_open(self, stream_id: int) -> bool:
+        """Whether an answer on the stream would still go anywhere."""
+        stream = self._table.open.get(stream_id)
+        return stream is not None and not stream.is_ending

@@ -1,0 +1,165 @@
+"""Cuts what is received into frames.
+
+DATA is handed on as it comes, part by part, and so is never gathered or copied here. All other frames wait until they are whole; they are
+small, or refused by their length alone. Frames of unknown types are skipped (RFC 9113, section 5.5).
+"""
+
+from typing import Final
+
+from server.frontends.h2.error_codes import ErrorCode
+from server.frontends.h2.faults import ConnectionFault, StreamFault
+from server.frontends.h2.frames import (
+    CONTINUATION,
+    DATA,
+    FLAG_PADDED,
+    FRAME_HEADER,
+    HEADER_BYTES,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+)
+from server.frontends.h2.limits import H2Limits
+from server.frontends.h2.receiver import ANY, UNKNOWN, Receiver
+
+_unpack: Final = FRAME_HEADER.unpack_from
+_SETTING_BYTES: Final = 6
+#: Padding length, padding, and the deprecated priority fields (RFC 9113, section 6.2).
+_HEADERS_EXTRA_BYTES: Final = 1 + 255 + 5
+#: Debug data that a GOAWAY may bring.
+_MOST_GOAWAY_BYTES: Final = 4096
+_STREAM_ID: Final = 0x7FFF_FFFF
+
+
+class FrameReader:
+    """Confined to: one connection."""
+
+    __slots__ = ("_handlers", "_have", "_left", "_longest", "_need", "_padding", "_parts", "_preface", "_receiver", "_stream_id")
+
+    def __init__(self, receiver: Receiver, limits: H2Limits) -> None:
+        self._receiver = receiver
+        self._handlers = receiver.handlers
+        most = limits.frame_bytes
+        #: Longest payload by frame type, unknown ones last.
+        self._longest = (
+            most,
+            min(most, limits.header_block_bytes + _HEADERS_EXTRA_BYTES),
+            *(5, 4),
+            min(most, limits.settings_count * _SETTING_BYTES),
+            *(most, 8, _MOST_GOAWAY_BYTES, 4),
+            min(most, limits.header_block_bytes),
+            most,
+        )
+        self._preface = PREFACE
+        #: The beginning of a frame that is not whole: pieces, their size, and the size at which it can be looked at.
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        #: A DATA frame that is handed on in parts: what is to come of its data, then of its padding. Skipped frames are all padding.
+        self._left = 0
+        self._padding = 0
+        self._stream_id = 0
+
+    def read(self, data: bytes) -> None:
+        """Takes in bytes.
+
+        Raises:
+            ConnectionFault: the peer broke a rule of the connection; nothing may be read after that.
+        """
+        if self._preface:
+            data = self._read_preface(data)
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        size = len(data)
+        position = self._resume(data, size) if self._left or self._padding else 0
+        receiver = self._receiver
+        handlers = self._handlers
+        longest = self._longest
+        need = HEADER_BYTES
+        while size - position >= HEADER_BYTES:
+            word, flags, stream_id = _unpack(data, position)
+            kind = word & 0xFF
+            if receiver.expected != ANY and kind != receiver.expected:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} where {_expected(receiver.expected)} was expected")
+            if kind > UNKNOWN:
+                kind = UNKNOWN
+            length = word >> 8
+            if length > longest[kind]:
+                raise self._too_long(kind, length)
+            start = position + HEADER_BYTES
+            end = start + length
+            try:
+                if end <= size:
+                    handlers[kind](flags, stream_id & _STREAM_ID, data, start, end)
+                elif kind != DATA and kind != UNKNOWN:
+                    need = HEADER_BYTES + length
+                    break
+                elif kind == DATA and flags & FLAG_PADDED and start == size:
+                    need = HEADER_BYTES + 1
+                    break
+                else:
+                    end = self._begin(kind, flags, stream_id & _STREAM_ID, data, start, length)
+            except StreamFault as fault:
+                receiver.fault(fault)
+                if end > size:
+                    # What is still to come of the frame belongs to nobody.
+                    self._left, self._padding, end = 0, end - size, size
+            position = end
+        if position < size:
+            self._parts = [data[position:]]
+            self._have = size - position
+            self._need = need
+
+    def _read_preface(self, data: bytes) -> bytes:
+        preface = self._preface
+        if not (data.startswith(preface) if len(data) >= len(preface) else preface.startswith(data)):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
+        self._preface = preface[len(data) :]
+        return data[len(preface) :]
+
+    def _begin(self, kind: int, flags: int, stream_id: int, data: bytes, start: int, length: int) -> int:
+        """Begins a frame that is longer than what is there; gives the position up to which all is used: the end of `data`."""
+        size = len(data)
+        if kind == UNKNOWN:
+            self._receiver.unknown(flags, stream_id, data, start, start)
+            self._padding = start + length - size
+            return size
+        payload, padding = length, 0
+        if flags & FLAG_PADDED:
+            padding = data[start]
+            payload -= 1 + padding
+            start += 1
+        self._receiver.begin_data(flags, stream_id, length, payload)
+        self._left, self._padding, self._stream_id = payload, padding, stream_id
+        if payload == 0:
+            self._receiver.part(stream_id, data, start, start, True)
+        return self._resume(data, size, start)
+
+    def _resume(self, data: bytes, size: int, position: int = 0) -> int:
+        """Hands on what belongs to the frame in hand; gives the position behind it."""
+        if self._left and position < size:
+            end = min(size, position + self._left)
+            self._left -= end - position
+            self._receiver.part(self._stream_id, data, position, end, self._left == 0)
+            position = end
+        if not self._left:
+            end = min(size, position + self._padding)
+            self._padding -= end - position
+            position = end
+        return position
+
+    def _too_long(self, kind: int, length: int) -> ConnectionFault:
+        most = self._longest[kind]
+        is_ours = most < self._longest[DATA] and kind in (HEADERS, CONTINUATION, SETTINGS)
+        return ConnectionFault(
+            ErrorCode.ENHANCE_YOUR_CALM if is_ours and length <= self._longest[DATA] else ErrorCode.FRAME_SIZE_ERROR,
+            f"a frame of type {kind} with {length} bytes of payload, where at most {most} are taken",
+        )
+
+
+def _expected(kind: int) -> str:
+    return "SETTINGS" if kind == SETTINGS else "CONTINUATION"
