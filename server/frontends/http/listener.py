@@ -1,4 +1,4 @@
-"""Runs an ASGI app on a port of our own loop: uvicorn's connections without uvicorn's server.
+"""An ASGI app, and beside it the routes of the short path, on a port of our own loop.
 
 uvicorn's own `Server` takes over the process (signals, a main loop, exit codes); here the composition root has these.
 """
@@ -6,93 +6,106 @@ uvicorn's own `Server` takes over the process (signals, a main loop, exit codes)
 import asyncio
 import functools
 import logging
+import socket
+import ssl
 from typing import Any
 
-from uvicorn import Config
-from uvicorn.server import ServerState
-
-from server.frontends.http.gate import ConnectionGate
-from server.frontends.http.protocol import BoundedHttpProtocol
+from server.frontends.http.connection import HttpConnection
+from server.frontends.http.direct import DirectRoutes
+from server.frontends.http.port import HttpPort
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
 
 _SWEEP_PERIOD_S = 0.5
-_DRAIN_PERIOD_S = 0.01
 _BACKLOG = 2048
 _log = logging.getLogger(__name__)
 
 
 class HttpListener:
-    """Serves one ASGI app on one port. Confined to: the event loop."""
+    """Serves on one port, or on any bound socket. Confined to: the event loop."""
 
-    def __init__(self, app: Any, limits: Limits, address: str, port: int) -> None:
-        """Listens on `address:port` once started; port 0: any free one."""
+    def __init__(
+        self,
+        app: Any,
+        limits: Limits,
+        address: str,
+        port: int,
+        *,
+        direct: DirectRoutes | None = None,
+        tls: ssl.SSLContext | None = None,
+        sock: socket.socket | None = None,
+    ) -> None:
+        """Listens on `address:port` once started.
+
+        Args:
+            app: The ASGI app.
+            limits: Bounds on what clients send.
+            address: Where to listen.
+            port: Where to listen; 0: any free one.
+            direct: Routes that do not go through `app`; None: there are none.
+            tls: With it, connections are encrypted.
+            sock: Bound already, of any family, and listened on instead of `address:port`; closed at the end.
+        """
         self._app = app
         self._limits = limits
         self._address = address
-        self._port = port
-        self._state = ServerState()
+        self._port_number = port
+        self._direct = direct
+        self._tls = tls
+        self._sock = sock
+        self._port: HttpPort | None = None
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
+    @property
+    def connections(self) -> list[HttpConnection]:
+        """Those that are open now."""
+        return [] if self._port is None else list(self._port.connections)
+
     async def start(self) -> int:
-        """Begins to serve; returns the real port.
+        """Begins to serve; returns the real port (0 for a socket that has none).
 
         Raises:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        config = Config(
-            self._app,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            # uvicorn only hands it to `call_later`.
-            timeout_keep_alive=self._limits.keep_alive_timeout_s,  # type: ignore[arg-type]
+        listener = self._sock or bind(self._address, self._port_number)
+        name = listener.getsockname()
+        self._port = HttpPort(self._app, self._limits, self._direct, loop)
+        # A client that stalls in the TLS handshake has as long as one that stalls in its first header.
+        patience_s = None if self._tls is None else self._limits.header_timeout_s
+        make = functools.partial(HttpConnection, self._port)
+        self._server = await loop.create_server(
+            make, sock=listener, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=patience_s, ssl_shutdown_timeout=patience_s
         )
-        config.load()
-        listener = bind(self._address, self._port)
-        port = int(listener.getsockname()[1])
-        protocol = functools.partial(BoundedHttpProtocol, self._limits, ConnectionGate(self._limits), config, self._state, loop)
-        self._server = await loop.create_server(protocol, sock=listener, backlog=_BACKLOG)
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
-        return port
+        return int(name[1]) if isinstance(name, tuple) else 0
 
     async def stop(self, grace_s: float) -> None:
         """Accepts no more connections and requests; requests in work have `grace_s` seconds to end, then they are cut off."""
-        if self._server is None or self._sweeper is None:
+        port = self._port
+        if self._server is None or self._sweeper is None or port is None:
             return
         self._server.close()
-        for connection in list(self._state.connections):
-            # Idle ones close now, others after the answer they work on.
+        for connection in self.connections:
+            # Idle ones close now, others after the answer they work on; a large answer needs its time to leave.
             connection.shutdown()
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + grace_s
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=grace_s)
-        if self._state.tasks:
-            _log.warning("cutting off %d HTTP requests still in work after %g s", len(self._state.tasks), grace_s)
-        else:
-            # Answers are written, but large ones are still leaving.
-            while self._state.connections and loop.time() < deadline_s:  # noqa: ASYNC110 - uvicorn's set of connections tells nobody
-                await asyncio.sleep(_DRAIN_PERIOD_S)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks))
+        if not await port.emptied(grace_s):
+            in_work = sum(connection.is_in_work for connection in self.connections)
+            if in_work:
+                _log.warning("cutting off %d HTTP requests still in work after %g s", in_work, grace_s)
+            for connection in self.connections:
+                connection.transport.abort()
+            await port.emptied(grace_s)
+        if port.tasks:
+            await asyncio.wait(list(port.tasks))
         self._sweeper.cancel()
         self._server = self._sweeper = None
 
     def sweep(self, now_s: float) -> None:
         """Ends connections whose clients are too slow at `now_s` of the loop's clock; runs by itself twice a second."""
-        for connection in list(self._state.connections):
-            if isinstance(connection, BoundedHttpProtocol):
-                connection.sweep(now_s)
+        for connection in self.connections:
+            connection.sweep(now_s)
 
     def _sweep_again(self, loop: asyncio.AbstractEventLoop) -> None:
         self.sweep(loop.time())

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from server.frontends.http.asgi import CLIENT_GONE
 from server.frontends.http.exchange import send_response
 from server.frontends.http.gate import ConnectionGate
 from server.frontends.http.listener import HttpListener
-from server.frontends.http.protocol import CLIENT_GONE
 from server.frontends.limits import Limits
 from server.frontends.listen import PortInUse
 
@@ -121,7 +121,7 @@ def test_a_refused_client_that_does_not_hang_up_is_cut_off():
     async def scenario(peer: Peer) -> None:
         peer.send(b"nonsense\r\n\r\n")
         assert (await peer.answer())[0] == 400
-        (connection,) = peer.listener._state.connections
+        (connection,) = peer.listener.connections
         peer.later(1.9)
         assert not connection.transport.is_closing()
         peer.later(2.5)
@@ -171,7 +171,7 @@ def test_a_header_that_does_not_come_ends_the_connection(sent: bytes):
 def test_a_fresh_connection_that_says_nothing_is_ended():
     async def scenario(peer: Peer) -> None:
         peer.send(b"G")
-        while not peer.listener._state.connections:  # noqa: ASYNC110 - the connection is accepted in its own time
+        while not peer.listener.connections:  # noqa: ASYNC110 - the connection is accepted in its own time
             await asyncio.sleep(0)
         peer.later(5.5)
         assert (await peer.answer())[0] == 408
@@ -218,7 +218,7 @@ def test_an_answer_that_nobody_reads_ends_the_connection():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET / HTTP/1.1\r\n\r\n")
         await peer.reader.readuntil(b"\r\n\r\n")
-        (connection,) = peer.listener._state.connections
+        (connection,) = peer.listener.connections
         while not connection.flow.write_paused:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0)
         peer.later(0)
@@ -272,23 +272,24 @@ def test_requests_that_wait_their_turn_end_with_the_connection(caplog: pytest.Lo
     assert [record.name for record in caplog.records] == ["server.frontends.http.listener"]
 
 
-def test_nonsense_behind_a_request_in_work_gets_no_answer_before_it():
-    started = asyncio.Event()
+def test_nonsense_behind_a_request_in_work_is_refused_after_its_answer():
+    started, go = asyncio.Event(), asyncio.Event()
 
-    async def wait_for_ever(scope: Any, receive: Any, send: Any) -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
         started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            assert scope[CLIENT_GONE]
+        await go.wait()
+        await send_response(send, 200, b"slow", [])
 
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /a HTTP/1.1\r\n\r\n")
         await started.wait()
         peer.send(b"nonsense\r\n\r\n")
+        go.set()
+        assert (await peer.answer())[1].endswith(b"slow")
+        assert (await peer.answer())[0] == 400
         assert await peer.is_closed()
 
-    talk(scenario, wait_for_ever)
+    talk(scenario, slow)
 
 
 def test_a_body_after_its_answer_is_not_swallowed_without_end():

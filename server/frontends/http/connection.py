@@ -1,0 +1,382 @@
+"""One HTTP/1.1 connection: one request at a time, in order, each by the short path or through the framework, under bounds.
+
+Bytes are read message by message, never beyond the one that is in work: what a client sends ahead of its answers waits unread, at first
+here and then in the kernel. However many requests a client pipelines, it holds one read's bytes, and each has its turn of the event loop.
+
+No timer runs for a connection. It notes when its present phase began, and `HttpListener` sweeps all connections twice a second, so that
+the bounds cost a fast request next to nothing.
+"""
+
+import asyncio
+import enum
+from http import HTTPStatus
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from server.frontends.http.asgi import AsgiExchange, AsgiPeer
+from server.frontends.http.chunks import ChunkedBody
+from server.frontends.http.direct import Exchange
+from server.frontends.http.head import BLANK_LINE, HeadParser, RequestHead
+from server.frontends.http.port import HttpPort, KnownHead
+from server.frontends.http.refusal import Refusal
+
+#: How long a refused client may take to hang up.
+_LINGER_S = 2.0
+#: What may wait unread here before reading pauses.
+_AHEAD_BYTES = 16 * 1024
+
+
+class _Phase(enum.Enum):
+    """What happens next on a connection."""
+
+    #: Nothing has come since the last answer.
+    IDLE = 0
+    #: A head is coming.
+    HEAD = 1
+    #: A body is coming.
+    BODY = 2
+    #: The whole request has come; its answer has not been written.
+    ANSWER = 3
+    #: Refused: whatever comes is dropped until the client hangs up.
+    REFUSED = 4
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection. Confined to: the event loop."""
+
+    def __init__(self, port: HttpPort) -> None:
+        self._port = port
+        self._limits = port.limits
+        self._phase = _Phase.HEAD
+        self._since_s = port.loop.time()
+        self._parser: HeadParser | None = None
+        self._tail = b""
+        self._exchange: Exchange | None = None
+        self._room: memoryview | None = None
+        self._chunks: ChunkedBody | None = None
+        self._body_left = 0
+        self._body_bytes = 0
+        self._body_since_s = 0.0
+        #: Read from the socket and not yet looked at, from `_at` on.
+        self._ahead = b""
+        self._at = 0
+        self._is_turn_due = False
+        self._keep_alive = True
+        self._is_stopping = False
+        self._unsent_bytes = 0
+        self._unsent_since_s = 0.0
+        self._peer: AsgiPeer | None = None
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.flow: FlowControl = None  # type: ignore[assignment]
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        port = self._port
+        port.connections.add(self)
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        if not port.gate.admits(len(port.connections), port.loop.time()):
+            # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
+            self._phase = _Phase.REFUSED
+            text = "the server holds as many connections as it may: try again"
+            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text).answer())
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._port.discard(self)
+        self._phase = _Phase.REFUSED
+        self._end_exchange()
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.flow.resume_writing()
+        self._ask_turn()
+
+    def eof_received(self) -> None:
+        """The client says no more: nobody reads an answer, then; the transport closes."""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._port.buffer if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._room is not None:
+            self._take_in_place(nbytes)
+            return
+        phase = self._phase
+        if phase is _Phase.REFUSED:
+            return
+        # Copied here, while it is still near: the next connection reads into the same buffer.
+        data = bytes(self._port.buffer[:nbytes])
+        if phase is _Phase.ANSWER or self._ahead:
+            self._ahead = self._ahead[self._at :] + data
+            self._at = 0
+            if len(self._ahead) > _AHEAD_BYTES:
+                self.flow.pause_reading()
+        else:
+            self._take(data, 0)
+
+    # What the listener calls.
+
+    def sweep(self, now_s: float) -> None:
+        """Ends the connection if its client is slower than the limits allow."""
+        limits, transport, phase = self._limits, self.transport, self._phase
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
+        elif unsent_bytes and now_s - self._unsent_since_s > limits.write_idle_timeout_s:
+            transport.abort()
+            return
+        if transport.is_closing():
+            return
+        waited_s = now_s - self._since_s
+        if phase is _Phase.REFUSED:
+            if waited_s > _LINGER_S:
+                transport.abort()
+        elif phase is _Phase.IDLE:
+            if waited_s > limits.keep_alive_timeout_s:
+                transport.close()
+        elif phase is _Phase.HEAD:
+            if waited_s > limits.header_timeout_s:
+                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
+        elif phase is _Phase.BODY and not self.flow.read_paused:
+            idle_s = limits.body_idle_timeout_s
+            if waited_s > idle_s:
+                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no further byte of the body within {idle_s:g} s"))
+            elif now_s - self._body_since_s > idle_s + self._body_bytes / limits.body_bytes_per_s:
+                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body comes slower than {limits.body_bytes_per_s} bytes a second"))
+
+    def shutdown(self) -> None:
+        """Ends the connection now if nothing is in work on it, else with the answer."""
+        self._is_stopping = True
+        exchange = self._exchange
+        if self._phase is _Phase.REFUSED:
+            self.transport.abort()
+        elif exchange is None or exchange.is_answered:
+            self.transport.close()
+        elif isinstance(exchange, AsgiExchange):
+            exchange.close_after_answer()
+
+    @property
+    def is_in_work(self) -> bool:
+        """Whether a request of this connection waits for its answer."""
+        return self._exchange is not None and not self._exchange.is_answered
+
+    # What exchanges call.
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keep_alive and not self._is_stopping
+
+    def write_answer(self, parts: list[bytes]) -> None:
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
+        self._answered()
+
+    # Reading.
+
+    def _take(self, data: bytes, at: int) -> None:
+        """Reads `data` from `at`: the rest of the present message, or the next one, but never two; what is left waits."""
+        try:
+            if self._phase is not _Phase.BODY:
+                at = self._take_head(data, at)
+            if self._phase is _Phase.BODY and at < len(data):
+                at = self._take_body(data, at)
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        if at < len(data):
+            self._ahead, self._at = data, at
+            if len(data) - at > _AHEAD_BYTES:
+                self.flow.pause_reading()
+            self._ask_turn()
+
+    def _take_head(self, data: bytes, at: int) -> int:
+        """Reads a head, and begins its request where it is complete; returns where it stopped."""
+        parser = self._parser
+        if parser is None:
+            if data[at] in b"\r\n":
+                # Blank lines begin no message, and do not keep a connection alive.
+                self._expect_head()
+                at = len(data) - len(data[at:].lstrip(b"\r\n"))
+                if at == len(data):
+                    return at
+            end = data.find(BLANK_LINE, at)
+            if end >= 0:
+                end += len(BLANK_LINE)
+                return self._begin(self._port.find(data[at:end]), data, end)
+            self._expect_head()
+            parser = self._parser = HeadParser(self._limits)
+        # The blank line may come in pieces.
+        joined = self._tail + data[at:]
+        end = joined.find(BLANK_LINE)
+        if end < 0:
+            parser.feed(data[at:])
+            self._tail = joined[-len(BLANK_LINE) + 1 :]
+            return len(data)
+        begin, at = at, at + end + len(BLANK_LINE) - len(self._tail)
+        parser.feed(data[begin:at])
+        self._parser, self._tail = None, b""
+        return self._begin(self._port.known(parser), data, at)
+
+    def _expect_head(self) -> None:
+        if self._phase is _Phase.IDLE:
+            self._phase = _Phase.HEAD
+            self._since_s = self._port.loop.time()
+
+    def _begin(self, known: KnownHead, data: bytes, at: int) -> int:
+        """Begins the request whose head ends at `at`; returns the end of its body where that has come whole, else `at`."""
+        head, route = known
+        length = head.length
+        self._keep_alive = head.keep_alive
+        exchange: Exchange
+        if route is not None:
+            exchange = self._exchange = route.exchange(self)
+            if length is not None and length <= len(data) - at:
+                # The usual case: the whole request in one read.
+                self._phase = _Phase.ANSWER
+                exchange.receive(data[at : at + length], True)
+                return at + length
+            if head.expects_continue and at == len(data):
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        else:
+            exchange = self._exchange = self._asgi_exchange(head)
+        if length == 0:
+            self._phase = _Phase.ANSWER
+            exchange.receive(b"", True)
+            return at
+        self._phase = _Phase.BODY
+        self._since_s = self._body_since_s = self._port.loop.time()
+        self._body_bytes = 0
+        self._body_left = length or 0
+        self._chunks = ChunkedBody(self._limits) if length is None else None
+        if at == len(data):
+            self._room = exchange.room()
+        return at
+
+    def _asgi_exchange(self, head: RequestHead) -> AsgiExchange:
+        port = self._port
+        if self._peer is None:
+            self._peer = AsgiPeer(self.transport)
+        return AsgiExchange(
+            port.app, head, self._peer, self.transport, self.flow, keep_alive=self.keep_alive, answered=self._answered, tasks=port.tasks
+        )
+
+    def _take_body(self, data: bytes, at: int) -> int:
+        """Hands what `data` holds of the body from `at` to its request; returns where it stopped."""
+        chunks = self._chunks
+        if chunks is not None:
+            unframed = bytearray()
+            at = chunks.feed(data, at, unframed)
+            piece, is_last = bytes(unframed), chunks.is_complete
+        else:
+            piece = data[at : at + self._body_left]
+            self._body_left -= len(piece)
+            at += len(piece)
+            is_last = not self._body_left
+        exchange = self._note_body(len(piece), is_last)
+        if piece or is_last:
+            exchange.receive(piece, is_last)
+        self._go_on(exchange, is_last)
+        return at
+
+    def _take_in_place(self, size: int) -> None:
+        """So many bytes of the body have come, and stand where the request wants them."""
+        self._body_left -= size
+        is_last = not self._body_left
+        exchange = self._note_body(size, is_last)
+        exchange.received(size, is_last)
+        self._go_on(exchange, is_last)
+
+    def _note_body(self, size: int, is_last: bool) -> Exchange:
+        exchange = self._exchange
+        assert exchange is not None
+        self._since_s = self._port.loop.time()
+        self._body_bytes += size
+        if exchange.is_answered and self._body_bytes > self._limits.http_body_bytes:
+            # Answered without a look at its body, and more of it comes than anybody would have read.
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
+        if is_last:
+            # Before the request knows: its answer may come at once.
+            self._phase = _Phase.ANSWER
+        return exchange
+
+    def _go_on(self, exchange: Exchange, is_last: bool) -> None:
+        self._room = None if is_last else exchange.room()
+        if is_last and exchange is self._exchange and exchange.is_answered:
+            # The answer went out before the end of the body.
+            self._await_next()
+
+    # After an answer.
+
+    def _answered(self) -> None:
+        """The answer to the present request is written."""
+        if self._phase is _Phase.ANSWER:
+            self._await_next()
+        elif self._phase is _Phase.BODY:
+            # What is left of the body is read and dropped first, so that the client sees the answer and not a reset.
+            self._room = None
+            self.flow.resume_reading()
+
+    def _await_next(self) -> None:
+        self._exchange = None
+        if not self.keep_alive:
+            self.transport.close()
+            return
+        self._phase = _Phase.IDLE
+        self._since_s = self._port.loop.time()
+        if self._ahead:
+            self._ask_turn()
+        elif self.flow.read_paused:
+            self.flow.resume_reading()
+
+    def _ask_turn(self) -> None:
+        if self._ahead and not self._is_turn_due and self._phase not in (_Phase.ANSWER, _Phase.REFUSED):
+            self._is_turn_due = True
+            self._port.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Reads the next message of those that came ahead, once the client has read the answers to earlier ones."""
+        self._is_turn_due = False
+        if not self._ahead or self._phase in (_Phase.ANSWER, _Phase.REFUSED) or self.flow.write_paused:
+            return
+        data, at = self._ahead, self._at
+        self._ahead, self._at = b"", 0
+        self._take(data, at)
+        if not self._ahead and not self.is_in_work:
+            self.flow.resume_reading()
+
+    # The end.
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers with `refusal`, unless an answer to the present request is under way, and ends our side."""
+        if self._phase is _Phase.REFUSED:
+            return
+        may_answer = self._exchange is None or not self._exchange.has_begun
+        self._end_exchange()
+        self._phase = _Phase.REFUSED
+        self._room = None
+        self._ahead = b""
+        if may_answer:
+            self.transport.write(refusal.answer())
+        self._since_s = self._port.loop.time()
+        # A close now, with bytes unread, would reset the connection and might take the answer with it: end our side, and drop what
+        # comes until the client has ended its own.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+        else:
+            self.transport.close()
+
+    def _end_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and not exchange.is_answered:
+            exchange.disconnect()

@@ -1,0 +1,94 @@
+"""What all connections of one HTTP port share."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from server.frontends.http.direct import DirectRoute, DirectRoutes
+from server.frontends.http.gate import ConnectionGate
+from server.frontends.http.head import HeadParser, RequestHead
+from server.frontends.limits import Limits
+
+if TYPE_CHECKING:
+    from server.frontends.http.connection import HttpConnection
+
+#: Heads that are remembered, and how long one may be for it: half a MiB in all, roughly.
+_KEPT_HEADS = 256
+_KEPT_HEAD_BYTES = 1024
+#: What one read takes at most where the bytes go through the port's buffer.
+READ_BYTES = 256 * 1024
+
+
+class KnownHead(NamedTuple):
+    """A head, and where requests with it go; `route` None: to the ASGI app."""
+
+    head: RequestHead
+    route: DirectRoute | None
+
+
+class HttpPort:
+    """State and settings of one port. Confined to: the event loop.
+
+    Attributes:
+        app: The ASGI app that answers what takes no short path.
+        limits: Bounds on what clients send.
+        gate: How many connections there may be.
+        loop: The event loop.
+        connections: Those that are open.
+        tasks: Of requests in work, those that have one.
+        buffer: What connections read into: each is done with it before another one reads.
+    """
+
+    def __init__(self, app: Any, limits: Limits, direct: DirectRoutes | None, loop: asyncio.AbstractEventLoop) -> None:
+        self.app = app
+        self.limits = limits
+        self.gate = ConnectionGate(limits)
+        self.loop = loop
+        self.connections: set[HttpConnection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self._direct = direct
+        self._heads: dict[bytes, KnownHead] = {}
+        self._empty = asyncio.Event()
+
+    def find(self, block: bytes) -> KnownHead:
+        """What the head `block` says, whole from its first byte to its blank line.
+
+        Raises:
+            Refusal: it is not one to go on with.
+        """
+        known = self._heads.get(block)
+        if known is None:
+            parser = HeadParser(self.limits)
+            parser.feed(block)
+            known = self.known(parser)
+            if len(block) <= _KEPT_HEAD_BYTES:
+                if len(self._heads) >= _KEPT_HEADS:
+                    self._heads.clear()
+                self._heads[block] = known
+        return known
+
+    def known(self, parser: HeadParser) -> KnownHead:
+        """What `parser` has read, which came in pieces.
+
+        Raises:
+            Refusal: it is not one to go on with.
+        """
+        head = parser.head()
+        return KnownHead(head, None if self._direct is None else self._direct.find(head))
+
+    def discard(self, connection: "HttpConnection") -> None:
+        """Forgets a connection that has ended."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    async def emptied(self, timeout_s: float) -> bool:
+        """Waits until no connection is left; False if some are after `timeout_s`."""
+        self._empty.clear()
+        if not self.connections:
+            return True
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
