@@ -6,20 +6,23 @@ is imported when the first model needs it.
 
 import importlib.util
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from backends.api.agreement import check_agreement, disagreements
 from backends.api.backend import Backend, Instance, LoadRequest
-from backends.api.candidate import Candidate, Misfit, refuse
+from backends.api.candidate import Candidate, Misfit, parameter_path, refuse
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts
 from backends.api.tensor import DataType
 from backends.onnx_files.declarations import declarations, facts_of
+from backends.openvino.ir_facts import IrFacts
 from backends.openvino.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
 
 if TYPE_CHECKING:
+    from backends.openvino.instance import OpenVinoInstance
     from backends.openvino.loading import Loader
 
 _PACKAGE = "openvino"
@@ -36,6 +39,7 @@ class OpenVinoBackend(Backend):
 
     def __init__(self) -> None:
         self._loader_made: Loader | None = None
+        self._instances: weakref.WeakSet[OpenVinoInstance] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
@@ -47,6 +51,8 @@ class OpenVinoBackend(Backend):
     def check(self, candidate: Candidate) -> Iterator[Misfit]:
         signature = candidate.signature
         yield from parameter_misfits(candidate.parameters, signature.max_batch_size if signature else None)
+        if isinstance(candidate.facts, IrFacts) and read_parameters(candidate.parameters).is_compared:
+            yield Misfit(parameter_path("compare_with_onnxruntime"), "is for ONNX files; onnxruntime reads no OpenVINO IR")
         if signature is None:
             return
         yield from disagreements(signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
@@ -61,7 +67,16 @@ class OpenVinoBackend(Backend):
         facts = self.inspect(request.files, request.model_filename)
         refuse(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
-        return self._loader().load(request, read_parameters(request.parameters), static_batch_size)
+        instance = self._loader().load(request, read_parameters(request.parameters), static_batch_size)
+        with self._lock:
+            self._instances.add(instance)
+        return instance
+
+    def notices(self) -> Iterator[str]:
+        with self._lock:
+            instances = list(self._instances)
+        # Instances of one version find the same.
+        yield from dict.fromkeys(finding for instance in instances for finding in instance.findings)
 
     def _loader(self) -> "Loader":
         from backends.openvino.loading import Loader

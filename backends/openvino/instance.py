@@ -33,6 +33,8 @@ class OpenVinoInstance(Instance):
             static_batch_size: The batch size the file itself is made for; None: open.
             pipeline_depth: Infer requests of each model.
         """
+        #: What was found of its outputs when it was loaded, for an operator.
+        self.findings: tuple[str, ...] = ()
         self.static_batch_size = static_batch_size
         self.pipeline_depth = pipeline_depth
         self._models: Mapping[int, CompiledModel] | None = models
@@ -57,6 +59,7 @@ class OpenVinoInstance(Instance):
 
     def close(self) -> None:
         self._models = None
+        self.findings = ()
 
 
 def _check_range(name: str, array: Array) -> None:

@@ -9,6 +9,7 @@ from backends.api.backend import LoadRequest
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature, TensorSpec
+from backends.openvino.comparison import Incomparable, differences
 from backends.openvino.compiled import CompiledModel, Port
 from backends.openvino.instance import OpenVinoInstance
 from backends.openvino.messages import public_text
@@ -55,7 +56,12 @@ class Loader:
             size: self._compiled(request, properties, size, parameters.pipeline_depth)
             for size in _sizes(request.signature, parameters, static_batch_size)
         }
-        return OpenVinoInstance(models, request.signature, static_batch_size=static_batch_size, pipeline_depth=parameters.pipeline_depth)
+        instance = OpenVinoInstance(
+            models, request.signature, static_batch_size=static_batch_size, pipeline_depth=parameters.pipeline_depth
+        )
+        if parameters.is_compared:
+            instance.findings = _findings(instance, request, parameters, threads)
+        return instance
 
     def _compiled(self, request: LoadRequest, properties: Mapping[str, object], size: int, requests: int) -> CompiledModel:
         signature, filename = request.signature, request.model_filename
@@ -74,6 +80,19 @@ class Loader:
             raise ModelLoadError(
                 f"OpenVINO {RELEASE} does not compile '{filename}'{at}: {public_text(error, request.files.root)}"
             ) from error
+
+
+def _findings(instance: OpenVinoInstance, request: LoadRequest, parameters: ModelParameters, threads: int) -> tuple[str, ...]:
+    """The differences from ONNX Runtime, which are also logged. What cannot be compared is served all the same, with a note."""
+    what = f"model '{request.model_name}' version {request.version} in {parameters.precision}"
+    try:
+        found = differences(instance, request.signature, request.files.path(request.model_filename), threads=threads)
+    except Incomparable as error:
+        log.warning("%s was not compared with onnxruntime: %s", what, error)
+        return (f"{what} was not compared with onnxruntime: {error}",)
+    for each in found:
+        log.info("%s: %s", what, each)
+    return tuple(f"{what}: {each}" for each in found)
 
 
 def _sizes(signature: ModelSignature, parameters: ModelParameters, static_batch_size: int | None) -> tuple[int, ...]:

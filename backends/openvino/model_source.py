@@ -14,6 +14,7 @@ from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import VARIABLE, FileTensor, ModelFacts
 from backends.openvino.element_types import SERVED
+from backends.openvino.ir_facts import IrFacts
 from backends.openvino.messages import public_text
 
 #: Such as 2026.4.1, for messages.
@@ -52,7 +53,7 @@ def ir_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFact
         ModelLoadError: OpenVINO does not read it, or a tensor is of a type that cannot be served.
     """
     model = read_model(core, files, model_filename)
-    return ModelFacts(
+    return IrFacts(
         inputs=tuple(_tensor("input", port, model_filename) for port in model.inputs),
         outputs=tuple(_tensor("output", port, model_filename) for port in model.outputs),
         notes=(f"OpenVINO IR, graph '{model.get_friendly_name()}', weights in {_weights_file(model_filename)}",),

@@ -1,6 +1,7 @@
 """The backend on real models; `tests/conformance` asks it what every backend is asked."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -215,3 +216,37 @@ def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> Non
         "assert threading.active_count() == 1, threading.enumerate()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_difference_from_onnxruntime_is_reported_where_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backend = OpenVinoBackend()
+    caplog.set_level("INFO", logger="stoker.backends.openvino")
+    instance = backend.load(request(tmp_path, convolution(), CONVOLVED, precision="bf16", compare_with_onnxruntime="true"))
+    (notice,) = backend.notices()
+    assert re.fullmatch(
+        r"model 'm' version 1 in bf16: output 'y' differs from onnxruntime's by at most 0\.\d+ "
+        r"\(0\.00\d+ of the largest, .*\), cosine 0\.9999\d\d",
+        notice,
+    ), notice
+    assert notice in caplog.text
+    instance.close()
+    assert list(backend.notices()) == []
+
+
+def test_what_onnxruntime_does_not_run_is_served_with_a_notice(tmp_path: Path) -> None:
+    backend = OpenVinoBackend()
+    served = signature({"x": (DataType.FP32, (2,))}, {"y": (DataType.FP32, (2,))})
+    instance = backend.load(request(tmp_path, onnx_models.identity(ir_version=99), served, compare_with_onnxruntime="true"))
+    (notice,) = backend.notices()
+    assert "was not compared with onnxruntime: onnxruntime does not run it" in notice
+    assert instance.execute({"x": np.ones((1, 2), np.float32)}, ["y"])["y"].tolist() == [[1, 1]]
+    instance.close()
+
+
+def test_ir_is_not_compared_with_onnxruntime(tmp_path: Path) -> None:
+    files = ir_files(tmp_path, onnx_models.sum_and_difference())
+    asked = LoadRequest(
+        model_name="m", version=1, files=files, model_filename="model.xml", signature=SUMS, parameters={"compare_with_onnxruntime": "1"}
+    )
+    with pytest.raises(ModelLoadError, match="is for ONNX files"):
+        OpenVinoBackend().load(asked)

@@ -1,0 +1,92 @@
+"""How far a model's outputs on OpenVINO are from ONNX Runtime's, over one batch of made-up data: `compare_with_onnxruntime`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from backends.api.backend import Instance
+from backends.api.batch import Array
+from backends.api.errors import ServingError
+from backends.api.model import VARIABLE, ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+
+#: Rows compared, and the size given to dims that vary.
+_ROWS = 4
+_VARIABLE_SIZE = 8
+
+
+class Incomparable(Exception):
+    """The two cannot be compared; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """One output.
+
+    Attributes:
+        name: Of the output.
+        max_abs: The largest difference of an element.
+        largest: The largest magnitude that ONNX Runtime gave.
+        cosine: Of the angle between both; 1 where nothing differs.
+    """
+
+    name: str
+    max_abs: float
+    largest: float
+    cosine: float
+
+    def __str__(self) -> str:
+        relative = f" ({self.max_abs / self.largest:.2g} of the largest, {self.largest:.4g})" if self.largest else ""
+        return f"output '{self.name}' differs from onnxruntime's by at most {self.max_abs:.3g}{relative}, cosine {self.cosine:.6f}"
+
+
+def differences(instance: Instance, signature: ModelSignature, path: Path, *, threads: int) -> tuple[OutputDifference, ...]:
+    """Runs the ONNX file at `path` on ONNX Runtime, and `instance` with the same data.
+
+    Raises:
+        Incomparable: ONNX Runtime or the instance does not run it, or a tensor is bfloat16, which numpy cannot compute with.
+    """
+    if any(spec.datatype is DataType.BF16 for spec in (*signature.inputs, *signature.outputs)):
+        raise Incomparable("a tensor is bfloat16")
+    rows = instance.static_batch_size or min(_ROWS, signature.max_batch_size)
+    rng = np.random.default_rng(0)
+    inputs = {spec.name: _drawn(rng, spec, ((rows,) if signature.is_batched else ())) for spec in signature.inputs}
+    names = [spec.name for spec in signature.outputs]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    try:
+        expected = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(names, inputs)
+    except Exception as error:  # onnxruntime's errors share no class of their own
+        raise Incomparable(f"onnxruntime does not run it: {' '.join(str(error).split())[:500]}") from error
+    try:
+        found = instance.execute(inputs, names)
+    except ServingError as error:
+        raise Incomparable(f"OpenVINO does not run it: {error.message}") from error
+    return tuple(_compared(zip(names, expected, (found[name] for name in names), strict=True)))
+
+
+def _compared(outputs: Iterator[tuple[str, Array, Array]]) -> Iterator[OutputDifference]:
+    for name, expected, found in outputs:
+        if expected.shape != found.shape:
+            raise Incomparable(f"output '{name}' is {list(found.shape)}, and {list(expected.shape)} on onnxruntime")
+        wanted, got = expected.astype(np.float64).ravel(), found.astype(np.float64).ravel()
+        same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
+        with np.errstate(invalid="ignore"):
+            worst = float(np.max(np.where(same, 0.0, np.abs(wanted - got)), initial=0.0))
+        finite = np.isfinite(wanted) & np.isfinite(got)
+        wanted, got = wanted[finite], got[finite]
+        lengths = float(np.linalg.norm(wanted) * np.linalg.norm(got))
+        cosine = 1.0 if same.all() else float(wanted @ got) / lengths if lengths else 0.0
+        yield OutputDifference(name, worst, float(np.max(np.abs(wanted), initial=0.0)), cosine)
+
+
+def _drawn(rng: np.random.Generator, spec: TensorSpec, batch: tuple[int, ...]) -> Array:
+    """Normal floats; integers of 0 and 1, which are valid as indices and masks."""
+    shape = (*batch, *(_VARIABLE_SIZE if size == VARIABLE else size for size in spec.model_dims))
+    kind = spec.datatype.numpy
+    drawn = rng.standard_normal(shape) if kind.kind == "f" else rng.integers(0, 2, shape)
+    return np.asarray(drawn).astype(kind)
