@@ -6,14 +6,17 @@ RFC 9113 asks for.
 """
 
 from server.frontends.h2 import frames
+from server.frontends.h2.control_frames import DRAIN_PING, ControlFrames
+from server.frontends.h2.data_frames import DataFrames
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import ConnectionEnded, Event
 from server.frontends.h2.faults import ConnectionFault
 from server.frontends.h2.frame_reader import FrameReader
 from server.frontends.h2.frames import SETTINGS
+from server.frontends.h2.header_frames import HeaderFrames
+from server.frontends.h2.inbound import Inbound
 from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Inflow, Output
-from server.frontends.h2.receiver import DRAIN_PING, Receiver
 from server.frontends.h2.sender import Data, Sender
 from server.frontends.h2.streams import StreamTable
 
@@ -41,8 +44,11 @@ class ServerConnection:
         inflow = Inflow(self._output, limits.connection_window_bytes)
         self._table = StreamTable(inflow, limits)
         self._sender = Sender(self._output, self._table, limits)
-        self._receiver = Receiver(limits, self._output, self._table, inflow, self._sender, now_s)
-        self._reader = FrameReader(self._receiver, limits)
+        self._inbound = Inbound(limits, self._output, self._table, now_s)
+        self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
+        header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender)
+        self._control = ControlFrames(limits, self._inbound, self._output, self._table, self._sender, header_frames)
+        self._reader = FrameReader(limits, self._inbound, self._data_frames, header_frames, self._control)
         self._is_over = False
 
     # ---- receiving
@@ -51,10 +57,10 @@ class ServerConnection:
         """Takes in what the peer sent, at the time `now_s` (monotonic, seconds), and tells what it means. Never raises."""
         if self._is_over:
             return []
-        receiver = self._receiver
-        receiver.now_s = now_s
+        inbound = self._inbound
+        inbound.now_s = now_s
         events: list[Event] = []
-        receiver.events = events
+        inbound.events = events
         try:
             self._reader.read(data)
         except ConnectionFault as fault:
@@ -68,7 +74,7 @@ class ServerConnection:
 
         What was not given back when a stream closes goes back by itself.
         """
-        self._receiver.consumed(stream_id, count)
+        self._data_frames.consumed(stream_id, count)
 
     # ---- sending
 
@@ -122,15 +128,15 @@ class ServerConnection:
         What it opens until it has heard of that is still served: the last stream is named with the answer to a PING that follows
         (RFC 9113, section 6.8), or by `finish_drain`. The connection is finished when the open streams are.
         """
-        if not self._is_over and not (self._receiver.is_draining or self._receiver.is_refusing):
-            self._receiver.is_draining = True
+        if not self._is_over and not (self._control.is_draining or self._inbound.is_refusing):
+            self._control.is_draining = True
             self._output.control(frames.goaway(frames.MOST_STREAM_ID, ErrorCode.NO_ERROR, b""))
             self.ping(DRAIN_PING)
 
     def finish_drain(self) -> None:
         """Names the last stream; later ones are refused."""
         if not self._is_over:
-            self._receiver.refuse_new()
+            self._inbound.refuse_new()
 
     def close(self, code: ErrorCode, debug: bytes = b"") -> None:
         """Ends the connection and all its streams; what is in the output is still to be written."""
@@ -171,17 +177,17 @@ class ServerConnection:
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do but to write the output and to close the transport."""
-        return self._is_over or (self._receiver.is_refusing and not self._table.open)
+        return self._is_over or (self._inbound.is_refusing and not self._table.open)
 
     @property
     def is_ready(self) -> bool:
         """Whether the peer's preface and SETTINGS have come."""
-        return self._receiver.expected != SETTINGS
+        return self._inbound.expected != SETTINGS
 
     @property
     def awaits_settings_ack(self) -> bool:
         """Whether the peer has not acknowledged our SETTINGS yet."""
-        return self._receiver.settings_unacked > 0
+        return self._control.awaits_ack
 
     def is_open(self, stream_id: int) -> bool:
         """Whether an answer on the stream would still go anywhere."""

@@ -4,8 +4,11 @@ DATA is handed on as it comes, part by part, and so is never gathered or copied 
 small, or refused by their length alone. Frames of unknown types are skipped (RFC 9113, section 5.5).
 """
 
+from collections.abc import Callable
 from typing import Final
 
+from server.frontends.h2.control_frames import ControlFrames
+from server.frontends.h2.data_frames import DataFrames
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.faults import ConnectionFault, StreamFault
 from server.frontends.h2.frames import (
@@ -18,10 +21,13 @@ from server.frontends.h2.frames import (
     PREFACE,
     SETTINGS,
 )
+from server.frontends.h2.header_frames import HeaderFrames
+from server.frontends.h2.inbound import ANY, Inbound
 from server.frontends.h2.limits import H2Limits
-from server.frontends.h2.receiver import ANY, UNKNOWN, Receiver
 
 _unpack: Final = FRAME_HEADER.unpack_from
+#: Index of the handler for types this server does not know.
+_UNKNOWN: Final = 10
 _SETTING_BYTES: Final = 6
 #: Padding length, padding, and the deprecated priority fields (RFC 9113, section 6.2).
 _HEADERS_EXTRA_BYTES: Final = 1 + 255 + 5
@@ -29,15 +35,37 @@ _HEADERS_EXTRA_BYTES: Final = 1 + 255 + 5
 _MOST_GOAWAY_BYTES: Final = 4096
 _STREAM_ID: Final = 0x7FFF_FFFF
 
+#: (flags, stream id, data, start, end): the payload is `data[start:end]`.
+_Handler = Callable[[int, int, bytes, int, int], None]
+
 
 class FrameReader:
     """Confined to: one connection."""
 
-    __slots__ = ("_handlers", "_have", "_left", "_longest", "_need", "_padding", "_parts", "_preface", "_receiver", "_stream_id")
+    __slots__ = (
+        "_data_frames",
+        "_handlers",
+        "_have",
+        "_inbound",
+        "_left",
+        "_longest",
+        "_need",
+        "_padding",
+        "_parts",
+        "_preface",
+        "_stream_id",
+    )
 
-    def __init__(self, receiver: Receiver, limits: H2Limits) -> None:
-        self._receiver = receiver
-        self._handlers = receiver.handlers
+    def __init__(
+        self, limits: H2Limits, inbound: Inbound, data_frames: DataFrames, header_frames: HeaderFrames, control: ControlFrames
+    ) -> None:
+        self._inbound = inbound
+        self._data_frames = data_frames
+        #: By frame type, unknown ones last. They raise `ConnectionFault` and `StreamFault`.
+        self._handlers: tuple[_Handler, ...] = (
+            *(data_frames.whole, header_frames.headers, control.priority, control.rst_stream, control.settings, control.push_promise),
+            *(control.ping, control.goaway, control.window_update, header_frames.continuation, control.unknown),
+        )
         most = limits.frame_bytes
         #: Longest payload by frame type, unknown ones last.
         self._longest = (
@@ -76,17 +104,17 @@ class FrameReader:
             self._parts = []
         size = len(data)
         position = self._resume(data, size) if self._left or self._padding else 0
-        receiver = self._receiver
+        inbound = self._inbound
         handlers = self._handlers
         longest = self._longest
         need = HEADER_BYTES
         while size - position >= HEADER_BYTES:
             word, flags, stream_id = _unpack(data, position)
             kind = word & 0xFF
-            if receiver.expected != ANY and kind != receiver.expected:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} where {_expected(receiver.expected)} was expected")
-            if kind > UNKNOWN:
-                kind = UNKNOWN
+            if inbound.expected != ANY and kind != inbound.expected:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} where {_expected(inbound.expected)} was expected")
+            if kind > _UNKNOWN:
+                kind = _UNKNOWN
             length = word >> 8
             if length > longest[kind]:
                 raise self._too_long(kind, length)
@@ -95,7 +123,7 @@ class FrameReader:
             try:
                 if end <= size:
                     handlers[kind](flags, stream_id & _STREAM_ID, data, start, end)
-                elif kind != DATA and kind != UNKNOWN:
+                elif kind != DATA and kind != _UNKNOWN:
                     need = HEADER_BYTES + length
                     break
                 elif kind == DATA and flags & FLAG_PADDED and start == size:
@@ -104,7 +132,7 @@ class FrameReader:
                 else:
                     end = self._begin(kind, flags, stream_id & _STREAM_ID, data, start, length)
             except StreamFault as fault:
-                receiver.fault(fault)
+                inbound.fault(fault)
                 if end > size:
                     # What is still to come of the frame belongs to nobody.
                     self._left, self._padding, end = 0, end - size, size
@@ -124,8 +152,8 @@ class FrameReader:
     def _begin(self, kind: int, flags: int, stream_id: int, data: bytes, start: int, length: int) -> int:
         """Begins a frame that is longer than what is there; gives the position up to which all is used: the end of `data`."""
         size = len(data)
-        if kind == UNKNOWN:
-            self._receiver.unknown(flags, stream_id, data, start, start)
+        if kind == _UNKNOWN:
+            self._handlers[_UNKNOWN](flags, stream_id, data, start, start)
             self._padding = start + length - size
             return size
         payload, padding = length, 0
@@ -133,10 +161,10 @@ class FrameReader:
             padding = data[start]
             payload -= 1 + padding
             start += 1
-        self._receiver.begin_data(flags, stream_id, length, payload)
+        self._data_frames.begin(flags, stream_id, length, payload)
         self._left, self._padding, self._stream_id = payload, padding, stream_id
         if payload == 0:
-            self._receiver.part(stream_id, data, start, start, True)
+            self._data_frames.part(stream_id, data, start, start, True)
         return self._resume(data, size, start)
 
     def _resume(self, data: bytes, size: int, position: int = 0) -> int:
@@ -144,7 +172,7 @@ class FrameReader:
         if self._left and position < size:
             end = min(size, position + self._left)
             self._left -= end - position
-            self._receiver.part(self._stream_id, data, position, end, self._left == 0)
+            self._data_frames.part(self._stream_id, data, position, end, self._left == 0)
             position = end
         if not self._left:
             end = min(size, position + self._padding)

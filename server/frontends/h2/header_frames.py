@@ -1,0 +1,153 @@
+"""HEADERS and CONTINUATION: requests and their trailers (RFC 9113, sections 6.2, 6.10 and 8.1)."""
+
+from server.frontends.h2.error_codes import ErrorCode
+from server.frontends.h2.events import HeadersTooLarge, RequestStarted, TrailersReceived
+from server.frontends.h2.faults import ConnectionFault, StreamFault
+from server.frontends.h2.frames import CONTINUATION, DEFAULT_WINDOW_BYTES, FLAG_END_HEADERS, FLAG_END_STREAM, FLAG_PADDED, FLAG_PRIORITY
+from server.frontends.h2.header_blocks import HeaderDecoder
+from server.frontends.h2.header_rules import MalformedError, check_trailers
+from server.frontends.h2.inbound import ANY, Inbound
+from server.frontends.h2.limits import H2Limits
+from server.frontends.h2.sender import Sender
+from server.frontends.h2.stream_states import NEXT, Next, Step
+from server.frontends.h2.streams import Stream, StreamTable
+
+
+class HeaderFrames:
+    """Opens streams. Confined to: one connection."""
+
+    __slots__ = (
+        "_block",
+        "_block_ends",
+        "_block_frames",
+        "_block_stream",
+        "_decoder",
+        "_inbound",
+        "_limits",
+        "_open",
+        "_sender",
+        "_table",
+        "_window",
+    )
+
+    def __init__(self, limits: H2Limits, inbound: Inbound, table: StreamTable, sender: Sender) -> None:
+        self._limits = limits
+        self._inbound = inbound
+        self._table = table
+        self._open = table.open
+        self._sender = sender
+        self._decoder = HeaderDecoder(limits)
+        #: What a new stream's peer may send: until it knows our SETTINGS, at least the protocol's default.
+        self._window = max(DEFAULT_WINDOW_BYTES, limits.stream_window_bytes)
+        #: A header block in parts: of which stream, whether it ends the request, what is there of it, and how many frames it took.
+        self._block_stream = 0
+        self._block_ends = False
+        self._block = bytearray()
+        self._block_frames = 0
+
+    def settings_acked(self) -> None:
+        """The peer knows our SETTINGS: from now on they bind it."""
+        self._decoder.limit_table(self._limits.header_table_bytes)
+        change = self._limits.stream_window_bytes - self._window
+        if change:
+            self._window += change
+            for stream in self._open.values():
+                stream.receive_window += change
+
+    def headers(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        if flags & (FLAG_PADDED | FLAG_PRIORITY):
+            start, end = _unpadded(flags, data, start, end)
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"HEADERS for stream {stream_id}, which no client can open")
+        ends = flags & FLAG_END_STREAM == FLAG_END_STREAM
+        if flags & FLAG_END_HEADERS:
+            self._whole(stream_id, data[start:end], ends)
+            return
+        self._inbound.expected = CONTINUATION
+        self._block_stream = stream_id
+        self._block_ends = ends
+        self._block = bytearray(memoryview(data)[start:end])
+        self._block_frames = 0
+
+    def continuation(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        inbound = self._inbound
+        if inbound.expected != CONTINUATION or stream_id != self._block_stream:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"CONTINUATION for stream {stream_id}, which has begun no header block")
+        self._block += memoryview(data)[start:end]
+        self._block_frames += 1
+        if len(self._block) > self._limits.header_block_bytes or self._block_frames > self._limits.continuation_frames:
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {len(self._block)} bytes in {self._block_frames} CONTINUATION frames"
+            )
+        if flags & FLAG_END_HEADERS:
+            inbound.expected = ANY
+            block = bytes(self._block)
+            self._block = bytearray()
+            self._whole(stream_id, block, self._block_ends)
+
+    def _whole(self, stream_id: int, block: bytes, ends: bool) -> None:
+        """Takes a block. Wanted or not, it goes through the decoder: what comes after it depends on it."""
+        if stream_id > self._table.last_id:
+            self._request(stream_id, block, ends)
+            return
+        stream = self._open.get(stream_id)
+        if stream is not None:
+            self._trailers(stream, block, ends)
+            return
+        if not self._table.was_reset_here(stream_id):
+            fault = self._inbound.not_open(stream_id, Step.RECEIVE_HEADERS)
+            raise fault or ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is opened after stream {self._table.last_id}")
+        self._inbound.charge(self._inbound.control, "frames for streams that are reset")
+        self._decoder.fields(block)
+
+    def _request(self, stream_id: int, block: bytes, ends: bool) -> None:
+        request = self._decoder.request(block)
+        self._table.begin(stream_id)
+        inbound = self._inbound
+        limits = self._limits
+        if inbound.is_refusing or len(self._open) >= limits.concurrent_streams:
+            inbound.charge(inbound.resets, "refused requests")
+            inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
+            return
+        if request.malformed is not None:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, request.malformed)
+        if ends and request.content_length:
+            raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a content-length, but no body")
+        state = NEXT[Next.IDLE][Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS]
+        self._open[stream_id] = Stream(stream_id, state, self._window, self._sender.initial_window, request.content_length)
+        if request.size_bytes > limits.header_list_bytes or len(request.headers) > limits.header_count:
+            inbound.charge(inbound.resets, "requests with too large headers")
+            inbound.events.append(HeadersTooLarge(stream_id, request.size_bytes, len(request.headers), ends))
+        else:
+            inbound.events.append(RequestStarted(stream_id, request.headers, ends))
+
+    def _trailers(self, stream: Stream, block: bytes, ends: bool) -> None:
+        fields = self._decoder.fields(block)
+        after = NEXT[stream.state][Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS]
+        if after is Next.STREAM_ERROR:
+            raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end of the request")
+        if after is Next.MALFORMED:
+            raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, "a second HEADERS that does not end the request")
+        if stream.body_left:
+            raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, "the body does not have its content-length")
+        try:
+            check_trailers(fields)
+        except MalformedError as error:
+            raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
+        if len(fields) > self._limits.header_count:
+            raise StreamFault(stream.id, ErrorCode.ENHANCE_YOUR_CALM, f"{len(fields)} trailers")
+        self._inbound.events.append(TrailersReceived(stream.id, fields))
+        stream.state = after
+        if after is Next.CLOSED:
+            self._table.close(stream)
+
+
+def _unpadded(flags: int, data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Where the header block in HEADERS begins and ends."""
+    extra = (1 if flags & FLAG_PADDED else 0) + (5 if flags & FLAG_PRIORITY else 0)
+    if end - start < extra:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"HEADERS of {end - start} bytes with flags {flags:#x}")
+    padding = data[start] if flags & FLAG_PADDED else 0
+    if end - start - extra < padding:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS with more padding than payload")
+    return start + extra, end - padding

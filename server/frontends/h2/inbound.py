@@ -1,0 +1,86 @@
+"""What the handlers of frames share: what to tell, what must come next, the budgets, and how a stream ends for a fault."""
+
+from typing import Final
+
+from server.frontends.h2 import frames
+from server.frontends.h2.budgets import Budget
+from server.frontends.h2.error_codes import ErrorCode
+from server.frontends.h2.events import Event, StreamReset
+from server.frontends.h2.faults import ConnectionFault, StreamFault
+from server.frontends.h2.frames import SETTINGS
+from server.frontends.h2.limits import H2Limits
+from server.frontends.h2.output import Output
+from server.frontends.h2.stream_states import NEXT, Next, Step
+from server.frontends.h2.streams import StreamTable
+
+#: `Inbound.expected` when any frame may come.
+ANY: Final = -1
+
+
+class Inbound:
+    """Confined to: one connection.
+
+    Attributes:
+        events: For the application.
+        now_s: The time of what is being received.
+        expected: The type of the only frame that may come next, or `ANY`.
+        is_refusing: New streams are refused.
+        control: Budget of SETTINGS, PING, PRIORITY, GOAWAY, unknown and empty frames.
+        updates: Budget of WINDOW_UPDATE.
+        resets: Budget of streams that are given up or refused.
+        faults: Budget of broken rules.
+    """
+
+    __slots__ = ("_output", "_table", "control", "events", "expected", "faults", "is_refusing", "now_s", "resets", "updates")
+
+    def __init__(self, limits: H2Limits, output: Output, table: StreamTable, now_s: float) -> None:
+        self._output = output
+        self._table = table
+        self.events: list[Event] = []
+        self.now_s = now_s
+        self.expected = SETTINGS
+        self.is_refusing = False
+        self.control = Budget(limits.control_burst, limits.control_per_s, now_s)
+        self.updates = Budget(limits.control_burst, limits.control_per_s, now_s)
+        self.resets = Budget(limits.reset_burst, limits.reset_per_s, now_s)
+        self.faults = Budget(limits.fault_burst, limits.fault_per_s, now_s)
+
+    def charge(self, budget: Budget, what: str) -> None:
+        """Takes one from a budget.
+
+        Raises:
+            ConnectionFault: ENHANCE_YOUR_CALM, there is none left.
+        """
+        if not budget.spend(self.now_s):
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+
+    def fault(self, fault: StreamFault) -> None:
+        """Resets a stream whose peer broke a rule."""
+        self.charge(self.faults, "frames that break rules")
+        self.reset(fault.stream_id, fault.code)
+
+    def reset(self, stream_id: int, code: ErrorCode) -> None:
+        """Resets a stream, known to the application or not."""
+        self._output.reply(frames.rst_stream(stream_id, code))
+        self._table.remember_reset(stream_id)
+        stream = self._table.open.get(stream_id)
+        if stream is not None:
+            self._table.close(stream)
+            self.events.append(StreamReset(stream_id, code, True))
+
+    def refuse_new(self) -> None:
+        """Names the last stream to the peer, and refuses later ones."""
+        if not self.is_refusing:
+            self.is_refusing = True
+            self._output.control(frames.goaway(self._table.last_id, ErrorCode.NO_ERROR, b""))
+
+    def not_open(self, stream_id: int, step: Step) -> ConnectionFault | None:
+        """The fault of a frame for a stream that is not open; None: the frame may have crossed with the end of the stream."""
+        name = step.name.removeprefix("RECEIVE_")
+        if stream_id == 0:
+            return ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{name} for stream 0")
+        outcome = NEXT[self._table.state_of(stream_id)][step]
+        if outcome is Next.IGNORED:
+            return None
+        code = ErrorCode.STREAM_CLOSED if outcome is Next.LONG_CLOSED else ErrorCode.PROTOCOL_ERROR
+        return ConnectionFault(code, f"{name} for stream {stream_id}, which is not open")
