@@ -60,6 +60,9 @@ class Engine(Protocol):
             ServingError: refused at once (Overloaded, Unavailable, UnknownModel, DeadlineExceeded); `done` is not called then.
         """
 
+    def labelled_version(self, name: str, label: str) -> int | None:
+        """The version of a model that the operator calls `label`; None: there is no such label."""
+
     async def infer(self, request: InferRequest) -> InferResponse:
         """As `submit`, to be awaited.
 

@@ -102,6 +102,9 @@ class ServingEngine:
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         return self._manager.resolve(name, version).labels.get(output, ())
 
+    def labelled_version(self, name: str, label: str) -> int | None:
+        return self._manager.labelled_version(name, label)
+
     def submit(self, request: InferRequest, done: Done) -> InFlight:
         if self._is_stopping:
             raise Unavailable("the server is shutting down")

@@ -11,6 +11,8 @@ from server.frontends.limits import Limits
 from server.frontends.rpc.health import SERVICE as HEALTH_SERVICE
 from server.frontends.rpc.health import Health
 from server.frontends.rpc.method import Method, MethodTable, method_table
+from server.frontends.tfs.methods import tfs_methods
+from server.frontends.tfs.service import TfsService
 
 
 def grpc_methods(
@@ -19,20 +21,23 @@ def grpc_methods(
     *,
     adlik: AdlikService,
     extensions: Extensions | None = None,
+    tfs: TfsService | None = None,
     reflection: bool = False,
     more: Iterable[Method] = (),
 ) -> MethodTable:
-    """KServe v2 with Triton's extensions, Adlik's services, health, and reflection where asked for.
+    """KServe v2 with Triton's extensions, Adlik's and TensorFlow Serving's services, health, and reflection where asked for.
 
     Args:
         engine: What answers.
         limits: Bounds on what clients send.
         adlik: Adlik's services.
         extensions: KServe v2's extensions; None: with their default settings.
+        tfs: TensorFlow Serving's services; None: with their default settings.
         reflection: Whether the descriptors are served too.
         more: Methods of further protocols.
     """
-    served = [*kserve_methods(engine, limits, extensions), *adlik_methods(engine, limits, adlik), *more]
+    serving = tfs_methods(engine, limits, tfs or TfsService(engine, limits))
+    served = [*kserve_methods(engine, limits, extensions), *adlik_methods(engine, limits, adlik), *serving, *more]
     services = {method.service for method in served}
     served.extend(Health(engine, limits, frozenset(services)).methods())
     if reflection:

@@ -10,7 +10,6 @@ from typing import Any
 
 from backends.api.errors import ServingError
 from server.engine.interface import Engine
-from server.frontends.adlik.http_v1 import PREFIX, HttpV1
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.http.asgi import CLIENT_GONE
@@ -27,6 +26,7 @@ from server.frontends.http.exchange import (
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.listener import HttpListener
 from server.frontends.http.routes import METRICS_TYPE, RestRoutes
+from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
 

@@ -166,6 +166,10 @@ class ModelManager:
         record = self._table.get(name)
         return () if record is None else record.ready_versions()
 
+    def labelled_version(self, name: str, label: str) -> int | None:
+        """The version of a model that the operator calls `label`; None: there is no such label."""
+        return self._repository.version_labels.get(name, {}).get(label)
+
     def is_ready(self) -> bool:
         """Whether every required model serves (strict), or the initial loads are over (not strict); False while stopping."""
         if self._is_stopping or not self._has_started:

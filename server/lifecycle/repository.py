@@ -41,6 +41,8 @@ class ModelRepository:
     def __init__(self, roots: Sequence[Path]) -> None:
         # The same folder given twice is one root, not a conflict of every model with itself.
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
+        #: By model, what the operator calls its versions; only a list of models has that.
+        self.version_labels: Mapping[str, Mapping[str, int]] = {}
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()

@@ -29,6 +29,7 @@ class FakeModel:
     versions: tuple[int, ...] = (1,)
     is_ready: bool = True
     labels: dict[str, list[str]] = field(default_factory=dict)
+    version_labels: dict[str, int] = field(default_factory=dict)
     before: Callable[[InferRequest], Awaitable[None]] | None = None
     answers: int = 1
 
@@ -136,6 +137,10 @@ class FakeEngine:
             done(answer)
 
         return _Flight(asyncio.ensure_future(run()))
+
+    def labelled_version(self, name: str, label: str) -> int | None:
+        found = self.models.get(name)
+        return None if found is None else found.version_labels.get(label)
 
     async def infer(self, request: InferRequest) -> InferResponse:
         self.requests.append(request)

@@ -137,15 +137,19 @@ def _typed(spec: TensorSpec, fields: TensorFields, shape: tuple[int, ...], count
     is_filled = len(given) != count
     if is_filled and count * datatype.numpy.itemsize > limits.bytes_in_flight:
         raise TooLarge(f"input '{spec.name}' of shape {_dims(shape)} filled with one value exceeds what all requests may take together")
-    array = _values(spec, name, given)
+    array = values_array(spec, name, given)
     if is_filled:
         filled: Array = np.full(shape, array[0], dtype=array.dtype)
         return filled
     return array.reshape(shape)
 
 
-def _values(spec: TensorSpec, field: str, given: Any) -> Array:
-    """The flat array of typed values."""
+def values_array(spec: TensorSpec, field: str, given: Any) -> Array:
+    """The flat array of the typed values `given` in `field`. Safe in a thread.
+
+    Raises:
+        InvalidRequest: a value is outside the range of the element type.
+    """
     datatype = spec.datatype
     if datatype is DataType.BYTES:
         return object_array(list(given), (len(given),))

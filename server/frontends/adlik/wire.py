@@ -13,7 +13,9 @@ from server.frontends.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, LENGTH, Wir
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096
 # PredictRequest
-_INPUTS, _OUTPUT_FILTER = (number << 3 | LENGTH for number in (2, 4))
+_INPUTS = 2 << 3 | LENGTH
+#: The field of PredictRequest that names outputs: Adlik's map `output_filter`.
+OUTPUT_FILTER = 4
 # an entry of a map
 _KEY, _VALUE = (number << 3 | LENGTH for number in (1, 2))
 # TensorProto
@@ -37,14 +39,14 @@ class PredictWire(NamedTuple):
     cost_bytes: int
 
 
-def split_predict_request(data: bytes, limits: Limits) -> PredictWire:
-    """Takes a serialised PredictRequest apart.
+def split_predict_request(data: bytes, limits: Limits, output_filter: int = OUTPUT_FILTER) -> PredictWire:
+    """Takes a serialised PredictRequest apart, Adlik's or TensorFlow Serving's, whose `output_filter` has another number.
 
     Raises:
         InvalidRequest: it is no message, names an input twice, or holds more inputs, outputs or dimensions than allowed.
         TooLarge: it holds too many fields, or parsing it would take more than the whole budget of bytes in flight.
     """
-    return _Walk(data, limits).predict_request()
+    return _Walk(data, limits).predict_request(output_filter << 3 | LENGTH)
 
 
 class _Walk(WireWalk):
@@ -55,7 +57,7 @@ class _Walk(WireWalk):
         self._cost = 0
         self._contents: dict[str, memoryview] = {}
 
-    def predict_request(self) -> PredictWire:
+    def predict_request(self, output_filter: int) -> PredictWire:
         data, limits = self._data, self._limits
         kept: list[bytes | memoryview] = []
         names: set[str] = set()
@@ -67,7 +69,7 @@ class _Walk(WireWalk):
                 if len(names) > limits.tensor_count:
                     raise InvalidRequest(f"request has more than the {limits.tensor_count} inputs allowed")
                 continue
-            if tag == _OUTPUT_FILTER:
+            if tag == output_filter:
                 outputs += 1
                 if outputs > limits.output_count:
                     raise InvalidRequest(f"request asks for more than the {limits.output_count} outputs allowed")

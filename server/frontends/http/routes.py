@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 
 from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
-from server.frontends.adlik.http_v1 import HttpV1
 from server.frontends.http import schemas
 from server.frontends.http.call import HttpCall
 from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
@@ -25,6 +24,7 @@ from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.repository import load_request, parse_object, unload_request
 from server.frontends.http.settings_routes import SettingsRoutes
+from server.frontends.http.v1 import HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name, parse_version

@@ -187,7 +187,7 @@ BAD_PATHS = [
     ("/v1/models/simple/versions/1:ml_predict", {}, 501, "tasks"),
     ("/v1/models/simple:predict", None, 400, "Malformed request"),
     ("/v1/models/simple/metadata", {}, 400, "Malformed request"),
-    ("/v1/models", None, 400, "Malformed request"),
+    ("/v1/models", None, 400, "Missing model name"),
     ("/v1/", None, 400, "Malformed request"),
     ("/v1/models/simple:other", {}, 400, "Malformed request"),
     ("/v1/models/simple/versions/x:predict", body(), 400, "Malformed request"),
@@ -200,33 +200,38 @@ def test_paths_and_names_that_lead_nowhere():
     ask(*BAD_PATHS)
 
 
+#: Bodies of TensorFlow Serving's, and what its front finds wrong with them.
 TFS_BODIES = (
-    {"instances": [[1, 2]]},
-    {"inputs": [[1, 2]]},
-    {"inputs": {"INPUT0": [[1]], "INPUT1": [[1]]}},
-    {"inputs": {"INPUT0": {"b64": "AA=="}}},
+    ({"instances": [[1, 2]]}, "instances is a plain list"),
+    ({"inputs": [[1, 2]]}, "inputs is a plain value/list"),
+    ({"inputs": {"INPUT0": [[1]], "INPUT1": [[1]]}}, "unexpected shape"),
+    ({"inputs": {"INPUT0": {"b64": "AA=="}}}, "Missing named input: INPUT1"),
 )
 
 
 def test_the_body_tells_whose_request_it_is():
     ask(
-        *((URL, given, 501, "TensorFlow Serving") for given in TFS_BODIES),
-        *((f"{URL}?format=adlik", given, 400, "") for given in TFS_BODIES),
+        *((URL, given, 400, text) for given, text in TFS_BODIES),
+        *((f"{URL}?format=adlik", given, 400, "") for given, _ in TFS_BODIES),
         (URL, {"inputs": {"INPUT0": {"dtype": "DT_INT32"}}}, 400, "batch_size must be at least 1"),
         (URL, {}, 400, "batch_size must be at least 1"),
-        (f"{URL}?format=tfs", body(), 501, "TensorFlow Serving"),
+        (f"{URL}?format=tfs", body(), 400, "Type: Object is not of expected type: int32"),
     )
 
 
 def test_the_operator_decides_for_every_request():
-    ask(*((URL, given, 400, "") for given in TFS_BODIES), settings=AdlikSettings(rest_v1=RestV1.ADLIK))
-    ask((URL, body(), 501, "TensorFlow Serving"), settings=AdlikSettings(rest_v1=RestV1.TFS))
+    ask(*((URL, given, 400, "batch_size") for given, _ in TFS_BODIES[:1]), settings=AdlikSettings(rest_v1=RestV1.ADLIK))
+    ask((URL, body(), 400, "is not of expected type"), settings=AdlikSettings(rest_v1=RestV1.TFS))
     ask((f"{URL}?format=adlik", body(), 200, "outputs"), settings=AdlikSettings(rest_v1=RestV1.TFS))
 
 
-def test_what_only_tensorflow_serving_has_is_named_unless_only_adlik_is_spoken():
+def test_what_only_tensorflow_serving_has_is_answered_unless_only_adlik_is_spoken():
+    ask(
+        ("/v1/models/simple", None, 200, "AVAILABLE"),
+        ("/v1/models/simple/labels/x/metadata", None, 400, "Unrecognized servable version label: x"),
+        ("/v1/models/simple:classify", {}, 400, "key 'examples' is expected"),
+    )
     paths = ("/v1/models/simple", "/v1/models/simple/labels/x/metadata")
-    ask(*((path, None, 501, "TensorFlow Serving") for path in paths), ("/v1/models/simple:classify", {}, 501, "TensorFlow Serving"))
     ask(*((path, None, 400, "Malformed") for path in paths), settings=AdlikSettings(rest_v1=RestV1.ADLIK))
 
 
@@ -240,10 +245,10 @@ def platform(name: str) -> FakeModel:
 
 def test_metadata_is_adliks_for_adliks_platforms_and_where_it_is_preferred():
     url = "/v1/models/simple/metadata"
-    ask((url, None, 501, "TensorFlow Serving"), (f"{url}?format=adlik", None, 200, "config"))
-    ask((url, None, 200, "config"), (f"{url}?format=tfs", None, 501, ""), engine=FakeEngine(platform("topsinference")))
+    ask((url, None, 200, "signature_def"), (f"{url}?format=adlik", None, 200, "config"))
+    ask((url, None, 200, "config"), (f"{url}?format=tfs", None, 200, "signature_def"), engine=FakeEngine(platform("topsinference")))
     ask((url, None, 200, "config"), settings=AdlikSettings(prefer_adlik=True))
-    ask((url, None, 501, ""), settings=AdlikSettings(rest_v1=RestV1.TFS, prefer_adlik=True))
+    ask((url, None, 200, "signature_def"), settings=AdlikSettings(rest_v1=RestV1.TFS, prefer_adlik=True))
 
 
 def test_metadata_as_proto3_json():

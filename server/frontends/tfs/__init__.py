@@ -1,0 +1,1 @@
+"""TensorFlow Serving's protocol: PredictionService and ModelService over gRPC, `/v1/models/...` over REST."""

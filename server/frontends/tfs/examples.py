@@ -1,0 +1,169 @@
+"""Examples, which Classify, Regress and MultiInference take, to arrays: each feature is the input of that name.
+
+TensorFlow has models parse serialised Examples themselves. Here a feature's values, in row-major order, are one sample of the input that is
+called like it; a feature that the model has no input for is ignored, as a parsing model ignores it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from backends.api.errors import InvalidRequest
+from backends.api.model import VARIABLE, TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import Array
+from server.frontends.kserve.tensor_bytes import object_array
+from server.frontends.kserve.validation import SignatureCheck
+from server.frontends.strict_json import Json
+from server.frontends.tfs.json_values import decoded, is_base64, kind_name, shown
+from server.frontends.tfs.signatures import type_name
+from server.pb.tensorflow.core.example import example_pb2
+from server.pb.tensorflow_serving.apis import input_pb2
+
+Values = Sequence[Any]
+"""The values of a feature: all integers, all floats, or all bytes."""
+Example = Mapping[str, Values]
+
+_FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
+_KINDS: Final = {int: "int64", float: "float", bytes: "string"}
+_INT64: Final = (-(1 << 63), (1 << 63) - 1)
+
+
+def read_input(given: input_pb2.Input) -> list[Example]:
+    """The examples of `given`; each has the features of the context too. Safe in a thread.
+
+    Raises:
+        InvalidRequest: there are none.
+    """
+    kind = given.WhichOneof("kind")
+    examples: list[Example]
+    if kind == "example_list_with_context":
+        context = _features(given.example_list_with_context.context)
+        examples = [{**context, **_features(each)} for each in given.example_list_with_context.examples]
+    else:
+        examples = [_features(each) for each in given.example_list.examples]
+    if not examples:
+        raise InvalidRequest("Input is empty.")
+    return examples
+
+
+def read_body(body: Mapping[str, Json], method: str) -> list[Example]:
+    """The examples of the REST body of `:classify` or `:regress` (`method`). Safe in a thread.
+
+    Raises:
+        InvalidRequest: there are none, or one is no object of plain values.
+    """
+    given = body.get("examples")
+    if "examples" not in body:
+        raise InvalidRequest(f"JSON Value: {shown(body)} When method is {method}, key 'examples' is expected and was not found")
+    if not isinstance(given, list):
+        raise InvalidRequest(f"JSON Value: {shown(body)} Expecting 'examples' value to be an list/array")
+    if not given:
+        raise InvalidRequest(f"JSON Value: {shown(body)} 'examples' value is an empty array")
+    context = _json_features(body["context"]) if "context" in body else {}
+    return [{**context, **_json_features(each)} for each in given]
+
+
+def arrays(examples: Sequence[Example], check: SignatureCheck) -> dict[str, Array]:
+    """The arrays `[len(examples), *dims]` of the inputs that the examples have features for. Safe in a thread.
+
+    REQUIRES: the model is batched.
+
+    Raises:
+        InvalidRequest: a feature is missing, of another type, or has not as many values as one sample of its input takes.
+    """
+    found: dict[str, Array] = {}
+    for name, spec in check.inputs.items():
+        columns = [each.get(name) for each in examples]
+        if all(each is None for each in columns) and spec.optional:
+            continue
+        shape = (len(examples), *_sample_shape(spec, columns))
+        check.count_elements(spec, spec.datatype.value, shape)
+        flat: list[Any] = []
+        for index, values in enumerate(columns):
+            if values is None:
+                known = ", ".join(sorted(examples[index])[:16]) or "none"
+                raise InvalidRequest(
+                    f"Name: example {index}, Feature: {name} (data type: {type_name(spec.datatype)}) is required; it has {known}"
+                )
+            flat.extend(values)
+        found[name] = _array(flat, spec).reshape(shape)
+    return found
+
+
+def _sample_shape(spec: TensorSpec, columns: Sequence[Values | None]) -> tuple[int, ...]:
+    """The shape of one sample; one open dimension follows from the number of values, which is the same in every example."""
+    counts = {len(values) for values in columns if values is not None}
+    if len(counts) > 1:
+        raise InvalidRequest(f"Feature: {spec.name} has {min(counts)} values in one example and {max(counts)} in another")
+    count = counts.pop() if counts else 0
+    known, open_dims = 1, 0
+    for size in spec.dims:
+        known *= size if size != VARIABLE else 1
+        open_dims += size == VARIABLE
+    if open_dims == 1 and known and count % known == 0:
+        return tuple(count // known if size == VARIABLE else size for size in spec.dims)
+    if open_dims or count != known:
+        raise InvalidRequest(f"Feature: {spec.name} has {count} values in an example, but the input takes shape {list(spec.dims)}")
+    return spec.dims
+
+
+def _array(values: list[Any], spec: TensorSpec) -> Array:
+    kinds = set(map(type, values))
+    datatype = spec.datatype
+    wanted: frozenset[type] = frozenset({bytes} if datatype is DataType.BYTES else {int, float} if datatype in _FLOATS else {int})
+    if datatype is DataType.BF16 or not kinds <= wanted:
+        came = "/".join(sorted(_KINDS[kind] for kind in kinds))
+        raise InvalidRequest(f"Feature: {spec.name}. Data types don't match. Data type: {came} but expected type: {type_name(datatype)}")
+    if datatype is DataType.BYTES:
+        return object_array(values, (len(values),))
+    if datatype is DataType.BOOL:
+        truth: Array = np.array(values, dtype=np.int64) != 0
+        return truth
+    try:
+        with np.errstate(over="ignore"):
+            array: Array = np.array(values, dtype=datatype.numpy)
+    except OverflowError:
+        raise InvalidRequest(f"Feature: {spec.name} has a value outside the range of {type_name(datatype)}") from None
+    return array
+
+
+def _features(example: example_pb2.Example) -> dict[str, Values]:
+    found: dict[str, Values] = {}
+    for name, feature in example.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        if kind is not None:
+            found[name] = getattr(feature, kind).value
+    return found
+
+
+def _json_features(given: Json) -> dict[str, Values]:
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"Example must be JSON object but got JSON {kind_name(given)}")
+    return {name: _json_values(name, value if isinstance(value, list) else [value]) for name, value in given.items()}
+
+
+def _json_values(name: str, given: list[Json]) -> Values:
+    values = [_json_value(name, each) for each in given]
+    kinds = set(map(type, values))
+    if len(kinds) > 1:
+        # The first value decides in TensorFlow Serving; whole numbers among others are taken as what they are meant.
+        if kinds != {int, float}:
+            raise InvalidRequest(f"Unexpected element type in feature: {name[:128]} expecting type: {_KINDS[type(values[0])]}")
+        return [float(each) for each in values]
+    return values
+
+
+def _json_value(name: str, value: Json) -> int | float | bytes:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass")
+    if is_base64(value):
+        return decoded(value)
+    if isinstance(value, int) and not _INT64[0] <= value <= _INT64[1]:
+        raise InvalidRequest(f"Feature: {name[:128]} has uint64 element. Only int64 is supported.")
+    if not isinstance(value, (int, float)):
+        raise InvalidRequest(f"Feature: {name[:128]} has element with unexpected JSON type: {kind_name(value)}")
+    return value

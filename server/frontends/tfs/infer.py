@@ -1,0 +1,118 @@
+"""Classify, Regress and MultiInference: Examples in, labelled scores or numbers out."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backends.api.errors import InvalidRequest, ServingError
+from server.core.request import InferResponse
+from server.engine.interface import Engine
+from server.frontends.limits import Limits
+from server.frontends.off_loop import run_off_loop
+from server.frontends.tfs import examples as example_arrays
+from server.frontends.tfs.examples import Example
+from server.frontends.tfs.model_spec import DEFAULT_SIGNATURE, ModelAsk
+from server.frontends.tfs.request import Target, Targets, infer_request
+from server.frontends.tfs.signatures import (
+    CLASSIFY,
+    CLASSIFY_METHOD,
+    REGRESS,
+    REGRESS_METHOD,
+    ClassifyOutputs,
+    classify_outputs,
+    regress_output,
+)
+
+_SIGNATURES = {CLASSIFY_METHOD: CLASSIFY, REGRESS_METHOD: REGRESS}
+#: Up to so many values of all examples together they are made arrays on the event loop.
+_INLINE_VALUES = 16_384
+
+
+class Classified(NamedTuple):
+    """What Classify answers: the version that answered, and by sample its (label, score) pairs in the model's order."""
+
+    version: int
+    samples: list[list[tuple[str, float]]]
+
+
+class Regressed(NamedTuple):
+    """What Regress answers: the version that answered, and a number by sample."""
+
+    version: int
+    values: list[float]
+
+
+class ExampleInference:
+    """Answers what takes Examples. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, targets: Targets) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._targets = targets
+
+    async def classify(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None) -> Classified:
+        """The classes of `examples`, which came in `size_bytes`.
+
+        Raises:
+            FailedPrecondition: the model is none that classifies. InvalidRequest: the examples do not fit it. And as `Engine.infer`.
+        """
+        target = self._target(ask, CLASSIFY_METHOD)
+        outputs = classify_outputs(target.check.signature)
+        response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns)
+        labels: Sequence[str] = ()
+        if outputs.scores is not None and outputs.classes is None:
+            labels = self._engine.labels(ask.name, response.model_version, outputs.scores.name)
+        return Classified(response.model_version, _classes(response, outputs, labels, self._limits))
+
+    async def regress(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None) -> Regressed:
+        """The numbers of `examples`.
+
+        Raises:
+            As `classify`.
+        """
+        target = self._target(ask, REGRESS_METHOD)
+        output = regress_output(target.check.signature)
+        response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns)
+        return Regressed(response.model_version, response.outputs[output.name].reshape(-1).astype(np.float32).tolist())
+
+    def _target(self, ask: ModelAsk, method: str) -> Target:
+        target = self._targets.find(ask)
+        if ask.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
+            raise InvalidRequest(f"No signature was found with the name: {ask.signature_name[:128]}")
+        return target
+
+    async def _run(
+        self, target: Target, examples: Sequence[Example], outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None
+    ) -> InferResponse:
+        try:
+            if size_bytes > self._limits.decode_inline_bytes or len(examples) > _INLINE_VALUES:
+                inputs = await run_off_loop(example_arrays.arrays, examples, target.check)
+            else:
+                inputs = example_arrays.arrays(examples, target.check)
+            request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns)
+        except ServingError:
+            self._engine.count_refused(target.ask.name, target.ask.version)
+            raise
+        return await self._engine.infer(request)
+
+
+def _classes(response: InferResponse, outputs: ClassifyOutputs, labels: Sequence[str], limits: Limits) -> list[list[tuple[str, float]]]:
+    scores = None if outputs.scores is None else response.outputs[outputs.scores.name].astype(np.float32)
+    classes = None if outputs.classes is None else response.outputs[outputs.classes.name]
+    shapes = {array.shape for array in (scores, classes) if array is not None}
+    if len(shapes) > 1:
+        raise InvalidRequest(f"Tensors class and score should match in dim_size(1). Got {' vs. '.join(map(str, sorted(shapes)))}")
+    rows, count = shapes.pop()
+    if rows * count > limits.class_count:
+        raise InvalidRequest(f"{rows} samples of {count} classes are more than the {limits.class_count} that one answer may hold")
+    texts: list[Any] = [list(labels[:count]) + [""] * (count - len(labels))] * rows if classes is None else classes.tolist()
+    numbers: list[Any] = [[0.0] * count] * rows if scores is None else scores.tolist()
+    return [
+        [(_text(label), score) for label, score in zip(row_texts, row_numbers, strict=True)]
+        for row_texts, row_numbers in zip(texts, numbers, strict=True)
+    ]
+
+
+def _text(label: bytes | str) -> str:
+    return label if isinstance(label, str) else label.decode(errors="replace")

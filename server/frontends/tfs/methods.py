@@ -1,0 +1,49 @@
+"""TensorFlow Serving's two services as a table of methods, taken from their descriptors."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from server.engine.interface import Engine
+from server.frontends.limits import Limits
+from server.frontends.rpc.call import Call
+from server.frontends.rpc.control import ControlMethods
+from server.frontends.rpc.method import Method, kind_of, path_of
+from server.frontends.tfs.service import TfsService
+from server.frontends.tfs.status import tfs_status
+from server.pb.tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
+
+_PREDICTION = prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"].methods_by_name
+_MODEL = model_service_pb2.DESCRIPTOR.services_by_name["ModelService"].methods_by_name
+_Answer = Callable[[bytes, int | None], Awaitable[bytes | Message]]
+
+
+def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Method, ...]:
+    """Every method of PredictionService and ModelService, answered by `service`."""
+    control = ControlMethods(engine, limits, tfs_status)
+    answers: dict[str, _Answer] = {
+        "Predict": service.predicting.from_message,
+        "Classify": service.examples.classify,
+        "Regress": service.examples.regress,
+        "MultiInference": service.examples.multi_inference,
+    }
+    return (
+        *(_inference(_PREDICTION[name], answer, limits) for name, answer in answers.items()),
+        control.method(_PREDICTION["GetModelMetadata"], lambda request, call: service.get_model_metadata(request)),
+        control.method(_MODEL["GetModelStatus"], lambda request, call: service.get_model_status(request)),
+    )
+
+
+def _inference(descriptor: Any, answer: _Answer, limits: Limits) -> Method:
+    def handle(data: bytes, call: Call) -> Awaitable[bytes | Message]:
+        return answer(data, call.deadline_ns)
+
+    return Method(
+        path=path_of(descriptor),
+        kind=kind_of(descriptor),
+        handle=handle,
+        status=tfs_status,
+        most_bytes=limits.grpc_message_bytes,
+        starts_inline=True,
+    )

@@ -1,0 +1,134 @@
+"""PredictionService.Predict: a serialised message in, a serialised answer out.
+
+Room is reserved before anything is parsed. Small requests are parsed at once; a larger one is looked through on the wire first, and what
+takes long goes to a thread.
+"""
+
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from backends.api.errors import InvalidRequest, ServingError
+from server.core.request import Array, InferRequest, InferResponse
+from server.engine.interface import Engine
+from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields
+from server.frontends.adlik.wire import SMALL_BYTES, split_predict_request
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
+from server.frontends.limits import Limits
+from server.frontends.off_loop import run_off_loop
+from server.frontends.tfs.model_spec import ModelAsk, read_spec
+from server.frontends.tfs.request import Target, Targets, check_names, check_signature_name, infer_request, wanted_outputs
+from server.frontends.tfs.tensors import array_of, filled_bytes, length_delimited, read_tensor, tensor_pieces
+from server.pb.tensorflow_serving.apis import predict_pb2
+
+#: Raw tensors are views of the message, so only what checks or converts values touches every byte.
+_INLINE_RAW_BYTES = 4 << 20
+_OUTPUT_FILTER = predict_pb2.PredictRequest.OUTPUT_FILTER_FIELD_NUMBER
+_OUTPUTS = predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER
+
+
+class Predict:
+    """Answers Predict. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, targets: Targets) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._targets = targets
+
+    async def from_message(self, data: bytes, deadline_ns: int | None) -> bytes:
+        """Answers a serialised PredictRequest by a serialised PredictResponse.
+
+        Raises:
+            ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
+        """
+        with Reservation(self._engine) as reservation:
+            reservation.take(len(data))
+            contents: dict[str, memoryview] = {}
+            rest = data
+            if len(data) > SMALL_BYTES:
+                rest, contents, cost = split_predict_request(data, self._limits, _OUTPUT_FILTER)
+                reservation.take(cost)
+            if len(rest) > self._limits.decode_inline_bytes:
+                message = await run_off_loop(_parsed, rest)
+            else:
+                message = _parsed(rest)
+            ask = read_spec(message.model_spec)
+            request = await self._request(message, contents, ask, len(data), deadline_ns, reservation)
+            response = await self._engine.infer(request)
+            if is_large(response, self._limits):
+                return await run_off_loop(print_answer, response, ask)
+            return print_answer(response, ask)
+
+    async def _request(
+        self,
+        message: predict_pb2.PredictRequest,
+        contents: Mapping[str, memoryview],
+        ask: ModelAsk,
+        size_bytes: int,
+        deadline_ns: int | None,
+        reservation: Reservation,
+    ) -> InferRequest:
+        try:
+            target = self._targets.find(ask)
+            check_signature_name(ask)
+            target.check.input_count(len(message.inputs))
+            check_names(target.check, message.inputs)
+            fields = {name: read_tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()}
+            strings = _reserve(target, fields, reservation, self._limits)
+            outputs = wanted_outputs(target.check, tuple(message.output_filter))
+            if size_bytes > _INLINE_RAW_BYTES or strings > INLINE_STRINGS:
+                inputs = await run_off_loop(_arrays, target, fields, self._limits)
+            else:
+                inputs = _arrays(target, fields, self._limits)
+            return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns)
+        except ServingError:
+            self._engine.count_refused(ask.name, ask.version)
+            raise
+
+
+def is_large(response: InferResponse, limits: Limits) -> bool:
+    """Whether printing `response` is work for a thread."""
+    for array in response.outputs.values():
+        if array.nbytes > limits.decode_inline_bytes or (array.dtype.kind != "f" and array.size > INLINE_STRINGS):
+            return True
+    return False
+
+
+def print_answer(response: InferResponse, ask: ModelAsk) -> bytes:
+    """The serialised PredictResponse. Safe in a thread."""
+    signature = response.signature
+    pieces: list[bytes] = []
+    for name, array in response.outputs.items():
+        spec = signature.output(name)
+        if spec is None:
+            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        entry = [*length_delimited(1, [name.encode()]), *length_delimited(2, tensor_pieces(array, spec.datatype))]
+        pieces += length_delimited(_OUTPUTS, entry)
+    spec_message = predict_pb2.PredictResponse(model_spec=ask.answered(response.model_version))
+    return b"".join((*pieces, spec_message.SerializeToString()))
+
+
+def _parsed(rest: bytes) -> predict_pb2.PredictRequest:
+    try:
+        return predict_pb2.PredictRequest.FromString(rest)
+    except DecodeError:
+        raise InvalidRequest("the request is not a valid PredictRequest message") from None
+
+
+def _reserve(target: Target, fields: Mapping[str, TensorFields], reservation: Reservation, limits: Limits) -> int:
+    """Takes what the arrays need beside the bytes they came in; returns how many strings they hold."""
+    strings = filled = 0
+    for name, tensor in fields.items():
+        # Raw bytes, which are the rule, are viewed where they are.
+        if tensor.values:
+            spec = target.check.inputs[name]
+            strings += len(tensor.values.get(VALUE_FIELDS[spec.datatype], ())) if spec.datatype.is_bytes else 0
+            filled += min(limits.bytes_in_flight, filled_bytes(spec, tensor))
+    if strings or filled:
+        reservation.take(strings_cost(strings, limits) + filled)
+    return strings
+
+
+def _arrays(target: Target, fields: Mapping[str, TensorFields], limits: Limits) -> dict[str, Array]:
+    return {name: array_of(target.check, target.check.inputs[name], tensor, limits) for name, tensor in fields.items()}

@@ -1,0 +1,80 @@
+"""PredictionService and ModelService without a transport.
+
+Predict, which is hot, is in `predict.py`; Classify and its kin are in `example_calls.py`.
+"""
+
+from backends.api.errors import InvalidRequest
+from server.engine.interface import Engine
+from server.frontends.limits import Limits
+from server.frontends.tfs.example_calls import ExampleCalls
+from server.frontends.tfs.infer import ExampleInference
+from server.frontends.tfs.model_spec import ModelAsk, describe, read_spec, resolve
+from server.frontends.tfs.predict import Predict
+from server.frontends.tfs.request import Targets
+from server.frontends.tfs.signatures import signature_def_map
+from server.frontends.tfs.states import model_status
+from server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
+
+SIGNATURE_DEF = "signature_def"
+
+
+class TfsService:
+    """All that TensorFlow Serving's clients can ask. Confined to: the event loop.
+
+    Attributes:
+        targets: What requests reach.
+        predicting: PredictionService.Predict.
+        inference: Classify and Regress, of both protocols.
+        examples: The same as messages.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self.targets = Targets(engine, limits)
+        self.predicting = Predict(engine, limits, self.targets)
+        self.inference = ExampleInference(engine, limits, self.targets)
+        self.examples = ExampleCalls(engine, limits, self.inference)
+
+    def get_model_metadata(
+        self, request: get_model_metadata_pb2.GetModelMetadataRequest
+    ) -> get_model_metadata_pb2.GetModelMetadataResponse:
+        """The signatures of a served version.
+
+        Raises:
+            NotFound: no such model or version. InvalidRequest: it asks for nothing, or for something else.
+        """
+        if not request.HasField("model_spec"):
+            raise InvalidRequest("Missing ModelSpec")
+        if not request.metadata_field:
+            raise InvalidRequest("GetModelMetadataRequest must specify at least one metadata_field")
+        for field in request.metadata_field:
+            if field != SIGNATURE_DEF:
+                raise InvalidRequest(f"Metadata field {field[:128]} is not supported")
+        return self.metadata(read_spec(request.model_spec))
+
+    def metadata(self, ask: ModelAsk) -> get_model_metadata_pb2.GetModelMetadataResponse:
+        """As `get_model_metadata`.
+
+        Raises:
+            NotFound: no such model or version. Unavailable: it is not READY.
+        """
+        ask = resolve(self._engine, ask, self._limits)
+        description = describe(self._engine, ask)
+        answer = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=ask.answered(description.version, signature=False))
+        answer.metadata[SIGNATURE_DEF].Pack(signature_def_map(description))
+        return answer
+
+    def get_model_status(self, request: get_model_status_pb2.GetModelStatusRequest) -> get_model_status_pb2.GetModelStatusResponse:
+        """The states of a model's versions.
+
+        Raises:
+            NotFound: none is known. InvalidRequest: no model is named.
+        """
+        if not request.HasField("model_spec"):
+            raise InvalidRequest("Missing ModelSpec")
+        return self.status(read_spec(request.model_spec))
+
+    def status(self, ask: ModelAsk) -> get_model_status_pb2.GetModelStatusResponse:
+        """As `get_model_status`."""
+        return model_status(self._engine, ask, self._limits)
