@@ -10,6 +10,7 @@ the bounds cost a fast request next to nothing.
 import asyncio
 import enum
 from http import HTTPStatus
+from typing import cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -72,7 +73,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports have the interface, but not the class.
+        transport = cast("asyncio.Transport", transport)
         port = self._port
         port.connections.add(self)
         self.transport = transport
