@@ -66,6 +66,7 @@ class Fronts:
                 reflection=config.grpc_reflection,
                 adlik=adlik,
                 extensions=extensions,
+                settings=config.grpc,
             )
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port")
         if config.http_port is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from server.frontends.adlik.settings import RestV1
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.limits import Limits
+from server.frontends.rpc.settings import GrpcSettings
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
 
@@ -31,6 +32,7 @@ class ServerConfig:
         metrics_port: A port of its own for /metrics; None = only on the HTTP port.
         metrics_on_http: Whether the HTTP port answers /metrics.
         grpc_reflection: Whether gRPC reflection is on.
+        grpc: What carries gRPC, and what it asks of connections.
         ready_file: Where the addresses are written as JSON once ready.
         exit_timeout_s: How long in-flight work may take after SIGTERM.
         max_queue_size: Requests that may wait for one model version.
@@ -64,6 +66,7 @@ class ServerConfig:
     metrics_port: int | None = None
     metrics_on_http: bool = True
     grpc_reflection: bool = False
+    grpc: GrpcSettings = field(default_factory=GrpcSettings)
     ready_file: Path | None = None
     exit_timeout_s: float = 30.0
     max_queue_size: int = 1024

@@ -5,6 +5,7 @@ from typing import Any, Protocol, get_type_hints
 
 from server.flags.adlik import AdlikFlags
 from server.flags.declare import BOOLEAN_METAVAR
+from server.flags.grpc import GrpcFlags
 from server.flags.kserve import KServeFlags
 from server.flags.logs import LogFlags
 from server.flags.models import ModelFlags
@@ -19,7 +20,7 @@ class FlagGroup(Protocol):
         """The fields of `ServerConfig` that these flags set."""
 
 
-GROUPS: tuple[type[Any], ...] = (ModelFlags, NetworkFlags, KServeFlags, AdlikFlags, ServingFlags, LogFlags)
+GROUPS: tuple[type[Any], ...] = (ModelFlags, NetworkFlags, GrpcFlags, KServeFlags, AdlikFlags, ServingFlags, LogFlags)
 
 
 def annotations() -> dict[str, Any]:

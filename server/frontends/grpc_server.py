@@ -1,11 +1,22 @@
 """The gRPC front: one table of methods, on the transport asked for."""
 
+from typing import Protocol
+
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.grpc_methods import grpc_methods
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
+from server.frontends.rpc.settings import GrpcSettings, Transport
+
+
+class _Server(Protocol):
+    """A transport."""
+
+    async def start(self) -> int: ...
+
+    async def stop(self, grace_s: float) -> None: ...
 
 
 class GrpcFront:
@@ -21,6 +32,7 @@ class GrpcFront:
         reflection: bool = False,
         adlik: AdlikService | None = None,
         extensions: Extensions | None = None,
+        settings: GrpcSettings | None = None,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -32,13 +44,21 @@ class GrpcFront:
             reflection: Whether the descriptors are served too.
             adlik: Adlik's services; None: with their default settings.
             extensions: KServe v2's extensions; None: with their default settings.
+            settings: The transport and its settings; None: the defaults.
         """
         adlik = adlik or AdlikService(engine, limits, AdlikSettings())
         methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, reflection=reflection)
+        settings = settings or GrpcSettings()
         # Imported as needed: the other transport's library is not loaded.
-        from server.frontends.grpcio.server import GrpcioServer
+        self._server: _Server
+        if settings.transport is Transport.H2:
+            from server.frontends.h2.server import H2Server
 
-        self._server = GrpcioServer(methods, engine, limits, address, port)
+            self._server = H2Server(methods, engine, limits, address, port, settings)
+        else:
+            from server.frontends.grpcio.server import GrpcioServer
+
+            self._server = GrpcioServer(methods, engine, limits, address, port, settings)
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.

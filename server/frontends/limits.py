@@ -19,6 +19,9 @@ class Limits:
         grpc_message_bytes: Largest gRPC message, received or sent.
         grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
         grpc_metadata_bytes: Metadata of one gRPC call.
+        grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
+        grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is refused at once.
+        grpc_unread_bytes: What answered calls of a gRPC connection may hold that its client does not read; above it new calls are refused.
         grpc_handshake_timeout_s: Time a new gRPC connection has for its HTTP/2 preface.
         stream_requests: Requests of one ModelStreamInfer stream that may be in work; reading pauses above it.
         stream_responses: Responses of one streamed request that may wait to be sent.
@@ -38,9 +41,9 @@ class Limits:
         url_bytes: Request target of an HTTP request.
         chunk_count: Chunks of a chunked HTTP body.
         header_timeout_s: From the first byte of an HTTP request (or the connection's start) to the end of its header.
-        body_idle_timeout_s: Silence inside an HTTP body.
-        body_bytes_per_s: Average rate an HTTP body must keep once `body_idle_timeout_s` has passed.
-        write_idle_timeout_s: How long a client may leave an HTTP response unread.
+        body_idle_timeout_s: Silence inside an HTTP body or a unary gRPC request.
+        body_bytes_per_s: Average rate that either must keep once `body_idle_timeout_s` has passed.
+        write_idle_timeout_s: How long a client may leave an HTTP response, or what is written to a gRPC connection, unread.
         keep_alive_timeout_s: Idle time between HTTP requests of one connection.
         tensor_count: Inputs of one request.
         output_count: Requested outputs of one request.
@@ -58,6 +61,9 @@ class Limits:
     grpc_message_bytes: int = (1 << 31) - 1
     grpc_concurrent_streams: int = 1000
     grpc_metadata_bytes: int = 16 * 1024
+    grpc_connections: int = 2048
+    grpc_concurrent_rpcs: int = 16_384
+    grpc_unread_bytes: int = 64 * MIB
     grpc_handshake_timeout_s: float = 3.0
     stream_requests: int = 64
     stream_responses: int = 16

@@ -20,6 +20,7 @@ from server.frontends.http_server import HttpFront
 from server.frontends.limits import Limits
 from server.frontends.status import adlik_status
 from server.pb.adlik import operate_pb2, predict_pb2
+from tests.fakes.both_transports import settings as transport_settings
 from tests.fakes.fake_engine import FakeEngine
 
 SERVICES = {**predict_pb2.DESCRIPTOR.services_by_name, **operate_pb2.DESCRIPTOR.services_by_name}
@@ -96,7 +97,7 @@ def run(
     @asynccontextmanager
     async def served() -> AsyncIterator[Caller]:
         service = AdlikService(engine, bounds, settings or AdlikSettings())
-        fronts: list[GrpcFront | HttpFront] = [GrpcFront(engine, bounds, "127.0.0.1", 0, adlik=service)]
+        fronts: list[GrpcFront | HttpFront] = [GrpcFront(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())]
         if http:
             fronts.append(HttpFront(engine, bounds, "127.0.0.1", 0, adlik=service))
         ports = [await front.start() for front in fronts]

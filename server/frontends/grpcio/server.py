@@ -17,18 +17,22 @@ from server.frontends.limits import Limits
 from server.frontends.listen import bind
 from server.frontends.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
 from server.frontends.rpc.refusal import refusal_of
+from server.frontends.rpc.settings import GrpcSettings
 
 
 class GrpcioServer:
     """Serves a table of methods. Confined to: the event loop."""
 
-    def __init__(self, methods: MethodTable, engine: Engine, limits: Limits, address: str, port: int) -> None:
+    def __init__(
+        self, methods: MethodTable, engine: Engine, limits: Limits, address: str, port: int, settings: GrpcSettings | None = None
+    ) -> None:
         """Listens on `address:port` once started (port 0: any free one)."""
         self._methods = methods
         self._engine = engine
         self._limits = limits
         self._address = address
         self._port = port
+        self._settings = settings or GrpcSettings()
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
@@ -37,7 +41,7 @@ class GrpcioServer:
         Raises:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
-        server = grpc.aio.server(options=_options(self._limits))
+        server = grpc.aio.server(options=_options(self._limits, self._settings), maximum_concurrent_rpcs=self._limits.grpc_concurrent_rpcs)
         server.add_generic_rpc_handlers(_handlers(self._methods, self._engine))
         port = self._bind(server)
         await server.start()
@@ -107,18 +111,27 @@ def _serialise(answer: bytes | Message) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def _options(limits: Limits) -> list[tuple[str, int]]:
-    return [
+def _options(limits: Limits, settings: GrpcSettings) -> list[tuple[str, int]]:
+    options = [
         ("grpc.max_receive_message_length", limits.grpc_message_bytes),
         ("grpc.max_send_message_length", limits.grpc_message_bytes),
         ("grpc.max_concurrent_streams", limits.grpc_concurrent_streams),
         ("grpc.max_metadata_size", limits.grpc_metadata_bytes),
-        ("grpc.server_handshake_timeout_ms", int(limits.grpc_handshake_timeout_s * 1000)),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.grpc_handshake_timeout_s)),
         # A second server on the same port must fail, not silently take half of the connections.
         ("grpc.so_reuseport", 0),
-        # Clients may ping while idle, as Triton's own clients are told to, but not faster than once in 10 s.
+        # Clients may ping while idle, as Triton's own clients are told to, but not too fast.
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.keepalive_time_ms", 7_200_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(settings.min_ping_interval_s)),
+        ("grpc.http2.max_ping_strikes", settings.max_ping_strikes),
+        ("grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)),
+        ("grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)),
     ]
+    if settings.max_connection_age_s is not None:
+        options.append(("grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)))
+        options.append(("grpc.max_connection_age_grace_ms", _ms(settings.max_connection_age_grace_s)))
+    return options
+
+
+def _ms(time_s: float) -> int:
+    return round(time_s * 1000)

@@ -33,11 +33,21 @@ class Refusal(NamedTuple):
     trailers: Trailers = ()
 
 
+class CallFault(Exception):
+    """The client broke a rule of gRPC itself, for which every implementation answers the same status; `refusal` says which."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
 def refusal_of(error: Exception, method: Method) -> Refusal:
     """What `error`, raised by the handler of `method`, is answered with.
 
     Anything but a `ServingError` is a defect of the server: the traceback goes to the log, nothing of it to the client.
     """
+    if isinstance(error, CallFault):
+        return error.refusal
     if not isinstance(error, ServingError):
         # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
         _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())

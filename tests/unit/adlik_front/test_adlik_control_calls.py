@@ -14,6 +14,7 @@ from server.frontends.adlik.metadata import config_message, version_states
 from server.frontends.limits import Limits
 from server.pb.adlik import model_pb2, operate_pb2, predict_pb2
 from tests.fakes.adlik_calls import SERVICES, Caller, run
+from tests.fakes.both_transports import transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, model, signature, simple
 
 Code = grpc.StatusCode
@@ -134,7 +135,8 @@ def test_control_requests_are_bounded():
     async def scenario(caller: Caller) -> None:
         code, text = await caller.refusal("addModel", operate_pb2.ModelOperateRequest(path="x" * 5000))
         assert code is Code.RESOURCE_EXHAUSTED
-        assert "ModelOperateRequest" in text
+        assert "of 5003 bytes" in text
+        assert "exceeds the limit of 4096 bytes" in text
 
     run(scenario, FakeEngine(simple()), Limits(control_bytes=4096), http=False)
 

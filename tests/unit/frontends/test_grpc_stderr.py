@@ -9,10 +9,11 @@ import asyncio
 from server.frontends.grpc_server import GrpcFront
 import grpc
 from server.frontends.limits import Limits
+from server.frontends.rpc.settings import GrpcSettings, Transport
 from tests.fakes.fake_engine import FakeEngine
 
 async def main():
-    front = GrpcFront(FakeEngine(), Limits(), "127.0.0.1", 0)
+    front = GrpcFront(FakeEngine(), Limits(), "127.0.0.1", 0, settings=GrpcSettings(transport=Transport.GRPCIO))
     port = await front.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_metadata_size", 1 << 24)]) as channel:
         try:

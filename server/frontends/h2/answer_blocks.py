@@ -1,0 +1,49 @@
+"""The header blocks that gRPC answers with, encoded once where they are always the same."""
+
+from collections.abc import Iterable
+
+from server.frontends.h2.header_blocks import encode_block
+from server.frontends.rpc.encodings import ACCEPTED, Encoding
+from server.frontends.rpc.refusal import Refusal
+from server.frontends.rpc.wire_metadata import metadata_fields, percent_encoded
+
+_START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_OK = (b"grpc-status", b"0")
+_UNIMPLEMENTED = 12
+#: In front of messages, by what they are compressed with.
+HEADERS: dict[Encoding | None, bytes] = {
+    None: encode_block(_START),
+    **{encoding: encode_block([*_START, (b"grpc-encoding", encoding.wire_name)]) for encoding in Encoding},
+}
+#: Behind the last message of a call that succeeded.
+TRAILERS_OK = encode_block([_OK])
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+def ok_trailers(metadata: Metadata) -> bytes:
+    """The end of a call that succeeded, with metadata."""
+    return encode_block([_OK, *metadata_fields(metadata)])
+
+
+def ok_without_message(metadata: Metadata) -> bytes:
+    """All of an answer that succeeded and holds no message."""
+    return encode_block([*_START, _OK, *metadata_fields(metadata)])
+
+
+def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) -> bytes:
+    """The end of a call that failed; `is_first`: nothing was sent before it."""
+    fields = [*_START] if is_first else []
+    fields += [(b"grpc-status", str(refusal.code).encode()), (b"grpc-message", percent_encoded(refusal.text))]
+    if refusal.code == _UNIMPLEMENTED:
+        # Perhaps it is the compression that is not known here: this says what is.
+        fields.append((b"grpc-accept-encoding", ACCEPTED))
+    return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(refusal.trailers)])
+
+
+def plain_block(status: int) -> bytes:
+    """The answer to a request that is not gRPC's."""
+    fields = [(b":status", str(status).encode())]
+    if status == 405:  # RFC 9110, section 15.5.6
+        fields.append((b"allow", b"POST"))
+    return encode_block(fields)

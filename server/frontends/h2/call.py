@@ -1,0 +1,175 @@
+"""What unary and streamed calls on a connection of ours have in common: metadata, deadline, the task, and how a call ends."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from backends.api.errors import Overloaded
+from server.frontends.h2.answer_blocks import refusal_block
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.off_loop import run_off_loop
+from server.frontends.rpc.encodings import Decompression
+from server.frontends.rpc.framing import MessageReader
+from server.frontends.rpc.refusal import CallFault, Refusal, refusal_of
+from server.frontends.rpc.request_head import RequestHead
+
+if TYPE_CHECKING:
+    from server.frontends.h2.protocol import GrpcProtocol
+
+_NS_PER_S: Final = 1_000_000_000
+_DEADLINE_EXCEEDED: Final = Refusal(4, "Deadline Exceeded")
+_INTERNAL: Final = 13
+CARDINALITY: Final = Refusal(12, "the method takes exactly one message")
+CUT_SHORT: Final = Refusal(_INTERNAL, "the request ends inside a message")
+#: Of this size a message is decompressed on the loop: however much is in it, that takes few milliseconds.
+_INLINE_COMPRESSED_BYTES: Final = 2048
+
+
+class H2Call:
+    """One RPC. Confined to: the event loop.
+
+    Attributes:
+        stream_id: Its stream.
+        head: What its header fields said.
+        deadline_ns: See `Call`.
+        is_over: It is answered, or nobody waits for the answer.
+        has_ended: The client has sent all it will.
+        started_s: When its first bytes came that did not make a whole request; on the loop's clock.
+        heard_s: When its last bytes came; likewise.
+        received_bytes: What came since `started_s`.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_has_answered",
+        "_held_bytes",
+        "_reader",
+        "_task",
+        "_timer",
+        "_trailers",
+        "deadline_ns",
+        "has_ended",
+        "head",
+        "heard_s",
+        "is_over",
+        "received_bytes",
+        "started_s",
+        "stream_id",
+    )
+
+    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+        self._connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.deadline_ns = deadline_ns
+        self.is_over = False
+        self.has_ended = False
+        self._has_answered = False
+        self._held_bytes = 0
+        self._reader: MessageReader | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._trailers: list[tuple[str, str | bytes]] | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.head.metadata
+
+    @property
+    def binary_metadata(self) -> Mapping[str, bytes]:
+        return self.head.binary_metadata
+
+    def cancelled(self) -> bool:
+        return self.is_over
+
+    def add_trailer(self, name: str, value: str | bytes) -> None:
+        if self._trailers is None:
+            self._trailers = []
+        self._trailers.append((name, value))
+
+    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        """Takes the next bytes of the request."""
+        raise NotImplementedError
+
+    def arm(self, now_ns: int) -> None:
+        """Sees to it that the call ends at its deadline. Most calls are answered before anybody needs to."""
+        if self.deadline_ns is not None and self._timer is None and not self.is_over:
+            self._timer = self._connection.front.loop.call_later(max(0, self.deadline_ns - now_ns) / _NS_PER_S, self._expire)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with the status of `error`; its work is taken back."""
+        self.refuse(refusal_of(error, self.head.method))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Ends the call with `refusal`; its work is taken back."""
+        if self.is_over:
+            return
+        self._connection.send_end(self.stream_id, refusal_block(refusal, self._trailers or (), is_first=not self._has_answered))
+        self._finish()
+        self._cancel_work()
+
+    def abandon(self) -> None:
+        """The client has gone, or taken the call back: nothing is sent any more."""
+        if not self.is_over:
+            self.is_over = True
+            self._let_go()
+            self._cancel_work()
+
+    def _finish(self) -> None:
+        """Notes that the end of the answer was sent."""
+        self.is_over = True
+        self._let_go()
+        self._connection.answered(self)
+
+    def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held_bytes:
+            self._give_back(self._held_bytes)
+        if self._reader is not None:
+            self._connection.receiving.pop(self.stream_id, None)
+            self._reader = None
+
+    def _cancel_work(self) -> None:
+        if self._task is not None and self._task is not asyncio.current_task(self._connection.front.loop):
+            self._task.cancel()
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.refuse(_DEADLINE_EXCEEDED)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Takes room for bytes of a message that is not complete.
+
+        Raises:
+            Overloaded: there is none.
+        """
+        if not self._connection.front.engine.reserve(size_bytes):
+            raise Overloaded(
+                f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0
+            )
+        self._held_bytes += size_bytes
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._connection.front.engine.release(size_bytes)
+        self._held_bytes -= size_bytes
+
+    async def _decompressed(self, data: bytes) -> bytes:
+        """What the compressed message `data` holds; room is reserved for it as it comes out, and large work is done in a thread.
+
+        Raises:
+            CallFault: see `Decompression.step`; or the call has named no compression. Overloaded: there is no room.
+        """
+        encoding = self.head.encoding
+        if encoding is None:
+            raise CallFault(Refusal(_INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
+        work = Decompression(encoding, data, self.head.method.most_bytes)
+        is_small = len(data) <= _INLINE_COMPRESSED_BYTES
+        parts: list[bytes] = []
+        with Reservation(self._connection.front.engine) as reservation:
+            while not work.is_done:
+                part = work.step() if is_small else await run_off_loop(work.step)
+                reservation.take(len(part))
+                parts.append(part)
+            return b"".join(parts)

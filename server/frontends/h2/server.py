@@ -1,0 +1,103 @@
+"""A table of methods on our own HTTP/2: listens, sweeps, drains."""
+
+import asyncio
+import functools
+import logging
+import ssl
+
+from server.engine.interface import Engine
+from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.protocol import GrpcProtocol
+from server.frontends.limits import Limits
+from server.frontends.listen import bind
+from server.frontends.rpc.method import MethodTable
+from server.frontends.rpc.settings import GrpcSettings
+
+_SWEEP_PERIOD_S = 0.5
+_BACKLOG = 2048
+#: For the last frames to leave once everything is decided.
+_CLOSE_S = 0.2
+_log = logging.getLogger(__name__)
+
+
+class H2Server:
+    """Serves a table of methods. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        methods: MethodTable,
+        engine: Engine,
+        limits: Limits,
+        address: str,
+        port: int,
+        settings: GrpcSettings | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Listens on `address:port` once started (port 0: any free one); `tls` must offer `h2` by ALPN."""
+        self._methods = methods
+        self._engine = engine
+        self._limits = limits
+        self._address = address
+        self._port = port
+        self._settings = settings or GrpcSettings()
+        self._tls = tls
+        self._state: FrontState | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self) -> int:
+        """Begins to serve; returns the real port.
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        state = FrontState(self._methods, self._engine, self._limits, self._settings, loop)
+        listener = bind(self._address, self._port)
+        port = int(listener.getsockname()[1])
+        timeout_s = None if self._tls is None else self._limits.grpc_handshake_timeout_s
+        self._server = await loop.create_server(
+            functools.partial(GrpcProtocol, state), sock=listener, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=timeout_s
+        )
+        self._state = state
+        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
+        state = self._state
+        if state is None or self._server is None or self._sweeper is None:
+            return
+        self._server.close()
+        state.is_draining = True
+        for connection in list(state.connections):
+            connection.drain()
+        await _within(grace_s, state)
+        if state.calls:
+            _log.warning("cutting off %d gRPC calls still in work after %g s", state.calls, grace_s)
+        for connection in list(state.connections):
+            connection.cut_off()
+        await _within(_CLOSE_S, state)
+        for connection in list(state.connections):
+            connection.abort()
+        self._sweeper.cancel()
+        self._server = self._sweeper = self._state = None
+
+    def sweep(self, now_s: float) -> None:
+        """Ends what is too slow at `now_s` of the loop's clock; runs by itself twice a second."""
+        if self._state is not None:
+            for connection in list(self._state.connections):
+                connection.sweep(now_s)
+
+    def _sweep_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.sweep(loop.time())
+        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
+
+
+async def _within(timeout_s: float, state: FrontState) -> None:
+    """Waits until all connections are gone, but no longer than `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await state.all_gone.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,144 @@
+"""Calls with a stream of messages at either end or both, with back-pressure in both directions.
+
+What a client sends is given back to its windows as the method takes it; what it is sent waits for its windows, one message at a time.
+"""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+from google.protobuf.message import Message
+
+from backends.api.errors import Cancelled, ServingError, TooLarge
+from server.frontends.h2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
+from server.frontends.h2.call import CARDINALITY, CUT_SHORT, H2Call
+from server.frontends.off_loop import run_off_loop
+from server.frontends.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
+from server.frontends.rpc.method import StreamHandler
+from server.frontends.rpc.refusal import CallFault
+from server.frontends.rpc.request_head import RequestHead
+
+if TYPE_CHECKING:
+    from server.frontends.h2.protocol import GrpcProtocol
+
+_JOINED_BYTES: Final = 16 * 1024
+_MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
+
+
+class StreamedCall(H2Call):
+    """A `StreamCall`. Confined to: the event loop."""
+
+    __slots__ = ("_count", "_messages", "_owed_bytes", "_receiver", "_unsent_bytes")
+
+    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+        super().__init__(connection, stream_id, head, deadline_ns)
+        self._messages: deque[WireMessage] = deque()
+        self._count = 0
+        self._owed_bytes = 0
+        self._unsent_bytes = 0
+        self._receiver: asyncio.Future[None] | None = None
+        self._reader = MessageReader(head.method.path, head.method.most_bytes)
+        self._task = connection.front.loop.create_task(self._run())
+
+    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        try:
+            self._feed(data, has_ended)
+        except (CallFault, ServingError) as error:
+            self.fail(error)
+
+    async def receive(self) -> bytes | None:
+        while not self._messages:
+            if self.has_ended or self.is_over:
+                return None
+            self._receiver = self._connection.front.loop.create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        message = self._messages.popleft()
+        size_bytes = len(message.data) + PREFIX_BYTES
+        self._give_back(min(size_bytes, self._held_bytes))
+        self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
+        return await self._decompressed(message.data) if message.is_compressed else message.data
+
+    async def send(self, message: bytes | Message) -> None:
+        data = message if isinstance(message, bytes) else message.SerializeToString()
+        if len(data) > _MOST_MESSAGE_BYTES:
+            raise TooLarge(f"an answer of {len(data)} bytes is more than a gRPC message can hold")
+        encoding, limits = self.head.answer_encoding, self._connection.front.limits
+        is_compressed = encoding is not None and len(data) >= limits.compress_min_bytes
+        if encoding is not None and is_compressed:
+            is_long = len(data) > limits.decode_inline_bytes
+            data = await run_off_loop(encoding.compress, data) if is_long else encoding.compress(data)
+        if self.is_over:
+            return
+        connection, stream_id, core = self._connection, self.stream_id, self._connection.core
+        if not self._has_answered:
+            core.send_headers(stream_id, HEADERS[encoding])
+            self._has_answered = True
+        prefix = PREFIX.pack(is_compressed, len(data))
+        if len(data) <= _JOINED_BYTES:
+            self._unsent_bytes = core.send_data(stream_id, prefix + data)
+        else:
+            core.send_data(stream_id, prefix)
+            self._unsent_bytes = core.send_data(stream_id, data)
+        connection.notice_output()
+        if self._unsent_bytes:
+            await connection.drained(stream_id)
+            self._unsent_bytes = 0
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._messages.clear()
+
+    def _feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        assert self._reader is not None
+        self._hold(len(data))
+        self._owed_bytes += len(data)
+        messages = self._reader.feed(data)
+        self._messages += messages
+        self._count += len(messages)
+        self.has_ended = has_ended
+        if not self.head.method.kind.is_client_streaming and (self._count > 1 or (has_ended and not self._count)):
+            raise CallFault(CARDINALITY)
+        if has_ended and not self._reader.is_between_messages:
+            raise CallFault(CUT_SHORT)
+        if not self._messages:
+            # Part of a message that the method waits for, or may: the client must be able to send the rest.
+            self._refund(self._owed_bytes)
+        if self._receiver is not None and not self._receiver.done() and (messages or has_ended):
+            self._receiver.set_result(None)
+
+    def _refund(self, size_bytes: int) -> None:
+        if size_bytes:
+            self._owed_bytes -= size_bytes
+            self._connection.core.consumed(self.stream_id, size_bytes)
+            self._connection.notice_output()
+
+    async def _run(self) -> None:
+        handle = cast("StreamHandler", self.head.method.handle)
+        try:
+            await handle(self)
+        except asyncio.CancelledError:
+            if not self.is_over:
+                self.fail(Cancelled("the call was cancelled by the server"))
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+            self.fail(error)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self.is_over:
+            return
+        if not self._has_answered:
+            block = ok_without_message(self._trailers or ())
+        else:
+            block = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
+        self._connection.send_end(self.stream_id, block)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._unsent_bytes:
+            self._connection.leave_unread(self.stream_id, self._unsent_bytes)
+        self._messages.clear()
+        super()._finish()

@@ -1,0 +1,207 @@
+"""One message in, one message out: the shape of nearly every call, and so the one whose cost counts.
+
+The common call came whole in one piece and its handler is begun at once, on the connection's own turn. If it finishes without waiting there
+never is a task; if it waits, a task takes it over where it stands.
+"""
+
+import asyncio
+import types
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from google.protobuf.message import Message
+
+from backends.api.errors import Cancelled, ServingError, TooLarge
+from server.frontends.h2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers
+from server.frontends.h2.call import CARDINALITY, CUT_SHORT, H2Call
+from server.frontends.off_loop import run_off_loop
+from server.frontends.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
+from server.frontends.rpc.method import UnaryHandler
+from server.frontends.rpc.refusal import CallFault
+from server.frontends.rpc.request_head import RequestHead
+
+if TYPE_CHECKING:
+    from server.frontends.h2.protocol import GrpcProtocol
+
+_read_prefix = PREFIX.unpack_from
+_prefix = PREFIX.pack
+_PLAIN_HEADERS: Final = HEADERS[None]
+#: Above it, an answer is not copied to stand behind its prefix, but sent in a frame of its own.
+_JOINED_BYTES: Final = 16 * 1024
+_MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
+
+
+class UnaryCall(H2Call):
+    """Confined to: the event loop."""
+
+    __slots__ = ("_is_taken_over", "_message")
+
+    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+        super().__init__(connection, stream_id, head, deadline_ns)
+        self._message: WireMessage | None = None
+        self._is_taken_over = True
+
+    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
+            flag, size = _read_prefix(data)
+            if size + PREFIX_BYTES == len(data) and not flag and size <= self.head.method.most_bytes:
+                self.has_ended = True
+                self._begin(bytes(data[PREFIX_BYTES:]))
+                return
+        try:
+            self._feed_piece(data, has_ended)
+        except (CallFault, ServingError) as error:
+            self.fail(error)
+
+    def _feed_piece(self, data: bytes | memoryview, has_ended: bool) -> None:
+        """The general case: the request comes in several pieces, or is compressed, or wrong."""
+        now_s = self._connection.front.loop.time()
+        self.has_ended = has_ended
+        if self._reader is None:
+            self._reader = MessageReader(self.head.method.path, self.head.method.most_bytes)
+            self.started_s, self.received_bytes = now_s, 0
+            self._connection.receiving[self.stream_id] = self
+        self.heard_s = now_s
+        self.received_bytes += len(data)
+        self._hold(len(data))
+        for message in self._reader.feed(data):
+            if self._message is not None:
+                raise CallFault(CARDINALITY)
+            self._message = message
+        self._connection.core.consumed(self.stream_id, len(data))
+        if has_ended:
+            self._connection.receiving.pop(self.stream_id, None)
+            if not self._reader.is_between_messages:
+                raise CallFault(CUT_SHORT)
+            if self._message is None:
+                raise CallFault(CARDINALITY)
+            message, self._message, self._reader = self._message, None, None
+            # The handler takes room for the message itself.
+            self._give_back(self._held_bytes)
+            if message.is_compressed:
+                self._task = self._connection.front.loop.create_task(self._run_compressed(message.data))
+            else:
+                self._begin(message.data)
+
+    def _begin(self, data: bytes) -> None:
+        method = self.head.method
+        handle = cast("UnaryHandler", method.handle)
+        if not method.starts_inline:
+            self._task = self._connection.front.loop.create_task(self._run(data))
+            return
+        work = cast("Coroutine[Any, None, bytes | Message]", handle(data, self))
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            self._answer(done.value)
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+            self.fail(error)
+        else:
+            self._is_taken_over = False
+            self._task = self._connection.front.loop.create_task(self._go_on(work, awaited))
+
+    async def _run(self, data: bytes) -> None:
+        handle = cast("UnaryHandler", self.head.method.handle)
+        try:
+            self._answer(await handle(data, self))
+        except asyncio.CancelledError:
+            self._cancelled_elsewhere()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fail(error)
+
+    async def _run_compressed(self, data: bytes) -> None:
+        try:
+            data = await self._decompressed(data)
+        except asyncio.CancelledError:
+            self._cancelled_elsewhere()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fail(error)
+        else:
+            await self._run(data)
+
+    async def _go_on(self, work: Coroutine[Any, None, bytes | Message], awaited: Any) -> None:
+        """Goes on with a handler that waits for `awaited`."""
+        self._is_taken_over = True
+        try:
+            self._answer(await _continued(work, awaited, is_cancelled=self.is_over))
+        except asyncio.CancelledError:
+            self._cancelled_elsewhere()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fail(error)
+
+    def _cancel_work(self) -> None:
+        # A task that is cancelled before its first step never gets to the handler, which has begun already and has things to put in
+        # order: the task looks at `is_over` itself then.
+        if self._is_taken_over:
+            super()._cancel_work()
+
+    def _cancelled_elsewhere(self) -> None:
+        """Whatever cancelled the handler, its client gets an answer, if it still waits for one."""
+        if not self.is_over:
+            self.fail(Cancelled("the call was cancelled by the server"))
+
+    def _answer(self, answer: bytes | Message) -> None:
+        if self.is_over:
+            return
+        data = answer if type(answer) is bytes else cast("Message", answer).SerializeToString()
+        encoding = self.head.answer_encoding
+        if encoding is None or len(data) < self._connection.front.limits.compress_min_bytes:
+            self._send(data, 0, _PLAIN_HEADERS)
+        elif len(data) <= self._connection.front.limits.decode_inline_bytes:
+            self._send(encoding.compress(data), 1, HEADERS[encoding])
+        else:
+            self._task = self._connection.front.loop.create_task(self._answer_compressed(data))
+
+    async def _answer_compressed(self, data: bytes) -> None:
+        encoding = self.head.answer_encoding
+        assert encoding is not None
+        try:
+            data = await run_off_loop(encoding.compress, data)
+        except asyncio.CancelledError:
+            self._cancelled_elsewhere()
+        else:
+            self._send(data, 1, HEADERS[encoding])
+
+    def _send(self, data: bytes, flag: int, headers: bytes) -> None:
+        if self.is_over:
+            return
+        size = len(data)
+        if size > _MOST_MESSAGE_BYTES:
+            self.fail(TooLarge(f"the answer of {size} bytes is more than a gRPC message can hold"))
+            return
+        connection, stream_id = self._connection, self.stream_id
+        core = connection.core
+        trailers = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
+        if size <= _JOINED_BYTES:
+            waiting = core.send_answer(stream_id, headers, _prefix(flag, size) + data, trailers)
+        else:
+            core.send_headers(stream_id, headers)
+            core.send_data(stream_id, _prefix(flag, size))
+            waiting = core.send_data(stream_id, data)
+            core.send_headers(stream_id, trailers, end_stream=True)
+        if waiting:
+            connection.leave_unread(stream_id, waiting)
+        self._finish()
+
+
+@types.coroutine
+def _continued(work: Coroutine[Any, None, bytes | Message], awaited: Any, *, is_cancelled: bool) -> Generator[Any, None, bytes | Message]:
+    """Drives a coroutine that was begun elsewhere and stands waiting for `awaited`."""
+    error: BaseException | None = asyncio.CancelledError() if is_cancelled else None
+    while True:
+        if error is None:
+            try:
+                yield awaited
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001 - it is the coroutine's to handle
+                error = raised
+        try:
+            if error is None:
+                awaited = work.send(None)
+            else:
+                thrown, error = error, None
+                awaited = work.throw(thrown)
+        except StopIteration as done:
+            return cast("bytes | Message", done.value)

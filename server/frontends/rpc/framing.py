@@ -1,0 +1,105 @@
+"""Messages on a stream: each has a flag that says whether it is compressed, its length (4 bytes, big-endian), and its bytes.
+
+From "gRPC over HTTP2", Length-Prefixed-Message.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from server.frontends.rpc.refusal import CallFault, Refusal
+
+PREFIX = Struct(">BI")
+PREFIX_BYTES = PREFIX.size
+_RESOURCE_EXHAUSTED = 8
+_INTERNAL = 13
+#: Pieces smaller than this are gathered in one buffer: kept apart, many tiny ones would take far more memory than they hold.
+_SMALL_PIECE_BYTES = 4096
+
+
+class WireMessage(NamedTuple):
+    """A message as it came.
+
+    Attributes:
+        data: Its bytes.
+        is_compressed: Whether they are compressed.
+    """
+
+    data: bytes
+    is_compressed: bool
+
+
+class MessageReader:
+    """Puts the messages of one stream together from pieces of any size; what is kept is what came, never room for what is promised."""
+
+    __slots__ = ("_head", "_is_compressed", "_most_bytes", "_path", "_pieces", "_size", "_wanted")
+
+    def __init__(self, path: str, most_bytes: int) -> None:
+        """A message to the method `path` that is longer than `most_bytes` is refused as soon as its prefix is there."""
+        self._path = path
+        self._most_bytes = most_bytes
+        self._head = b""
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self._wanted: int | None = None
+        self._size = 0
+        self._is_compressed = False
+
+    @property
+    def expected_bytes(self) -> int | None:
+        """Length of the message that is coming, as its prefix says; None between messages."""
+        return self._wanted
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether nothing of an unfinished message is held."""
+        return self._wanted is None and not self._head
+
+    def feed(self, data: bytes | memoryview) -> list[WireMessage]:
+        """Takes the next bytes of the stream; returns the messages that they complete.
+
+        Raises:
+            CallFault: a prefix is malformed, or says that its message is too large.
+        """
+        complete: list[WireMessage] = []
+        at, end = 0, len(data)
+        while at < end:
+            if self._wanted is None:
+                missing = PREFIX_BYTES - len(self._head)
+                self._head += data[at : at + missing]
+                at += missing
+                if len(self._head) < PREFIX_BYTES:
+                    break
+                self._begin()
+            assert self._wanted is not None
+            missing = self._wanted - self._size
+            if missing:
+                piece = data[at : at + missing]
+                at += missing
+                if not piece:
+                    break
+                self._keep(piece)
+            if self._size == self._wanted:
+                complete.append(self._take())
+        return complete
+
+    def _begin(self) -> None:
+        flag, size = PREFIX.unpack(self._head)
+        if flag > 1:
+            raise CallFault(Refusal(_INTERNAL, f"a message begins with the compressed-flag {flag}; 0 and 1 are known"))
+        if size > self._most_bytes:
+            text = f"a message of {size} bytes to {self._path} exceeds the limit of {self._most_bytes} bytes"
+            raise CallFault(Refusal(_RESOURCE_EXHAUSTED, text))
+        self._head, self._wanted, self._is_compressed = b"", size, bool(flag)
+
+    def _keep(self, piece: bytes | memoryview) -> None:
+        self._size += len(piece)
+        if len(piece) >= _SMALL_PIECE_BYTES:
+            self._pieces.append(piece)
+        elif self._pieces and type(last := self._pieces[-1]) is bytearray:
+            last += piece
+        else:
+            self._pieces.append(bytearray(piece))
+
+    def _take(self) -> WireMessage:
+        message = WireMessage(b"".join(self._pieces), self._is_compressed)
+        self._pieces, self._wanted, self._size = [], None, 0
+        return message
