@@ -1,6 +1,6 @@
 """The HTTP fronts: one for all protocols, one for metrics alone.
 
-The infer route and what lies below /v1 go straight from the connection to the codec; every other path goes to FastAPI.
+The infer route goes from the connection's bytes to the codec, what lies below /v1 from the ASGI level; every other path goes to FastAPI.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from server.frontends.http.exchange import (
     send_response,
 )
 from server.frontends.http.infer import HttpInfer
+from server.frontends.http.infer_exchange import InferRoutes
 from server.frontends.http.listener import HttpListener
 from server.frontends.http.routes import METRICS_TYPE, RestRoutes
 from server.frontends.http.v1 import PREFIX, HttpV1
@@ -64,7 +65,7 @@ class HttpFront:
         infer = HttpInfer(engine, limits, extensions)
         v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()))
         routes = RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics)
-        self._listener = HttpListener(_Dispatcher(infer, v1, routes.app()), limits, address, port)
+        self._listener = HttpListener(_Dispatcher(infer, v1, routes.app()), limits, address, port, direct=InferRoutes(infer))
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.

@@ -9,8 +9,9 @@ the bounds cost a fast request next to nothing.
 
 import asyncio
 import enum
+from collections.abc import Coroutine
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
@@ -182,6 +183,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self.transport.writelines(parts)
         self._answered()
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        port = self._port
+        task = port.loop.create_task(work)
+        port.tasks.add(task)
+        task.add_done_callback(port.tasks.discard)
+        return task
 
     # Reading.
 

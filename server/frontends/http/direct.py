@@ -1,6 +1,8 @@
 """What the short path is: routes that take a request's bytes from the connection and write its answer to it, no framework between."""
 
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from server.frontends.http.head import RequestHead
 
@@ -42,6 +44,9 @@ class Connection(Protocol):
 
     def write_answer(self, parts: list[bytes]) -> None:
         """Writes the whole answer to the present request."""
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begins `work`, which the end of the server waits for."""
 
 
 class DirectRoute(Protocol):

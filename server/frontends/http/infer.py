@@ -1,21 +1,28 @@
-"""POST .../infer at ASGI level, without any framework between the connection and the codec."""
+"""POST .../infer: from the bytes of a request to the bytes of its answer, without any framework between.
 
-from typing import Final
+Small requests and answers, which are most, are decoded and encoded at once on the event loop and need no task (`infer_exchange.py`); what
+takes long is done in threads, by a task (`HttpInfer.answer`). A request whose path is written in an unusual way comes through the
+framework, to the same code.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
+from server.core.request import InferResponse
 from server.engine.interface import Engine
-from server.frontends.http.compression import choose_encoding, compress
+from server.frontends.http.compression import choose_encoding, compress, decompress
 from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, send_response
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
+from server.frontends.kserve.http_codec import Body, Encoded
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
-from server.frontends.kserve.shared_tensors import NO_SPANS, spans_of_head
+from server.frontends.kserve.shared_tensors import NO_SPANS, Spans, spans_of_head
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
-from server.frontends.kserve.validation import SignatureCheck
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.frontends.strict_json import memory_cost
@@ -26,79 +33,182 @@ _BINARY: Final = (b"content-type", b"application/octet-stream")
 
 #: Binary tensors are views of the body, so only what checks or converts values (booleans) touches every byte.
 _INLINE_BODY_BYTES: Final = 4 << 20
+#: JSON up to this size is parsed without counting first what its values will take: not even the worst becomes large.
+_SMALL_JSON_BYTES: Final = 4096
+
+
+class InferCall(NamedTuple):
+    """What path and headers say of infer requests.
+
+    Attributes:
+        model: As the path names it, not yet checked.
+        version: As the path names it; None: the one that serves by default.
+        header_length: Inference-Header-Content-Length as sent; None: absent.
+        content_encoding: Of the body, as sent; None: absent.
+        answer_encoding: What the client prefers among ours; None: as it is.
+    """
+
+    model: str
+    version: int | None
+    header_length: str | None
+    content_encoding: str | None
+    answer_encoding: str | None
+
+
+def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes]) -> InferCall:
+    """The call that a request with `headers`, names in lower case, makes."""
+    length, encoding, accepted = headers.get(HEADER_LENGTH), headers.get(b"content-encoding"), headers.get(b"accept-encoding")
+    return InferCall(
+        model,
+        version,
+        None if length is None else length.decode("latin-1"),
+        None if encoding is None else encoding.decode("latin-1"),
+        None if accepted is None else choose_encoding(accepted.decode("latin-1")),
+    )
 
 
 class HttpInfer:
-    """Answers infer requests. Confined to: the event loop."""
+    """Decodes, runs and encodes infer requests. Confined to: the event loop.
+
+    Attributes:
+        engine: What runs them.
+        limits: Bounds on what clients send.
+    """
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
         """`extensions` are those of the server; None: with their default settings."""
-        self._engine = engine
-        self._limits = limits
+        self.engine = engine
+        self.limits = limits
         self._memory = (extensions or Extensions(limits)).shared_memory
         self._checks = SignatureChecks(engine, limits)
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Reads the request for (`model`, `version`), runs it and sends the answer.
+        """Answers a request for (`model`, `version`) that came through the framework.
 
         Raises:
             ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
         """
-        engine, limits = self._engine, self._limits
-        received_ns = engine.now_ns()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        with Reservation(engine) as reservation:
-            body = await read_body(receive, headers, reservation, limits)
-            check_model_name(model)
-            check = self._checks.find(model, version)
-            length = headers.get(HEADER_LENGTH)
-            header_length = None if length is None else http_codec.parse_header_length(length.decode("latin-1"), len(body))
-            try:
-                decoded = await self._decode(check, http_codec.Target(model, version, received_ns), body, header_length, reservation)
-            except ServingError:
-                engine.count_refused(model, version)
-                raise
-            try:
-                response = await engine.infer(decoded.request)
-            except (Overloaded, QueueTimeout) as error:
-                raise in_core_words(error, decoded.request.request_id) from None
-            labels = http_codec.labels_for(engine, response, decoded)
-            if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
-                answer, answer_header_length = await run_off_loop(http_codec.encode, response, decoded, labels)
-            else:
-                answer, answer_header_length = http_codec.encode(response, decoded, labels)
-            answer_headers: HeaderList
-            if answer_header_length is None:
-                answer_headers = [_JSON]
-            else:
-                answer_headers = [_BINARY, (HEADER_LENGTH, b"%d" % answer_header_length)]
-            accepted = headers.get(b"accept-encoding")
-            if accepted is not None and len(answer) >= limits.compress_min_bytes:
-                encoding = choose_encoding(accepted.decode("latin-1"))
-                if encoding is not None:
-                    answer = await compress(answer, encoding, limits)
-                    answer_headers.append((b"content-encoding", encoding.encode()))
-            await send_response(send, 200, answer, answer_headers)
+        received_ns = self.engine.now_ns()
+        with Reservation(self.engine) as reservation:
+            # `read_body` unpacks it.
+            body = await read_body(receive, headers, reservation, self.limits)
+            call = infer_call(model, version, headers)._replace(content_encoding=None)
+            pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
+            await send_response(send, 200, b"".join(pieces), answer_headers)
 
-    async def _decode(
-        self, check: SignatureCheck, target: http_codec.Target, body: bytes, header_length: int | None, reservation: Reservation
-    ) -> DecodedRequest:
-        limits = self._limits
-        text = body if header_length is None else body[:header_length]
-        is_long = len(text) > limits.decode_inline_bytes
-        reservation.take(await run_off_loop(memory_cost, text, limits) if is_long else memory_cost(text, limits))
-        if is_long:
-            head = await run_off_loop(http_codec.parse_head, body, header_length, limits)
-        else:
+    async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[list[bytes], HeaderList]:
+        """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
+
+        Raises:
+            ServingError: what the client is told instead.
+        """
+        if call.content_encoding is not None:
+            limits = self.limits
+            body = await decompress(bytes(body), call.content_encoding, reservation.take, limits, limits.http_body_bytes)
+        decoded = self.decode_now(call, body, received_ns, reservation)
+        if decoded is None:
+            decoded = await self._decode(call, body, received_ns, reservation)
+        try:
+            response = await self.engine.infer(decoded.request)
+        except (Overloaded, QueueTimeout) as error:
+            raise in_core_words(error, decoded.request.request_id) from None
+        return await self.encode(call, decoded, response)
+
+    def decode_now(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest | None:
+        """The request that `body` makes, not packed; None where telling takes longer than the event loop has time for.
+
+        Raises:
+            ServingError: it makes none.
+        """
+        limits = self.limits
+        check_model_name(call.model)
+        check = self._checks.find(call.model, call.version)
+        size = len(body)
+        header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
+        text_bytes = size if header_length is None else header_length
+        if text_bytes > limits.decode_inline_bytes or size > _INLINE_BODY_BYTES:
+            return None
+        try:
+            if text_bytes > _SMALL_JSON_BYTES:
+                reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
             head = http_codec.parse_head(body, header_length, limits)
-        # Most requests are not searched, and of the others only those whose text has the word.
-        is_shared = self._memory.is_allowed and b"shared_memory_region" in text
-        spans = spans_of_head(head, self._memory, limits) if is_shared else NO_SPANS
-        reservation.take(spans.input_bytes)
-        strings = http_codec.count_strings(head, len(body) + spans.input_bytes, limits)
-        if strings > INLINE_STRINGS:
-            reservation.take(strings_cost(strings, limits))
-        is_long = is_long or strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes
-        if is_long or len(body) > _INLINE_BODY_BYTES:
+            spans, strings = self._measured(head, body, header_length)
+            if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
+                return None
+            if spans.input_bytes:
+                reservation.take(spans.input_bytes)
+            target = http_codec.Target(call.model, call.version, received_ns)
+            return http_codec.decode(check, target, head, body, header_length, limits, spans)
+        except ServingError:
+            self.engine.count_refused(call.model, call.version)
+            raise
+
+    async def _decode(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest:
+        """As `decode_now`, in threads."""
+        limits = self.limits
+        check = self._checks.find(call.model, call.version)
+        header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, len(body))
+        try:
+            if not isinstance(body, bytes) and header_length is None:
+                # All of it is text, which is searched and counted as bytes.
+                reservation.take(len(body))
+                body = await run_off_loop(bytes, body)
+            text = http_codec.json_text(body, header_length)
+            reservation.take(await run_off_loop(memory_cost, text, limits))
+            head = await run_off_loop(http_codec.parse_head, body, header_length, limits)
+            spans, strings = self._measured(head, body, header_length)
+            reservation.take(spans.input_bytes + strings_cost(strings, limits))
+            target = http_codec.Target(call.model, call.version, received_ns)
             return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits, spans)
-        return http_codec.decode(check, target, head, body, header_length, limits, spans)
+        except ServingError:
+            self.engine.count_refused(call.model, call.version)
+            raise
+
+    def _measured(self, head: Mapping[str, Any], body: Body, header_length: int | None) -> tuple[Spans, int]:
+        """What of a request lies in shared memory, and the strings that decoding it makes, at most."""
+        limits = self.limits
+        # Most requests are not searched, and of the others only those whose text has the word.
+        is_shared = self._memory.is_allowed and b"shared_memory_region" in http_codec.json_text(body, header_length)
+        spans = spans_of_head(head, self._memory, limits) if is_shared else NO_SPANS
+        return spans, http_codec.count_strings(head, len(body) + spans.input_bytes, limits)
+
+    def encode_now(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> Encoded | None:
+        """The answer that carries `response`; None where making it takes longer than the event loop has time for.
+
+        Raises:
+            ServingError: `response` cannot be carried as asked.
+        """
+        if call.answer_encoding is not None:
+            return None
+        most = self.limits.decode_inline_bytes
+        # A loop, not `any`: no generator for each small answer.
+        for array in response.outputs.values():
+            if array.nbytes > most:
+                return None
+        labels = http_codec.labels_for(self.engine, response, decoded) if decoded.classifications else {}
+        return http_codec.encode(response, decoded, labels)
+
+    async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[list[bytes], HeaderList]:
+        """As `encode_now`, in threads: the answer's body, in pieces, and its headers.
+
+        Raises:
+            ServingError: `response` cannot be carried as asked.
+        """
+        limits = self.limits
+        labels = http_codec.labels_for(self.engine, response, decoded)
+        if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
+            encoded = await run_off_loop(http_codec.encode, response, decoded, labels)
+        else:
+            encoded = http_codec.encode(response, decoded, labels)
+        body, headers = encoded.pieces, _headers(encoded)
+        if call.answer_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
+            body = [await compress(b"".join(body), call.answer_encoding, limits)]
+            headers.append((b"content-encoding", call.answer_encoding.encode()))
+        return body, headers
+
+
+def _headers(encoded: Encoded) -> HeaderList:
+    if encoded.header_length is None:
+        return [_JSON]
+    return [_BINARY, (HEADER_LENGTH, b"%d" % encoded.header_length)]

@@ -40,6 +40,8 @@ from server.frontends.limits import Limits
 _HEADER_DIGITS = 20
 #: Where the text of a large array will stand: a byte that JSON text never holds.
 _GAP = b"\0"
+#: A body as it came, or a view of the memory it was read into.
+Body = bytes | memoryview
 
 
 class Target(NamedTuple):
@@ -51,10 +53,15 @@ class Target(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """An answer's body; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
+    """An answer's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
 
-    body: bytes
+    pieces: list[bytes]
     header_length: int | None
+
+    @property
+    def body(self) -> bytes:
+        """The pieces as one."""
+        return b"".join(self.pieces)
 
 
 def parse_header_length(text: str | None, body_length: int) -> int | None:
@@ -73,7 +80,13 @@ def parse_header_length(text: str | None, body_length: int) -> int | None:
     return length
 
 
-def parse_head(body: bytes, header_length: int | None, limits: Limits) -> dict[str, Any]:
+def json_text(body: Body, header_length: int | None) -> bytes:
+    """The JSON part of `body`."""
+    text = body if header_length is None else body[:header_length]
+    return text if isinstance(text, bytes) else bytes(text)
+
+
+def parse_head(body: Body, header_length: int | None, limits: Limits) -> dict[str, Any]:
     """The JSON part of `body`; empty where there is none. `header_length` as `parse_header_length` read it.
 
     Raises:
@@ -81,7 +94,7 @@ def parse_head(body: bytes, header_length: int | None, limits: Limits) -> dict[s
     """
     if header_length == 0:
         return {}
-    head = parse_infer_json(body if header_length is None else body[:header_length], limits)
+    head = parse_infer_json(json_text(body, header_length), limits)
     if not isinstance(head, dict):
         raise InvalidRequest("the request must be a JSON object")
     return head
@@ -105,7 +118,7 @@ def decode(
     check: SignatureCheck,
     target: Target,
     head: Mapping[str, Any],
-    body: bytes,
+    body: Body,
     header_length: int | None,
     limits: Limits,
     spans: Spans = NO_SPANS,
@@ -186,13 +199,13 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     head["outputs"] = outputs
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if not printed and not decoded.binary_outputs:
-        return Encoded(text, None)
+        return Encoded([text], None)
     first, *others = text.split(_GAP) if printed else [text]
     parts = [first]
     for pieces, following in zip(printed, others, strict=True):
         parts += (*pieces, following)
     header_length = sum(map(len, parts)) if decoded.binary_outputs else None
-    return Encoded(b"".join((*parts, *blobs)), header_length)
+    return Encoded(parts + blobs, header_length)
 
 
 def _request(
@@ -221,7 +234,7 @@ def _request(
     )
 
 
-def _whole_body(check: SignatureCheck, target: Target, body: bytes) -> DecodedRequest:
+def _whole_body(check: SignatureCheck, target: Target, body: Body) -> DecodedRequest:
     """The body is the one input's data and nothing else; one row; every output comes back binary."""
     model = target.model_name
     if len(check.inputs) != 1:
@@ -235,7 +248,7 @@ def _whole_body(check: SignatureCheck, target: Target, body: bytes) -> DecodedRe
     if spec.datatype is DataType.BYTES:
         if dims != [1]:
             raise InvalidRequest(f"a raw binary request for data-type BYTES needs input dims [1]; '{spec.name}' of '{model}' has {dims}")
-        array = object_array([body], (*lead, 1))
+        array = object_array([bytes(body)], (*lead, 1))
     else:
         if VARIABLE in dims:
             at = dims.index(VARIABLE)

@@ -1,0 +1,263 @@
+"""Infer requests on the short path: the body goes from the socket to where it is decoded, the answer from the encoder to the socket."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import numpy as np
+
+from backends.api.errors import Overloaded, QueueTimeout, ServingError, TooLarge
+from server.core.request import Answer as EngineAnswer
+from server.core.request import InferResponse, InFlight
+from server.frontends.http.answer import Answer, joined
+from server.frontends.http.direct import Connection
+from server.frontends.http.exchange import INTERNAL_TEXT, HeaderList, error_body, error_response
+from server.frontends.http.head import RequestHead
+from server.frontends.http.infer import HttpInfer, InferCall, infer_call
+from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.http_codec import Body, Encoded
+from server.frontends.kserve.inference import in_core_words
+from server.frontends.kserve.reservation import Reservation
+
+_TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
+#: Bodies from here on are read into one block of memory, as they come.
+_BLOCK_BYTES: Final = 64 * 1024
+#: Where tensors begin that follow the JSON part: executors take what is aligned so as it is, without a copy.
+_ALIGNMENT: Final = 64
+_JSON: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_BINARY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+_log = logging.getLogger(__name__)
+
+
+class InferRoutes:
+    """The infer route of every model, as `DirectRoutes`."""
+
+    def __init__(self, infer: HttpInfer) -> None:
+        self._infer = infer
+
+    def find(self, head: RequestHead) -> "InferRoute | None":
+        route = _TARGET.match(head.target) if head.method == "POST" else None
+        if route is None:
+            return None
+        version = None if route[2] is None else int(route[2])
+        return InferRoute(self._infer, infer_call(route[1].decode("ascii"), version, dict(head.headers)), head.length)
+
+
+class InferRoute:
+    """Infer requests that begin with the same head.
+
+    Attributes:
+        infer: What decodes and encodes them.
+        call: What the head says of them.
+        length: Bytes of their bodies; None: they come in chunks.
+    """
+
+    __slots__ = ("call", "infer", "length")
+
+    def __init__(self, infer: HttpInfer, call: InferCall, length: int | None) -> None:
+        self.infer = infer
+        self.call = call
+        self.length = length
+
+    def exchange(self, connection: Connection) -> "InferExchange":
+        return InferExchange(self, connection)
+
+    def block(self) -> memoryview:
+        """Memory for one body, so aligned that its binary tensors are; a page of it exists only once it is written to.
+
+        Raises:
+            Overloaded: this host has none left.
+        """
+        length, text = self.length or 0, self.call.header_length
+        text_bytes = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
+        try:
+            whole = np.empty(length + _ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise Overloaded(f"the server has no memory for a body of {length} bytes now: try again", retry_after_s=1.0) from None
+        skip = -(whole.ctypes.data + text_bytes) % _ALIGNMENT
+        return whole.data[skip : skip + length]
+
+
+class InferExchange:
+    """One infer request. Confined to: the event loop. INVARIANT: what it reserved is released when it is answered or given up."""
+
+    # fmt: off
+    __slots__ = (
+        "_block", "_connection", "_decoded", "_filled", "_flight", "_pieces", "_received_ns", "_reservation", "_route", "_task",
+        "is_answered",
+    )
+    # fmt: on
+
+    def __init__(self, route: InferRoute, connection: Connection) -> None:
+        self._route = route
+        self._connection = connection
+        self._reservation = Reservation(route.infer.engine)
+        self._received_ns = route.infer.engine.now_ns()
+        self._block: memoryview | None = None
+        self._filled = 0
+        self._pieces: bytearray | None = None
+        self._decoded: DecodedRequest | None = None
+        self._flight: InFlight | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.is_answered = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self.is_answered
+
+    def receive(self, piece: bytes, is_last: bool) -> None:
+        if self.is_answered:
+            return
+        try:
+            self._reservation.take(len(piece))
+            if is_last and not self._filled:
+                self._start(piece)
+                return
+            self._keep(piece)
+            if is_last:
+                self._start(self._whole())
+        except ServingError as error:
+            self._fail(error)
+
+    def room(self) -> memoryview | None:
+        if self.is_answered or (self._route.length or 0) < _BLOCK_BYTES:
+            return None
+        try:
+            block = self._take_block()
+        except ServingError as error:
+            self._fail(error)
+            return None
+        return block[self._filled :]
+
+    def received(self, size: int, is_last: bool) -> None:
+        self._filled += size
+        try:
+            self._reservation.take(size)
+            if is_last:
+                self._start(self._whole())
+        except ServingError as error:
+            self._fail(error)
+
+    def disconnect(self) -> None:
+        self.is_answered = True
+        if self._flight is not None:
+            self._flight.cancel()
+        if self._task is not None:
+            # It gives back what it holds once its threads have ended.
+            self._task.cancel()
+        else:
+            self._reservation.release()
+
+    def _keep(self, piece: bytes) -> None:
+        """Puts a piece of a body that comes in several to the others."""
+        filled = self._filled + len(piece)
+        most = self._route.infer.limits.http_body_bytes
+        if filled > most:
+            raise TooLarge(f"the body exceeds the limit of {most} bytes")
+        if (self._route.length or 0) >= _BLOCK_BYTES:
+            self._take_block()[self._filled : filled] = piece
+        else:
+            if self._pieces is None:
+                self._pieces = bytearray()
+            self._pieces += piece
+        self._filled = filled
+
+    def _take_block(self) -> memoryview:
+        if self._block is None:
+            self._block = self._route.block()
+        return self._block
+
+    def _whole(self) -> Body:
+        """The body, once it has come."""
+        block, pieces = self._block, self._pieces
+        self._block = self._pieces = None
+        if block is not None:
+            return block.toreadonly()
+        return bytes(pieces or b"")
+
+    def _start(self, body: Body) -> None:
+        """Decodes and submits the request, or leaves both to a task where they take long."""
+        route = self._route
+        infer, call = route.infer, route.call
+        try:
+            decoded = None
+            if call.content_encoding is None:
+                decoded = infer.decode_now(call, body, self._received_ns, self._reservation)
+            if decoded is None:
+                self._task = self._connection.begin_task(self._answer_slowly(body))
+                return
+            self._decoded = decoded
+            try:
+                self._flight = infer.engine.submit(decoded.request, self._done)
+            except (Overloaded, QueueTimeout) as error:
+                raise in_core_words(error, decoded.request.request_id) from None
+        except ServingError:
+            raise
+        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
+            self._fail_unexpectedly()
+
+    def _done(self, answer: EngineAnswer) -> None:
+        """The engine has answered."""
+        decoded, route = self._decoded, self._route
+        assert decoded is not None
+        self._flight = None
+        try:
+            if isinstance(answer, ServingError):
+                if isinstance(answer, Overloaded | QueueTimeout):
+                    answer = in_core_words(answer, decoded.request.request_id)
+                self._fail(answer)
+                return
+            encoded = route.infer.encode_now(route.call, decoded, answer)
+            if encoded is None:
+                self._task = self._connection.begin_task(self._encode_slowly(decoded, answer))
+            else:
+                self._write(encoded)
+        except ServingError as error:
+            self._fail(error)
+        except Exception:  # noqa: BLE001 - as above
+            self._fail_unexpectedly()
+
+    async def _answer_slowly(self, body: Body) -> None:
+        """Decodes in threads; and then there is a task, which may as well wait for the answer."""
+        route = self._route
+        await self._send_slowly(route.infer.answer(route.call, body, self._received_ns, self._reservation))
+
+    async def _encode_slowly(self, decoded: DecodedRequest, response: InferResponse) -> None:
+        route = self._route
+        await self._send_slowly(route.infer.encode(route.call, decoded, response))
+
+    async def _send_slowly(self, making: Coroutine[Any, Any, tuple[list[bytes], HeaderList]]) -> None:
+        """Sends what `making` makes; whatever happens, what was reserved is given back only after it."""
+        try:
+            pieces, headers = await making
+            self._finish(Answer(200, headers, pieces).parts(keep_alive=self._connection.keep_alive))
+        except ServingError as error:
+            self._fail(error)
+        except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
+            self._fail_unexpectedly()
+        finally:
+            self._reservation.release()
+
+    def _write(self, encoded: Encoded) -> None:
+        start = _JSON if encoded.header_length is None else _BINARY % encoded.header_length
+        self._finish(joined(start, encoded.pieces, keep_alive=self._connection.keep_alive))
+
+    def _fail(self, error: ServingError) -> None:
+        status, body, headers = error_response(error)
+        self._finish(Answer(status, headers, [body]).parts(keep_alive=self._connection.keep_alive))
+
+    def _fail_unexpectedly(self) -> None:
+        call = self._route.call
+        _log.exception("inference request for model '%s' failed unexpectedly", call.model)
+        answer = Answer(500, [(b"content-type", b"application/json")], [error_body(INTERNAL_TEXT)])
+        self._finish(answer.parts(keep_alive=self._connection.keep_alive))
+
+    def _finish(self, parts: list[bytes]) -> None:
+        if self.is_answered:
+            return
+        self.is_answered = True
+        self._block = self._pieces = None
+        self._reservation.release()
+        self._connection.write_answer(parts)
