@@ -1,10 +1,11 @@
 """Whether a model file offers what the served signature promises."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from backends.api.candidate import Misfit, refuse
 from backends.api.model import VARIABLE, FileTensor, ModelSignature, TensorSpec
+from backends.api.ragged import BatchInput
 
 
 def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> Iterator[Misfit]:
@@ -15,6 +16,7 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
     max_batch_size n the first dimension of every file tensor is the batch: open, or fixed to exactly n, and then the device always
     computes n rows. Any other fixed size could not take what the signature allows.
     """
+    scattered = {output.name for output in signature.batch_outputs}
     for side, specs, tensors in (("input", signature.inputs, inputs), ("output", signature.outputs, outputs)):
         by_name = {tensor.name: tensor for tensor in tensors}
         for index, spec in enumerate(specs):
@@ -22,10 +24,16 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
             tensor = by_name.get(spec.name)
             if tensor is None:
                 yield Misfit(f"{at}.name", f"{side} '{spec.name}' is not in the model file; its {side}s: {', '.join(by_name) or 'none'}")
+            elif spec.is_ragged:
+                yield from _Pair(at, f"{side} '{spec.name}'", replace(spec, dims=(VARIABLE,)), tensor, 0).disagreements()
             else:
-                yield from _Pair(at, f"{side} '{spec.name}'", spec, tensor, signature.max_batch_size).disagreements()
+                batch_size = 0 if spec.name in scattered else signature.max_batch_size
+                known = replace(tensor, shape=None) if spec.name in scattered else tensor
+                yield from _Pair(at, f"{side} '{spec.name}'", spec, known, batch_size).disagreements()
+    made = {each.name: each for each in signature.batch_inputs}
+    yield from _made_misfits(made.values(), {tensor.name: tensor for tensor in inputs})
     for tensor in inputs:
-        if signature.input(tensor.name) is None and not tensor.optional:
+        if signature.input(tensor.name) is None and not tensor.optional and tensor.name not in made:
             yield Misfit("input", f"the model file needs input '{tensor.name}', which the configuration does not have")
 
 
@@ -39,7 +47,9 @@ def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], out
         ModelLoadError: there are `disagreements`; the message names each tensor and both sides.
     """
     refuse(disagreements(signature, inputs, outputs))
-    served = {("input", spec.name) for spec in signature.inputs} | {("output", spec.name) for spec in signature.outputs}
+    scattered = {output.name for output in signature.batch_outputs}
+    served = {("input", spec.name) for spec in signature.inputs if not spec.is_ragged}
+    served |= {("output", spec.name) for spec in signature.outputs if spec.name not in scattered}
     shapes = [
         tensor.shape
         for side, tensors in (("input", inputs), ("output", outputs))
@@ -47,6 +57,20 @@ def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], out
         if tensor.shape and (side, tensor.name) in served
     ]
     return signature.max_batch_size if signature.is_batched and any(shape[0] != VARIABLE for shape in shapes) else None
+
+
+def _made_misfits(made: Iterable[BatchInput], in_file: Mapping[str, FileTensor]) -> Iterator[Misfit]:
+    """What speaks against feeding the file's inputs with those `made` from the batch."""
+    for each in made:
+        tensor = in_file.get(each.name)
+        if tensor is None:
+            yield Misfit("batch_input", f"input '{each.name}' is not in the model file; its inputs: {', '.join(in_file) or 'none'}")
+        elif each.datatype not in (tensor.datatype, *tensor.casts):
+            yield Misfit(
+                "batch_input",
+                f"input '{each.name}' is {each.datatype.config_name} in the configuration "
+                f"and {tensor.datatype.config_name} in the model file",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ class Backend(abc.ABC):
     instance_kinds: tuple[str, ...] = ("KIND_CPU",)
     #: Whether its instances are `StreamingInstance`s, so that config.pbtxt may say `model_transaction_policy { decoupled: true }`.
     streams: bool = False
+    #: Whether it takes `allow_ragged_batch`, `batch_input` and `batch_output`: its instances use `RaggedProcessor` where they are there.
+    takes_ragged: bool = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Takes the operator's settings for the whole backend (`--backend-config`). Called at most once, before the first load.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from backends.api.ragged import BatchInput, BatchOutput
 from backends.api.tensor import DataType
 
 VARIABLE = -1
@@ -18,6 +19,7 @@ class TensorSpec:
         reshape: What the model itself takes or gives instead of `dims` (again without batch); None if the same. Triton's
             `reshape`: a model that wants a bare `[batch]` vector is offered to clients as `[batch, 1]`.
         optional: Whether a request may leave this input out.
+        is_ragged: Whether requests whose rows differ in shape may share a batch; the model gets all elements as one vector.
     """
 
     name: str
@@ -25,6 +27,7 @@ class TensorSpec:
     dims: tuple[int, ...]
     reshape: tuple[int, ...] | None = None
     optional: bool = False
+    is_ragged: bool = False
 
     @property
     def model_dims(self) -> tuple[int, ...]:
@@ -46,17 +49,26 @@ class ModelSignature:
         outputs: In config order.
         max_batch_size: 0: tensors have no batch dimension. n > 0: a leading dimension of 1..n rows precedes `dims`.
         is_decoupled: Whether a request may be answered any number of times (`model_transaction_policy.decoupled`).
+        batch_inputs: Inputs of the model that are made from the batch.
+        batch_outputs: Outputs that are cut into requests by the shapes of an input.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int
     is_decoupled: bool = False
+    batch_inputs: tuple[BatchInput, ...] = ()
+    batch_outputs: tuple[BatchOutput, ...] = ()
 
     @property
     def is_batched(self) -> bool:
         """Whether tensors have a leading batch dimension."""
         return self.max_batch_size > 0
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether batches must be laid out as `backends.api.ragged_batch` does it."""
+        return bool(self.batch_inputs or self.batch_outputs) or any(spec.is_ragged for spec in self.inputs)
 
     def input(self, name: str) -> TensorSpec | None:
         """The input of that name, or None."""

@@ -27,6 +27,7 @@ class OnnxRuntimeBackend(Backend):
     aliases = ("onnx",)
     default_model_filename = "model.onnx"
     parameter_keys = PARAMETER_KEYS
+    takes_ragged = True
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return facts_of(_read(files, model_filename), model_filename)

@@ -11,6 +11,7 @@ from backends.api.batch import Array
 from backends.api.candidate import Misfit
 from backends.api.errors import BackendFailed, InvalidRequest
 from backends.api.model import ModelSignature, TensorSpec
+from backends.api.ragged_batch import RaggedProcessor
 from backends.api.tensor import DataType
 from backends.onnx.element_types import BFLOAT16
 from backends.onnx.knobs import GraphOptimization, SessionKnobs
@@ -48,6 +49,7 @@ class OnnxInstance(Instance):
     ) -> None:
         """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing."""
         self.static_batch_size = static_batch_size
+        self.batch_processor = RaggedProcessor if signature.is_ragged else None
         self._session: ort.InferenceSession | None = session
         self._run_options: ort.RunOptions | None = None
         if shrink_arena:

@@ -10,6 +10,7 @@ from server.config.backend_choice import choose_backend
 from server.config.decoupled import check_decoupled
 from server.config.findings import Finding, FindingKind, Findings
 from server.config.parsed import ParsedConfig
+from server.config.ragged import batch_inputs, batch_outputs, check_ragged
 from server.config.report import Report
 from server.config.scheduling import complete_batching, complete_instances, dynamic_batching, instance_groups
 from server.config.suggestions import allowed_names
@@ -55,9 +56,17 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     tensors.complete()
     is_decoupled = message.model_transaction_policy.decoupled
     check_decoupled(message, backend, report)
+    check_ragged(message, backend, report)
     signature = None
     if not report.has_problems:
-        signature = ModelSignature(specs(message.input), specs(message.output), message.max_batch_size, is_decoupled)
+        signature = ModelSignature(
+            specs(message.input),
+            specs(message.output),
+            message.max_batch_size,
+            is_decoupled,
+            batch_inputs(message),
+            batch_outputs(message),
+        )
     is_inferred = not tensors.is_skipped and facts.inputs is not None and facts.outputs is not None
     complete_batching(parsed, message, is_inferred=is_inferred, findings=findings, report=report)
     complete_instances(message, backend, findings, report)

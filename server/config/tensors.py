@@ -13,6 +13,7 @@ from backends.api.tensor import BY_CONFIG_NAME
 from server.config.findings import Findings
 from server.config.limits import DEFAULT_MAX_BATCH_SIZE
 from server.config.parsed import ParsedConfig
+from server.config.ragged import made_inputs, scattered_outputs
 from server.config.report import Report
 from server.config.suggestions import allowed_names
 from server.config.tensor_checks import Tensor, check_row
@@ -37,7 +38,11 @@ class TensorCompleter:
     def complete(self) -> None:
         """Fills `max_batch_size`, `input` and `output`; notes whatever is missing or contradicts the file."""
         self._choose_batching()
-        self._complete_side("input", self.message.input, self.facts.inputs)
+        known = self.facts.inputs
+        if known is not None and self.message.batch_input:
+            made = made_inputs(self.message)
+            known = tuple(tensor for tensor in known if tensor.name not in made)
+        self._complete_side("input", self.message.input, known)
         self._complete_side("output", self.message.output, self.facts.outputs)
 
     def _choose_batching(self) -> None:
@@ -106,6 +111,9 @@ class TensorCompleter:
         if self._forbids_batching(known, at.partition("[")[0]):
             return
         row = known.shape if known.shape is None or self.message.max_batch_size == 0 else known.shape[1:]
+        if self._is_cut_by_batch(tensor):
+            # One vector for the whole batch: its shape in the file says nothing of a row.
+            row = None
         in_file = known.datatype.config_name
         if tensor.data_type == pb.TYPE_INVALID:
             tensor.data_type = pb.DataType.Value(in_file)  # type: ignore[assignment] # the stubs want an instance no value is of
@@ -120,6 +128,10 @@ class TensorCompleter:
         if tensor.dims:
             note = self.findings.inferred if was_open else self.findings.written
             note(at, _described(tensor) + (", from the model file" if was_open else ""))
+
+    def _is_cut_by_batch(self, tensor: Tensor) -> bool:
+        """Whether the model has `tensor` as one vector of all requests."""
+        return tensor.allow_ragged_batch if isinstance(tensor, pb.ModelInput) else tensor.name in scattered_outputs(self.message)
 
     def _forbids_batching(self, known: FileTensor, side: str) -> bool:
         """Whether the config batches but this tensor cannot be; notes it."""
@@ -168,6 +180,7 @@ def specs(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
             dims=tuple(tensor.dims),
             reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") and tensor.reshape.shape != tensor.dims else None,
             optional=isinstance(tensor, pb.ModelInput) and tensor.optional,
+            is_ragged=isinstance(tensor, pb.ModelInput) and tensor.allow_ragged_batch,
         )
         for tensor in tensors
     )

@@ -22,9 +22,6 @@ def _refused(config: pb.ModelConfig) -> Iterator[str]:
     for name in ("sequence_batching", "ensemble_scheduling"):
         if config.HasField(name):
             yield name
-    for name in ("batch_input", "batch_output"):
-        if len(getattr(config, name)):
-            yield name
     if config.response_cache.enable:
         yield "response_cache.enable"
     if config.model_repository_agents.agents:
@@ -33,7 +30,7 @@ def _refused(config: pb.ModelConfig) -> Iterator[str]:
         yield "model_operations.op_library_filename"
     for side in ("input", "output"):
         for index, tensor in enumerate(getattr(config, side)):
-            for name in ("is_shape_tensor", "is_non_linear_format_io", "allow_ragged_batch"):
+            for name in ("is_shape_tensor", "is_non_linear_format_io"):
                 if getattr(tensor, name, False):
                     yield f"{side}[{index}].{name}"
     for index, group in enumerate(config.instance_group):

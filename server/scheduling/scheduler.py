@@ -99,7 +99,7 @@ class Scheduler:
         self._unanswered = 0
         self._order = ReleaseOrder[Pending, Outcome](self._answer) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
-        self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not spec.is_static)
+        self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
         self._most_rows = most_rows
         self._most_turns = gather_turns if config.dynamic_batching is not None and self._most_rows > 1 else 1
         self._gather_turns = 0

@@ -113,13 +113,10 @@ def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: s
     [
         ("sequence_batching { }", "sequence_batching"),
         ("ensemble_scheduling { }", "ensemble_scheduling"),
-        ("batch_input { }", "batch_input"),
-        ("batch_output { }", "batch_output"),
         ("response_cache { enable: true }", "response_cache.enable"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),
         ('model_operations { op_library_filename: "a.so" }', "model_operations.op_library_filename"),
         (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),
-        (f"input {{ {TENSOR} allow_ragged_batch: true }}", "input[0].allow_ragged_batch"),
         (f"input {{ {TENSOR} is_non_linear_format_io: true }}", "input[0].is_non_linear_format_io"),
         (f"output {{ {TENSOR} is_shape_tensor: true }}", "output[0].is_shape_tensor"),
         ("instance_group { rate_limiter { resources { } } }", "instance_group[0].rate_limiter.resources"),
