@@ -3,7 +3,7 @@
 Large outputs are put together as bytes, not as a message: they are copied once instead of three times.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.frontends.adlik.answer import Answer, AnsweredOutput
@@ -40,7 +40,7 @@ def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw
 def print_answer(answer: Answer) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
     message = predict_pb2.PredictResponse(model_spec=answer.model.echo)
-    pieces: list[bytes] = []
+    pieces: list[Raw] = []
     for output in answer.outputs:
         if output.array.nbytes > _WHOLE_BYTES and not output.datatype.is_bytes:
             pieces += _in_pieces(output)
@@ -78,7 +78,7 @@ def _add_classes(target: predict_pb2.PredictResponse.Output, output: AnsweredOut
         )
 
 
-def _in_pieces(output: AnsweredOutput) -> list[bytes]:
+def _in_pieces(output: AnsweredOutput) -> list[Raw]:
     """One entry of the map `outputs`, its content not copied into a message and out of it."""
     tensor, classes = tensor_pb2.TensorProto(), predict_pb2.PredictResponse.Output()
     _describe(tensor, output)
@@ -89,5 +89,5 @@ def _in_pieces(output: AnsweredOutput) -> list[bytes]:
     return _field(_OUTPUTS, [*_field(_KEY, [output.name.encode()]), *_field(_VALUE, body)])
 
 
-def _field(tag: bytes, pieces: list[bytes]) -> list[bytes]:
+def _field(tag: bytes, pieces: Sequence[Raw]) -> list[Raw]:
     return [tag, encoded_varint(sum(map(len, pieces))), *pieces]

@@ -1,12 +1,14 @@
 """The bytes of a complete HTTP answer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
 from server.frontends.http.exchange import HeaderList
 
 #: Up to here head and body go out as one piece; what is longer is not copied once more for that.
 _JOINED_BYTES = 64 * 1024
+Piece = bytes | memoryview
+"""Of a body: tensors are sent from where they lie."""
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 
@@ -21,19 +23,19 @@ class Answer:
 
     __slots__ = ("body", "headers", "status")
 
-    def __init__(self, status: int, headers: HeaderList, body: list[bytes]) -> None:
+    def __init__(self, status: int, headers: HeaderList, body: Sequence[Piece]) -> None:
         self.status = status
         self.headers = headers
         self.body = body
 
-    def parts(self, *, keep_alive: bool) -> list[bytes]:
+    def parts(self, *, keep_alive: bool) -> Sequence[Piece]:
         """The whole answer, in as few pieces as pays."""
         fields = b"".join([b"%b: %b\r\n" % field for field in self.headers])
         line = _STATUS_LINES.get(self.status) or b"HTTP/1.1 %d \r\n" % self.status
         return joined(line + fields, self.body, keep_alive=keep_alive)
 
 
-def joined(start: bytes, body: list[bytes], *, keep_alive: bool) -> list[bytes]:
+def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence[Piece]:
     """`start` (status line and fields, each with its line end), what ends the head, and the body."""
     size = length(body)
     end = b"content-length: %d\r\n\r\n" if keep_alive else b"connection: close\r\ncontent-length: %d\r\n\r\n"
@@ -41,6 +43,6 @@ def joined(start: bytes, body: list[bytes], *, keep_alive: bool) -> list[bytes]:
     return [b"".join((head, *body))] if size <= _JOINED_BYTES else [head, *body]
 
 
-def length(pieces: Iterable[bytes]) -> int:
+def length(pieces: Iterable[Piece]) -> int:
     """Bytes of all `pieces` together."""
     return sum(map(len, pieces))

@@ -9,12 +9,13 @@ the bounds cost a fast request next to nothing.
 
 import asyncio
 import enum
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from server.frontends.http.answer import Piece
 from server.frontends.http.asgi import AsgiExchange, AsgiPeer
 from server.frontends.http.chunks import ChunkedBody
 from server.frontends.http.direct import Exchange
@@ -177,7 +178,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def keep_alive(self) -> bool:
         return self._keep_alive and not self._is_stopping
 
-    def write_answer(self, parts: list[bytes]) -> None:
+    def write_answer(self, parts: Sequence[Piece]) -> None:
         if len(parts) == 1:
             self.transport.write(parts[0])
         else:

@@ -1,9 +1,10 @@
 """What the short path is: routes that take a request's bytes from the connection and write its answer to it, no framework between."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from server.frontends.http.answer import Piece
 from server.frontends.http.head import RequestHead
 
 
@@ -42,7 +43,7 @@ class Connection(Protocol):
     def keep_alive(self) -> bool:
         """Whether the client may send another request after this one; an answer to the last one says so."""
 
-    def write_answer(self, parts: list[bytes]) -> None:
+    def write_answer(self, parts: Sequence[Piece]) -> None:
         """Writes the whole answer to the present request."""
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

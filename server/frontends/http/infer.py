@@ -5,12 +5,13 @@ takes long is done in threads, by a task (`HttpInfer.answer`). A request whose p
 framework, to the same code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
 from server.core.request import InferResponse
 from server.engine.interface import Engine
+from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
 from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, send_response
 from server.frontends.kserve import http_codec
@@ -97,7 +98,7 @@ class HttpInfer:
             pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
             await send_response(send, 200, b"".join(pieces), answer_headers)
 
-    async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[list[bytes], HeaderList]:
+    async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
         """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
 
         Raises:
@@ -189,7 +190,7 @@ class HttpInfer:
         labels = http_codec.labels_for(self.engine, response, decoded) if decoded.classifications else {}
         return http_codec.encode(response, decoded, labels)
 
-    async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[list[bytes], HeaderList]:
+    async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[Sequence[Piece], HeaderList]:
         """As `encode_now`, in threads: the answer's body, in pieces, and its headers.
 
         Raises:

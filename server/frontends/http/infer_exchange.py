@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from backends.api.errors import Overloaded, QueueTimeout, ServingError, TooLarge
 from server.core.request import Answer as EngineAnswer
 from server.core.request import InferResponse, InFlight
-from server.frontends.http.answer import Answer, joined
+from server.frontends.http.answer import Answer, Piece, joined
 from server.frontends.http.direct import Connection
 from server.frontends.http.exchange import INTERNAL_TEXT, HeaderList, error_body, error_response
 from server.frontends.http.head import RequestHead
@@ -228,7 +228,7 @@ class InferExchange:
         route = self._route
         await self._send_slowly(route.infer.encode(route.call, decoded, response))
 
-    async def _send_slowly(self, making: Coroutine[Any, Any, tuple[list[bytes], HeaderList]]) -> None:
+    async def _send_slowly(self, making: Coroutine[Any, Any, tuple[Sequence[Piece], HeaderList]]) -> None:
         """Sends what `making` makes; whatever happens, what was reserved is given back only after it."""
         try:
             pieces, headers = await making
@@ -254,7 +254,7 @@ class InferExchange:
         answer = Answer(500, [(b"content-type", b"application/json")], [error_body(INTERNAL_TEXT)])
         self._finish(answer.parts(keep_alive=self._connection.keep_alive))
 
-    def _finish(self, parts: list[bytes]) -> None:
+    def _finish(self, parts: Sequence[Piece]) -> None:
         if self.is_answered:
             return
         self.is_answered = True

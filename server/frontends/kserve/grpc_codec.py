@@ -280,7 +280,7 @@ def encode_serialised(
 ) -> bytes:
     """What `encode_message` serialises to, without the copies of raw contents into a message and out of it. Safe in a thread."""
     message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
-    parts: list[bytes] = []
+    parts: list[Raw] = []
     for array, datatype in _outputs(message, response, classifications, labels, shared):
         pieces = [] if array is None else array_pieces(array, datatype)
         parts += (encoded_varint(_RAW_OUTPUT_TAG) + encoded_varint(sum(map(len, pieces))), *pieces)

@@ -33,7 +33,7 @@ from server.frontends.kserve.shared_tensors import (
     span_parameters,
 )
 from server.frontends.kserve.string_elements import declared_count
-from server.frontends.kserve.tensor_bytes import array_from_bytes, array_from_span, array_pieces, object_array
+from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_from_span, array_pieces, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 
@@ -55,7 +55,7 @@ class Target(NamedTuple):
 class Encoded(NamedTuple):
     """An answer's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
 
-    pieces: list[bytes]
+    pieces: Sequence[Raw]
     header_length: int | None
 
     @property
@@ -170,7 +170,7 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     signature = response.signature
     outputs: list[dict[str, Any]] = []
     printed: list[list[bytes]] = []
-    blobs: list[bytes] = []
+    blobs: list[Raw] = []
     for name, array in response.outputs.items():
         spec = signature.output(name)
         if spec is None:
@@ -202,10 +202,10 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
         return Encoded([text], None)
     first, *others = text.split(_GAP) if printed else [text]
     parts = [first]
-    for pieces, following in zip(printed, others, strict=True):
-        parts += (*pieces, following)
+    for run, following in zip(printed, others, strict=True):
+        parts += (*run, following)
     header_length = sum(map(len, parts)) if decoded.binary_outputs else None
-    return Encoded(parts + blobs, header_length)
+    return Encoded([*parts, *blobs], header_length)
 
 
 def _request(

@@ -1,20 +1,25 @@
-"""ModelInfer without a transport: serialised request in, message (or, where it is large, serialised message) out.
+"""ModelInfer without a transport: serialised request in, serialised message out.
 
-It takes bytes, not a message, because room for them is reserved before they are parsed. Small requests, which are most, are parsed at
-once; from `SMALL_BYTES` on, a request is looked through on the wire first, and what takes long goes to a thread.
+It takes bytes, not a message, because room for them is reserved before they are parsed. Most requests are like one that came before, and
+are read by its template; other small ones are parsed at once; from `SMALL_BYTES` on, a request is looked through on the wire first, and
+what takes long goes to a thread.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
-from server.core.request import InferResponse
+from server.core.request import Answer, InferResponse, InFlight
 from server.engine.interface import Engine
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
-from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.request_templates import RequestTemplates
+from server.frontends.kserve.reservation import Reservation, no_room
+from server.frontends.kserve.response_layouts import ResponseLayouts
 from server.frontends.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
 from server.frontends.kserve.tensor_bytes import Raw
@@ -27,6 +32,9 @@ from server.pb import grpc_service_pb2 as pb
 #: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
 _INLINE_RAW_BYTES = 4 << 20
 
+Told = Callable[[bytes | Exception], None]
+"""Takes the serialised ModelInferResponse, or what went wrong: a `ServingError`, or a defect, to be logged and answered as INTERNAL."""
+
 
 class Inference:
     """Answers infer requests. Confined to: the event loop."""
@@ -37,27 +45,105 @@ class Inference:
         self._limits = limits
         self._memory = (extensions or Extensions(limits)).shared_memory
         self._codec = GrpcCodec(engine, limits)
+        self._templates = RequestTemplates(engine, limits)
+        self._layouts = ResponseLayouts()
         # Looked up once: these run for every request.
         self._infer = engine.infer
+        self._submit = engine.submit
+        self._reserve = engine.reserve
         self._parse = pb.ModelInferRequest.FromString
         self._decode_small = self._codec.decode
+        self._decode_like = self._templates.decode
+        self._most_inline_bytes = limits.decode_inline_bytes
 
-    async def model_infer(self, data: bytes, deadline_ns: int | None) -> pb.ModelInferResponse | bytes:
-        """Answers the serialised ModelInferRequest `data`; a large answer comes serialised.
+    def submit(self, data: bytes, deadline_ns: int | None, told: Told) -> InFlight:
+        """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise in a later turn.
+
+        The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
+        """
+        return self._begin(data, deadline_ns, told) or _Slow(self._model_infer(data, deadline_ns), told)
+
+    async def model_infer(self, data: bytes, deadline_ns: int | None) -> bytes:
+        """As `submit`, to be awaited.
 
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
+        future: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
+
+        def told(answer: bytes | Exception) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        flight = self._begin(data, deadline_ns, told)
+        if flight is None:
+            return await self._model_infer(data, deadline_ns)
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            flight.cancel()
+            raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _begin(self, data: bytes, deadline_ns: int | None, told: Told) -> InFlight | None:
+        """As `submit`; None, and nothing done, where it takes a coroutine."""
+        size_bytes = len(data)
+        decoded = self._decode_like(data, deadline_ns)
+        is_new = decoded is None
+        if is_new and (size_bytes > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)):
+            return None
+        if not self._reserve(size_bytes):
+            told(no_room(size_bytes))
+            return _OVER
+        flight = _Flight(self, size_bytes, told)
+        try:
+            if is_new:
+                decoded = self._decode_new(data, deadline_ns)
+            assert decoded is not None
+            flight.decoded = decoded
+            flight.inner = self._submit(decoded.request, flight.answered)
+        except Exception as error:  # noqa: BLE001 - a refusal, or a defect: both are the call's to be told
+            flight.end(_told_of(error, flight.decoded))
+        return flight
+
+    def _decode_new(self, data: bytes, deadline_ns: int | None) -> DecodedRequest:
+        message = self._parsed(data)
+        try:
+            decoded = self._decode_small(message, len(data), deadline_ns)
+        except ServingError:
+            self._engine.count_refused(message.model_name, None)
+            raise
+        self._templates.learn(data, decoded)
+        return decoded
+
+    async def _model_infer(self, data: bytes, deadline_ns: int | None) -> bytes:
+        """For requests that are looked through first, and may go to a thread."""
         with Reservation(self._engine) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
+            self._templates.learn(data, decoded)
             try:
                 response = await self._infer(decoded.request)
             except (Overloaded, QueueTimeout) as error:
                 raise in_core_words(error, decoded.request.request_id) from None
+            return await self._encoded(response, decoded)
+
+    async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> bytes:
+        labels = self._codec.labels(response, decoded.classifications)
+        if self._is_large(response):
+            return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
+        return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+
+    def _encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
+        """The serialised answer; None where making it takes a thread."""
+        if self._is_large(response):
+            return None
+        answer = None if decoded.classifications or decoded.shared_outputs else self._layouts.encode(response)
+        if answer is None:
             labels = self._codec.labels(response, decoded.classifications)
-            if self._is_large(response):
-                return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
-            return encode_message(response, decoded.classifications, labels, decoded.shared_outputs)
+            answer = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        return answer
 
     async def decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         """The request that `data` makes; what it takes in memory is taken from `reservation` before it is made.
@@ -126,12 +212,113 @@ class Inference:
             raise InvalidRequest("the request is not a valid ModelInferRequest message") from None
 
     def _is_large(self, response: InferResponse) -> bool:
-        most = self._limits.decode_inline_bytes
+        most = self._most_inline_bytes
         # A loop, not `any`: no generator for each small answer.
         for array in response.outputs.values():  # noqa: SIM110
             if array.nbytes > most:
                 return True
         return False
+
+
+class _Flight:
+    """One request on its way: holds its bytes of the budget until it is answered or cancelled."""
+
+    __slots__ = ("_inference", "_is_over", "_size_bytes", "_told", "decoded", "inner")
+
+    def __init__(self, inference: Inference, size_bytes: int, told: Told) -> None:
+        self._inference = inference
+        self._size_bytes = size_bytes
+        self._told = told
+        self._is_over = False
+        self.decoded: DecodedRequest | None = None
+        self.inner: InFlight | None = None
+
+    def answered(self, answer: Answer) -> None:
+        decoded = self.decoded
+        assert decoded is not None
+        if isinstance(answer, ServingError):
+            self.end(_told_of(answer, decoded))
+            return
+        try:
+            encoded = self._inference._encoded_now(answer, decoded)
+        except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's to be told
+            self.end(error)
+            return
+        if encoded is None:
+            self.inner = _Slow(self._inference._encoded(answer, decoded), self.end)
+        else:
+            self.end(encoded)
+
+    def end(self, answer: bytes | Exception) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            self._told(answer)
+        finally:
+            self._inference._engine.release(self._size_bytes)
+
+    def cancel(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        inner = self.inner
+        if inner is not None:
+            inner.cancel()
+        if isinstance(inner, _Slow) and not inner.is_done():
+            # A thread reads the tensors still: their room is free when it has ended.
+            inner.when_done(lambda: self._inference._engine.release(self._size_bytes))
+        else:
+            self._inference._engine.release(self._size_bytes)
+
+
+class _Slow:
+    """A task that tells how it ended, unless it was cancelled."""
+
+    __slots__ = ("_is_cancelled", "_task", "_told")
+
+    def __init__(self, work: Coroutine[Any, Any, bytes], told: Told) -> None:
+        self._told = told
+        self._is_cancelled = False
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(self._ended)
+
+    def is_done(self) -> bool:
+        return self._task.done()
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        self._task.add_done_callback(lambda _: call())
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        self._task.cancel()
+
+    def _ended(self, task: "asyncio.Task[bytes]") -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if self._is_cancelled:
+            return
+        if error is None:
+            self._told(task.result())
+        elif isinstance(error, Exception):
+            self._told(error)
+
+
+class _Over:
+    """Stands for a request that was answered when it was asked."""
+
+    def cancel(self) -> None:
+        pass
+
+
+_OVER = _Over()
+
+
+def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:
+    if decoded is not None and isinstance(error, (Overloaded, QueueTimeout)):
+        return in_core_words(error, decoded.request.request_id)
+    return error
 
 
 def in_core_words(error: ServingError, request_id: str) -> ServingError:

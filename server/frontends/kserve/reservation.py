@@ -22,9 +22,7 @@ class Reservation:
             Overloaded: they do not fit.
         """
         if not self._engine.reserve(size_bytes):
-            raise Overloaded(
-                f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0
-            )
+            raise no_room(size_bytes)
         self._held_bytes += size_bytes
 
     def release(self) -> None:
@@ -37,3 +35,8 @@ class Reservation:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
+
+
+def no_room(size_bytes: int) -> Overloaded:
+    """The error for a request whose `size_bytes` do not fit beside those in flight."""
+    return Overloaded(f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0)

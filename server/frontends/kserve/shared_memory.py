@@ -95,7 +95,7 @@ class Span:
             missing -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def write(self, pieces: Sequence[bytes], output: str) -> int:
+    def write(self, pieces: Sequence[bytes | memoryview], output: str) -> int:
         """Copies an output's bytes to its beginning; returns how many. Safe in a thread.
 
         Raises:

@@ -15,6 +15,8 @@ _LENGTH = struct.Struct("<I")
 _STEP = 16_384
 #: Bytes of an array that are copied at once.
 _STEP_BYTES = 1 << 20
+#: Up to here tensors are joined as they lie, in some milliseconds at most.
+_VIEWED_BYTES = 16 << 20
 Raw = bytes | memoryview
 
 
@@ -32,8 +34,8 @@ def array_from_bytes(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, 
         raise check.byte_size(spec, count * datatype.item_bytes, size)
     if datatype is DataType.BOOL:
         # Any nonzero byte is true; numpy would carry other values than 0 and 1 on unseen.
-        truth: Array = np.ndarray(shape, np.uint8, raw) != 0
-        return truth
+        octets: Array = np.ndarray(shape, np.uint8, raw)
+        return octets != 0 if count and octets.max() > 1 else octets.view(np.bool_)
     # A slice of a message may start anywhere. Whoever needs elements at their natural alignment copies, as most do anyhow.
     array: Array = np.ndarray(shape, datatype.numpy, raw)
     return array
@@ -49,18 +51,18 @@ def array_from_span(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, .
 
 def array_to_bytes(array: Array, datatype: DataType) -> bytes:
     """The array's bytes on the wire."""
-    if datatype is not DataType.BYTES and array.nbytes <= _STEP_BYTES:
-        return array.tobytes()
-    return b"".join(array_pieces(array, datatype))
+    return b"".join(array_pieces(array, datatype)) if datatype is DataType.BYTES else array.tobytes()
 
 
-def array_pieces(array: Array, datatype: DataType) -> list[bytes]:
-    """The array's bytes on the wire, in pieces to be joined with others.
+def array_pieces(array: Array, datatype: DataType) -> list[Raw]:
+    """The array's bytes on the wire, in pieces to be joined with others: that join is the one copy that is made of a tensor.
 
-    Each copy holds the interpreter only for a piece; joining large pieces does not hold it at all.
+    Joining views holds the interpreter, so what would hold it for long is copied in steps first; joining large bytes does not hold it.
     """
     if datatype is not DataType.BYTES:
-        flat, step = array.reshape(-1), _STEP_BYTES // array.itemsize
+        if array.nbytes <= _VIEWED_BYTES and array.size and array.flags.c_contiguous:
+            return [array.data.cast("B")]
+        flat, step = array.reshape(-1), max(1, _STEP_BYTES // array.itemsize)
         return [flat[at : at + step].tobytes() for at in range(0, flat.size, step)]
     values: list[bytes | str] = array.reshape(-1).tolist()
     # Some thousand at a time: the lengths are objects too, and would take more memory than the strings.

@@ -98,7 +98,7 @@ def is_large(response: InferResponse, limits: Limits) -> bool:
 def print_answer(response: InferResponse, ask: ModelAsk) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
     signature = response.signature
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     for name, array in response.outputs.items():
         spec = signature.output(name)
         if spec is None:

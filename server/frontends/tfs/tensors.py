@@ -6,7 +6,7 @@ own bytes, so that they are copied and not converted.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -87,7 +87,7 @@ def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, limi
     return filled.reshape(shape)
 
 
-def tensor_pieces(array: Array, datatype: DataType) -> list[bytes]:
+def tensor_pieces(array: Array, datatype: DataType) -> list[bytes | memoryview]:
     """The serialised TensorProto of `array`, in pieces to be joined. Safe in a thread."""
     tensor = tensor_pb2.TensorProto(dtype=NUMBERS[datatype])
     add_dim = tensor.tensor_shape.dim.add
@@ -107,6 +107,6 @@ def tensor_pieces(array: Array, datatype: DataType) -> list[bytes]:
     return [tensor.SerializeToString()]
 
 
-def length_delimited(number: int, pieces: list[bytes]) -> list[bytes]:
+def length_delimited(number: int, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """The field `number` with the content `pieces`, in pieces."""
     return [encoded_varint(number << 3 | LENGTH), encoded_varint(sum(map(len, pieces))), *pieces]

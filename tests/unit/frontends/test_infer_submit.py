@@ -1,0 +1,157 @@
+"""ModelInfer by callback: one answer for each request, its bytes of the budget held until then, whatever happens."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.frontends.kserve.inference import Inference
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
+
+Told = list[bytes | Exception]
+
+
+def asked(size: int = 4, **fields: str) -> bytes:
+    message = pb.ModelInferRequest(model_name="echo", **fields)
+    message.inputs.add(name="INPUT", datatype="FP32", shape=[1, size])
+    message.raw_input_contents.append(np.arange(size, dtype=np.float32).tobytes())
+    return message.SerializeToString()
+
+
+def served(before: Callable[[InferRequest], object] | None = None, **budget: int) -> tuple[FakeEngine, Inference]:
+    model: FakeModel = echo(DataType.FP32, (-1,), 8, "echo")
+    model.before = before  # type: ignore[assignment]
+    engine = FakeEngine(model, **budget)
+    return engine, Inference(engine, Limits(decode_inline_bytes=65_536))
+
+
+async def until(told: Told, count: int) -> None:
+    for _ in range(1000):
+        if len(told) >= count:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("no answer came")
+
+
+# Small and by the codec, small and by the template, large on the long way, large by the template, answered by a thread.
+@pytest.mark.parametrize("size", [4, 4_000, 40_000])
+def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_bytes_back(size):
+    async def scenario() -> None:
+        engine, inference = served()
+        told: Told = []
+        for count in (1, 2, 3):
+            inference.submit(asked(size, id=str(count)), None, told.append)
+            assert len(told) == count - 1
+            assert engine.reserved_bytes > 0 or size > 1_000
+            await until(told, count)
+            answer = told[-1]
+            assert isinstance(answer, bytes)
+            message = pb.ModelInferResponse.FromString(answer)
+            assert message.id == str(count)
+            assert np.frombuffer(message.raw_output_contents[0], np.float32).tolist() == list(range(size))
+            assert engine.reserved_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_what_is_refused_is_told_too_and_counted():
+    async def scenario() -> None:
+        engine, inference = served()
+        told: Told = []
+        inference.submit(b"\xff\xff", None, told.append)
+        inference.submit(pb.ModelInferRequest(model_name="echo").SerializeToString(), None, told.append)
+        assert [type(answer) for answer in told] == [InvalidRequest, InvalidRequest]
+        assert engine.refused == ["echo"]
+        assert engine.reserved_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_request_without_room_is_told_so_at_once():
+    async def scenario() -> None:
+        _, inference = served(budget_bytes=10)
+        told: Told = []
+        inference.submit(asked(), None, told.append).cancel()
+        assert isinstance(told[0], Overloaded)
+        assert "no room for" in told[0].message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("error", "text"), [(BackendFailed("broken"), "^broken"), (Overloaded("full"), "^\\[request id: 7\\] full")])
+def test_errors_of_the_engine_are_told_those_of_the_queue_in_the_core_s_words(error, text):
+    async def scenario() -> None:
+        async def refuse(_: InferRequest) -> None:
+            raise error
+
+        engine, inference = served(refuse)
+        told: Told = []
+        inference.submit(asked(id="7"), None, told.append)
+        await until(told, 1)
+        with pytest.raises(ServingError, match=text):
+            raise told[0]  # type: ignore[misc]
+        with pytest.raises(ServingError, match=text):
+            await inference.model_infer(asked(id="7"), None)
+        assert engine.reserved_bytes == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [4, 4_000])
+def test_a_cancelled_request_is_taken_back_and_never_told(size):
+    async def scenario() -> None:
+        async def forever(_: InferRequest) -> None:
+            await asyncio.Event().wait()
+
+        engine, inference = served(forever)
+        told: Told = []
+        flight = inference.submit(asked(size), None, told.append)
+        await asyncio.wait_for(engine.arrival.wait(), 10)
+        flight.cancel()
+        flight.cancel()
+        await asyncio.wait_for(engine.cancellation.wait(), 10)
+        await asyncio.sleep(0)
+        assert (told, engine.reserved_bytes) == ([], 0)
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_who_awaits_takes_the_request_back():
+    async def scenario() -> None:
+        async def forever(_: InferRequest) -> None:
+            await asyncio.Event().wait()
+
+        engine, inference = served(forever)
+        task = asyncio.ensure_future(inference.model_infer(asked(), None))
+        await asyncio.wait_for(engine.arrival.wait(), 10)
+        task.cancel()
+        await asyncio.wait_for(engine.cancellation.wait(), 10)
+        await asyncio.gather(task, return_exceptions=True)
+        assert engine.reserved_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_large_answer_that_nobody_waits_for_holds_its_room_until_its_thread_has_ended():
+    async def scenario() -> None:
+        engine, inference = served()
+        told: Told = []
+        inference.submit(asked(40_000), None, told.append)
+        await until(told, 1)
+        flight = inference.submit(asked(40_000), None, told.append)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        flight.cancel()
+        for _ in range(1000):
+            if engine.reserved_bytes == 0:
+                break
+            await asyncio.sleep(0.001)
+        assert (len(told), engine.reserved_bytes) == (1, 0)
+
+    asyncio.run(scenario())

@@ -1,0 +1,169 @@
+"""Requests read by the template of one that came before mean what decoding them in full means."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.api.errors import ServingError
+from backends.api.tensor import DataType
+from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.grpc_codec import GrpcCodec
+from server.frontends.kserve.request_templates import RequestTemplates
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, echo, simple
+
+LIMITS = Limits()
+
+
+class Bench:
+    """Templates beside the codec that decodes in full."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.codec = GrpcCodec(engine, LIMITS)
+        self.templates = RequestTemplates(engine, LIMITS)
+
+    def in_full(self, data: bytes) -> DecodedRequest:
+        return self.codec.decode(pb.ModelInferRequest.FromString(data), len(data), 77)
+
+    def learn(self, data: bytes) -> None:
+        self.templates.learn(data, self.in_full(data))
+
+    def by_template(self, data: bytes) -> DecodedRequest | None:
+        return self.templates.decode(data, 77)
+
+
+def message(rows: int = 1, value: int = 0, request_id: str = "", version: str = "", **fields: Any) -> pb.ModelInferRequest:
+    asked = pb.ModelInferRequest(model_name="simple", model_version=version, id=request_id, **fields)
+    for place in (0, 1):
+        asked.inputs.add(name=f"INPUT{place}", datatype="INT32", shape=[rows, 16])
+        asked.raw_input_contents.append(np.full((rows, 16), value + place, np.int32).tobytes())
+    return asked
+
+
+def assert_same(found: DecodedRequest | None, expected: DecodedRequest) -> None:
+    assert found is not None
+    ours, theirs = found.request, expected.request
+    assert found._replace(request=theirs) == expected
+    assert list(ours.inputs) == list(theirs.inputs)
+    for name, array in theirs.inputs.items():
+        assert (ours.inputs[name].dtype, ours.inputs[name].shape) == (array.dtype, array.shape)
+        assert ours.inputs[name].tobytes() == array.tobytes()
+    for field in type(ours).__slots__:
+        if field != "inputs":
+            assert getattr(ours, field) == getattr(theirs, field), field
+
+
+@given(
+    rows=st.integers(1, 8),
+    value=st.integers(-9, 9),
+    first_id=st.text(max_size=40),
+    second_id=st.text(max_size=40),
+    version=st.sampled_from(["", "1"]),
+    outputs=st.sampled_from([(), ("OUTPUT1",), ("OUTPUT1", "OUTPUT0")]),
+)
+def test_a_request_like_one_before_means_what_it_means_decoded_in_full(rows, value, first_id, second_id, version, outputs):
+    bench = Bench(FakeEngine(simple()))
+    wanted = [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in outputs]
+    data = message(rows, value, second_id, version, outputs=wanted).SerializeToString()
+    assert bench.by_template(data) is None
+    bench.learn(message(rows, 3, first_id, version, outputs=wanted).SerializeToString())
+    if len(second_id.encode()) < 128:
+        assert_same(bench.by_template(data), bench.in_full(data))
+
+
+def test_its_tensors_are_views_of_the_message():
+    bench = Bench(FakeEngine(simple()))
+    data = message(8, 5).SerializeToString()
+    bench.learn(data)
+    found = bench.by_template(data)
+    assert found is not None
+    memory = np.frombuffer(data, np.uint8)
+    assert all(np.shares_memory(array, memory) and not array.flags.writeable for array in found.request.inputs.values())
+
+
+@given(data=st.data())
+def test_a_message_changed_anywhere_is_taken_for_the_same_only_if_it_is(data):
+    bench = Bench(FakeEngine(simple()))
+    whole = bytearray(message(1, 1, "abc").SerializeToString())
+    bench.learn(bytes(whole))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole[place] = data.draw(st.integers(0, 255))
+    changed = bytes(whole[: data.draw(st.sampled_from([len(whole), len(whole) - 1]))])
+    found = bench.by_template(changed)
+    if found is not None:
+        assert_same(found, bench.in_full(changed))
+
+
+@given(st.binary(max_size=80))
+def test_bytes_of_any_kind_are_no_match_and_no_error(data):
+    bench = Bench(FakeEngine(simple()))
+    bench.learn(message().SerializeToString())
+    assert bench.by_template(data) is None
+
+
+def unusual() -> list[tuple[str, bytes]]:
+    parameter = message()
+    parameter.parameters["priority"].int64_param = 1
+    typed = pb.ModelInferRequest(model_name="simple")
+    for place in (0, 1):
+        typed.inputs.add(name=f"INPUT{place}", datatype="INT32", shape=[1, 16]).contents.int_contents.extend(range(16))
+    plain = message()
+    contents = plain.SerializeToString()
+    behind = pb.ModelInferRequest(id="late").SerializeToString()
+    return [
+        ("a parameter", parameter.SerializeToString()),
+        ("typed contents", typed.SerializeToString()),
+        ("an id behind the contents", contents + behind),
+        ("an unknown field", contents + b"\xf8\x07\x01"),
+        ("two names", b"\x0a\x06simple" + contents),
+        ("a name behind a length of two bytes", contents.replace(b"\x0a\x06simple", b"\x0a\x86\x00simple", 1)),
+    ]
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in unusual()])
+def test_what_is_not_the_common_form_is_decoded_in_full_every_time(data):
+    bench = Bench(FakeEngine(simple()))
+    bench.learn(data)
+    assert bench.by_template(data) is None
+
+
+@pytest.mark.parametrize("datatype", [DataType.BOOL, DataType.BYTES])
+def test_elements_that_must_be_looked_at_leave_no_template(datatype):
+    bench = Bench(FakeEngine(echo(datatype, (1,), 8, "echo")))
+    asked = pb.ModelInferRequest(model_name="echo")
+    asked.inputs.add(name="INPUT", datatype=datatype.value, shape=[1, 1])
+    asked.raw_input_contents.append(b"\1" if datatype is DataType.BOOL else b"\1\0\0\0x")
+    bench.learn(asked.SerializeToString())
+    assert bench.by_template(asked.SerializeToString()) is None
+
+
+def test_a_model_that_was_replaced_or_unloaded_is_asked_about_anew():
+    engine = FakeEngine(simple())
+    bench = Bench(engine)
+    data = message().SerializeToString()
+    bench.learn(data)
+    assert bench.by_template(data) is not None
+    engine.models["simple"].is_ready = False
+    assert bench.by_template(data) is None
+    with pytest.raises(ServingError, match="not ready"):
+        bench.in_full(data)
+    engine.models["simple"] = simple()
+    assert bench.by_template(data) is None
+    bench.learn(data)
+    assert_same(bench.by_template(data), bench.in_full(data))
+
+
+def test_only_so_many_templates_are_kept():
+    bench = Bench(FakeEngine(*(echo(DataType.FP32, (1,), 8, f"m{n}") for n in range(600))))
+    for number in range(600):
+        asked = pb.ModelInferRequest(model_name=f"m{number}")
+        asked.inputs.add(name="INPUT", datatype="FP32", shape=[1, 1])
+        asked.raw_input_contents.append(bytes(4))
+        bench.learn(asked.SerializeToString())
+    assert 0 < len(bench.templates) <= 512

@@ -1,0 +1,59 @@
+"""Answers written straight to the wire are those that protobuf writes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import InferResponse
+from server.frontends.kserve.grpc_codec import encode_message
+from server.frontends.kserve.response_layouts import ResponseLayouts
+from server.frontends.kserve.tensor_bytes import object_array
+
+DATATYPES = [datatype for datatype in DataType if datatype is not DataType.BYTES]
+
+
+def response(datatypes: list[DataType], shape: tuple[int, ...], request_id: str, seed: int) -> InferResponse:
+    generator = np.random.default_rng(seed)
+    specs = tuple(TensorSpec(f"OUT{place}", datatype, (-1,) * (len(shape) - 1)) for place, datatype in enumerate(datatypes))
+    outputs = {spec.name: generator.integers(0, 2, shape).astype(spec.datatype.numpy) for spec in specs}
+    return InferResponse("m", 300, request_id, outputs, ModelSignature((), specs, 8))
+
+
+@given(
+    datatypes=st.lists(st.sampled_from(DATATYPES), min_size=1, max_size=4),
+    shape=st.lists(st.integers(0, 20), min_size=1, max_size=3).map(tuple),
+    ids=st.lists(st.text(max_size=200), min_size=1, max_size=3),
+)
+def test_every_answer_is_byte_for_byte_what_protobuf_makes_of_it(datatypes, shape, ids):
+    layouts = ResponseLayouts()
+    for seed, request_id in enumerate(ids):
+        answer = response(datatypes, shape, request_id, seed)
+        assert layouts.encode(answer) == encode_message(answer, {}, {}).SerializeToString(deterministic=True)
+
+
+def test_outputs_that_lie_otherwise_in_memory_are_written_in_their_order():
+    answer = response([DataType.INT32], (4, 6), "", 1)
+    answer.outputs = {"OUT0": answer.outputs["OUT0"][:, ::2]}
+    assert ResponseLayouts().encode(answer) == encode_message(answer, {}, {}).SerializeToString()
+
+
+def test_a_model_that_was_replaced_by_one_of_another_signature_gets_a_layout_of_its_own():
+    layouts = ResponseLayouts()
+    for datatype in (DataType.FP32, DataType.INT32):
+        answer = response([datatype], (1, 2), "", 1)
+        assert layouts.encode(answer) == encode_message(answer, {}, {}).SerializeToString()
+
+
+def test_strings_are_left_to_protobuf():
+    answer = InferResponse("m", 1, "", {"S": object_array([b"x"], (1,))}, ModelSignature((), (TensorSpec("S", DataType.BYTES, ()),), 1))
+    assert ResponseLayouts().encode(answer) is None
+
+
+def test_an_output_that_the_signature_does_not_have_is_a_defect():
+    answer = response([DataType.FP32], (1, 1), "", 1)
+    answer.outputs = {"else": answer.outputs["OUT0"]}
+    with pytest.raises(KeyError, match="not an output"):
+        ResponseLayouts().encode(answer)
