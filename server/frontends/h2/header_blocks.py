@@ -1,4 +1,4 @@
-"""Header blocks: HPACK (RFC 7541) by the `hpack` library, with what repeats remembered.
+"""Header blocks: HPACK (RFC 7541), with what repeats remembered.
 
 A client sends the same few blocks again and again once its fields are in the dynamic table: one byte a field. What such a block means
 depends on its bytes and on the table, and on nothing else. So a decoded block is kept if decoding it has left the table alone, and all are
@@ -8,21 +8,17 @@ forgotten when the table changes. Our own blocks never touch the dynamic table: 
 from collections.abc import Iterable
 from typing import Final
 
-from hpack.exceptions import HPACKError, OversizedHeaderListError
-from hpack.hpack import Decoder, encode_integer
+from hpack.hpack import encode_integer
 from hpack.table import HeaderTable
 
-from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import Headers
-from server.frontends.h2.faults import ConnectionFault
-from server.frontends.h2.header_rules import MalformedError, check_request
+from server.frontends.h2.field_decoder import FieldDecoder
+from server.frontends.h2.header_rules import MalformedError, RequestRules
 from server.frontends.h2.limits import H2Limits
 
 #: Blocks kept for one connection, and how long they may be: a client repeats a handful, and those are short.
 _KEPT_BLOCKS: Final = 64
 _KEPT_BLOCK_BYTES: Final = 1024
-#: RFC 7541, section 4.1.
-_ENTRY_OVERHEAD_BYTES: Final = 32
 #: "Dynamic table size update" to zero (RFC 7541, section 6.3): what our encoder says if the peer wants a smaller table than the default.
 NO_TABLE: Final = b"\x20"
 
@@ -61,57 +57,33 @@ class RequestBlock:
 
     __slots__ = ("content_length", "headers", "malformed", "size_bytes")
 
-    def __init__(self, headers: Headers) -> None:
+    def __init__(self, headers: Headers, size_bytes: int, rules: RequestRules) -> None:
         self.headers = headers
-        self.size_bytes = sum(len(name) + len(value) for name, value in headers) + _ENTRY_OVERHEAD_BYTES * len(headers)
+        self.size_bytes = size_bytes
         self.content_length: int | None = None
         self.malformed: str | None = None
         try:
-            self.content_length = check_request(headers)
+            self.content_length = rules.check(headers)
         except MalformedError as error:
             self.malformed = str(error)
 
 
-class _WatchedTable(HeaderTable):
-    """The dynamic table, and the blocks that can be read without decoding them while it stays as it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.version = 0
-        self.blocks: dict[bytes, RequestBlock] = {}
-
-    def add(self, name: bytes, value: bytes) -> None:
-        self._changed()
-        super().add(name, value)
-
-    @property
-    def maxsize(self) -> int:
-        return self._maxsize
-
-    @maxsize.setter
-    def maxsize(self, newmax: int) -> None:
-        self._changed()
-        HeaderTable.maxsize.fset(self, newmax)  # type: ignore[attr-defined]
-
-    def _changed(self) -> None:
-        self.version += 1
-        self.blocks.clear()
-
-
 class HeaderDecoder:
-    """The peer's compression context. Every block must pass through it in order, wanted or not. Confined to: one connection."""
+    """Blocks of the peer into header lists. Every one must pass through it in order, wanted or not. Confined to: one connection."""
 
-    __slots__ = ("_blocks", "_decoder", "_table")
+    __slots__ = ("_blocks", "_decoder", "_rules", "_table", "_version")
 
     def __init__(self, limits: H2Limits) -> None:
-        self._decoder = Decoder(max_header_list_size=max(limits.header_block_bytes, limits.header_list_bytes))
-        self._table = _WatchedTable()
-        self._blocks = self._table.blocks
-        self._decoder.header_table = self._table
+        self._decoder = FieldDecoder(max(limits.header_block_bytes, limits.header_list_bytes))
+        self._table = self._decoder.table
+        self._rules = RequestRules()
+        #: Blocks that leave the table alone, and what they say while it has this version.
+        self._blocks: dict[bytes, RequestBlock] = {}
+        self._version = self._table.version
 
     def limit_table(self, table_bytes: int) -> None:
         """Bounds the table, once the peer knows the bound: its next block must respect it."""
-        self._decoder.max_allowed_table_size = table_bytes
+        self._decoder.most_table_bytes = table_bytes
         # A block that was fine may now lack the update that makes the table smaller.
         self._blocks.clear()
 
@@ -121,16 +93,22 @@ class HeaderDecoder:
         Raises:
             ConnectionFault: the block cannot be decoded, or decodes to more than `header_block_bytes`.
         """
-        known = self._blocks.get(block)
-        if known is not None:
-            return known
-        table = self._table
-        version = table.version
-        request = RequestBlock(self.fields(block))
-        if table.version == version and len(block) <= _KEPT_BLOCK_BYTES:
-            if len(self._blocks) >= _KEPT_BLOCKS:
-                self._blocks.clear()
-            self._blocks[block] = request
+        version = self._table.version
+        blocks = self._blocks
+        if version == self._version:
+            known = blocks.get(block)
+            if known is not None:
+                return known
+        else:
+            blocks.clear()
+            self._version = version
+        fields, size_bytes = self._decoder.decode(block)
+        request = RequestBlock(tuple(fields), size_bytes, self._rules)
+        # INVARIANT: all of `blocks` were decoded with the table at `_version`, and left it so.
+        if self._table.version == version and len(block) <= _KEPT_BLOCK_BYTES:
+            if len(blocks) >= _KEPT_BLOCKS:
+                blocks.clear()
+            blocks[block] = request
         return request
 
     def fields(self, block: bytes) -> Headers:
@@ -139,9 +117,4 @@ class HeaderDecoder:
         Raises:
             ConnectionFault: as `request`.
         """
-        try:
-            return tuple((name, value) for name, value in self._decoder.decode(block, raw=True))
-        except OversizedHeaderListError as error:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header list decodes to more than this server takes") from error
-        except HPACKError as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"invalid header block: {error}"[:200]) from error
+        return tuple(self._decoder.decode(block)[0])

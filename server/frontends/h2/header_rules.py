@@ -12,6 +12,9 @@ _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z").search
 #: Section 8.2.2.
 _CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
+#: Fields that a connection remembers to have passed, and how long their values may be.
+_KEPT_FIELDS: Final = 128
+_KEPT_VALUE_BYTES: Final = 256
 #: A length above it is taken for nonsense rather than for a number.
 _LENGTH_DIGITS: Final = 18
 
@@ -20,39 +23,55 @@ class MalformedError(Exception):
     """A header list breaks a rule; the text says which."""
 
 
-def check_request(headers: Headers) -> int | None:
-    """Checks a request's header list.
+class RequestRules:
+    """Checks requests, remembering fields that have passed. Confined to: one connection, whose fields nobody else learns of."""
 
-    Returns:
-        The value of content-length, None without one.
+    __slots__ = ("_passed",)
 
-    Raises:
-        MalformedError: a rule is broken.
-    """
-    pseudo: dict[bytes, bytes] = {}
-    host = length = None
-    for position, (name, value) in enumerate(headers):
-        if name[:1] != b":":
+    def __init__(self) -> None:
+        self._passed: set[tuple[bytes, bytes]] = set()
+
+    def check(self, headers: Headers) -> int | None:
+        """Checks a request's header list.
+
+        Returns:
+            The value of content-length, None without one.
+
+        Raises:
+            MalformedError: a rule is broken.
+        """
+        passed = self._passed
+        pseudo: dict[bytes, bytes] = {}
+        host = length = None
+        for position, field in enumerate(headers):
+            if field in passed:
+                continue
+            name, value = field
+            if name[:1] == b":":
+                if name not in _PSEUDO:
+                    raise MalformedError(f"unknown pseudo-header field {_shown(name)}")
+                if name in pseudo:
+                    raise MalformedError(f"pseudo-header field {_shown(name)} twice")
+                if len(pseudo) != position:
+                    raise MalformedError(f"pseudo-header field {_shown(name)} behind regular fields")
+                if _BAD_VALUE(value):
+                    raise MalformedError(f"invalid value of {_shown(name)}")
+                pseudo[name] = value
+                continue
             _check_field(name, value)
             if name == b"host":
                 host = _once(name, host, value)
             elif name == b"content-length":
                 length = _once(name, length, value)
-            continue
-        if name not in _PSEUDO:
-            raise MalformedError(f"unknown pseudo-header field {_shown(name)}")
-        if name in pseudo:
-            raise MalformedError(f"pseudo-header field {_shown(name)} twice")
-        if len(pseudo) != position:
-            raise MalformedError(f"pseudo-header field {_shown(name)} behind regular fields")
-        if _BAD_VALUE(value):
-            raise MalformedError(f"invalid value of {_shown(name)}")
-        pseudo[name] = value
-    _check_pseudo(pseudo)
-    authority = pseudo.get(b":authority")
-    if host is not None and authority is not None and host.lower() != authority.lower():
-        raise MalformedError("host and :authority differ")
-    return None if length is None else _length(length)
+            elif len(value) <= _KEPT_VALUE_BYTES:
+                if len(passed) >= _KEPT_FIELDS:
+                    passed.clear()
+                passed.add(field)
+        _check_pseudo(pseudo)
+        authority = pseudo.get(b":authority")
+        if host is not None and authority is not None and host.lower() != authority.lower():
+            raise MalformedError("host and :authority differ")
+        return None if length is None else _length(length)
 
 
 def check_trailers(headers: Headers) -> None:
