@@ -1,0 +1,23 @@
+"""Conversations that somebody has meddled with end in defined outcomes, never in an exception."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fakes.h2_mutations import conversation, meddled, serve
+from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_meddled_conversation_has_a_defined_outcome(seed):
+    random_numbers = random.Random(seed)
+    data = meddled(random_numbers, conversation(random_numbers))
+    serve(data, [random_numbers.choice([1, 7, 100, 10_000])], random_numbers)
+
+
+@given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=3), seed=st.integers(0, 1 << 32))
+def test_any_bytes_have_a_defined_outcome(data, sizes, seed):
+    serve(PREFACE + frame(SETTINGS) + data, sizes, random.Random(seed))
+    serve(data, sizes, random.Random(seed))

@@ -1,0 +1,105 @@
+"""How a conversation is cut into reads changes nothing of what it means."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.frontends.h2.connection import ServerConnection
+from server.frontends.h2.events import DataReceived
+from server.frontends.h2.limits import H2Limits
+from tests.fakes.h2_mutations import LIMITS, conversation, meddled, serve
+from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, cut, frame, request
+
+
+def meaning(events):
+    """Events with neighbouring data of a stream put together."""
+    joined = []
+    for event in events:
+        if isinstance(event, DataReceived):
+            earlier = joined[-1] if joined else None
+            if isinstance(earlier, DataReceived) and earlier.stream_id == event.stream_id and not earlier.end_stream:
+                joined[-1] = DataReceived(event.stream_id, earlier.data + bytes(event.data), event.end_stream)
+            else:
+                joined.append(DataReceived(event.stream_id, bytes(event.data), event.end_stream))
+        else:
+            joined.append(event)
+    return joined
+
+
+def result(data, sizes):
+    """What a connection tells and sends when nobody answers."""
+    server = ServerConnection(LIMITS, 0.0)
+    events, position, turn = [], 0, 0
+    while position < len(data):
+        events += server.receive(data[position : position + sizes[turn % len(sizes)]], 0.0)
+        position += sizes[turn % len(sizes)]
+        turn += 1
+    # The frames of a large flood may wait together in one way and apart in the other; what is sent is the same.
+    return meaning(events), cut(b"".join(server.data_to_send())), server.open_streams
+
+
+@given(seed=st.integers(0, 1 << 32), sizes=st.lists(st.integers(1, 400), min_size=1, max_size=5), is_meddled=st.booleans())
+def test_any_cut_gives_what_the_whole_gives(seed, sizes, is_meddled):
+    random_numbers = random.Random(seed)
+    frames = conversation(random_numbers)
+    data = meddled(random_numbers, frames) if is_meddled else b"".join(frames)
+    assert result(data, sizes) == result(data, [max(1, len(data))])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_byte_at_a_time_gives_what_the_whole_gives(seed):
+    random_numbers = random.Random(seed)
+    frames = conversation(random_numbers)
+    data = meddled(random_numbers, frames) if seed % 2 else b"".join(frames)
+    assert result(data, [1]) == result(data, [max(1, len(data))])
+
+
+def test_data_is_handed_on_before_its_frame_is_whole():
+    peer = RawPeer()
+    body = bytes(range(256)) * 400
+    data = frame(DATA, PADDED | END_STREAM, 1, b"\7" + body + bytes(7))
+    peer.send(request(1), data[:50_000])
+    (_, first) = peer.events
+    assert first == DataReceived(1, body[: 50_000 - 10], False)
+    peer.send(data[50_000:-3])
+    assert peer.events[-1] == DataReceived(1, body[50_000 - 10 :], True)
+    assert peer.send(data[-3:], frame(HEADERS, 5, 3, b"")) == []
+    assert peer.end() is None
+
+
+def test_large_parts_are_views_of_what_was_received_and_small_ones_are_not():
+    peer = RawPeer()
+    peer.send(request(1), frame(DATA, 0, 1, bytes(500)), frame(DATA, 0, 1, bytes(100_000)), frame(DATA, 0, 1, bytes(2000)))
+    _, small, large, other = peer.events
+    assert type(small.data) is bytes
+    assert type(large.data) is memoryview
+    assert type(other.data) is bytes
+
+
+def test_rest_of_a_frame_that_broke_a_rule_is_skipped():
+    peer = RawPeer(H2Limits(stream_window_bytes=70_000))
+    peer.send(request(1))
+    data = frame(DATA, 0, 1, bytes(70_001))
+    peer.send(data[:1000])
+    assert not peer.server.open_streams
+    peer.send(data[1000:], request(3))
+    assert [type(event).__name__ for event in peer.events] == ["RequestStarted", "StreamReset", "RequestStarted"]
+
+
+def test_stream_that_is_answered_within_a_frame_ends_with_it():
+    peer = RawPeer()
+    data = frame(DATA, END_STREAM, 1, bytes(50_000))
+    peer.send(request(1), data[:1000])
+    peer.server.send_headers(1, b"\x88", end_stream=True)
+    assert peer.server.open_streams == 1
+    peer.send(data[1000:])
+    assert peer.server.open_streams == 0
+    assert peer.events[-1].end_stream
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_conversations_that_keep_the_rules_are_served(seed):
+    random_numbers = random.Random(seed)
+    serve(b"".join(conversation(random_numbers)), [random_numbers.randrange(1, 2000)], random_numbers)
