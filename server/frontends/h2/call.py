@@ -34,9 +34,6 @@ class H2Call:
         deadline_ns: See `Call`.
         is_over: It is answered, or nobody waits for the answer.
         has_ended: The client has sent all it will.
-        started_s: When its first bytes came that did not make a whole request; on the loop's clock.
-        heard_s: When its last bytes came; likewise.
-        received_bytes: What came since `started_s`.
     """
 
     __slots__ = (
@@ -50,10 +47,7 @@ class H2Call:
         "deadline_ns",
         "has_ended",
         "head",
-        "heard_s",
         "is_over",
-        "received_bytes",
-        "started_s",
         "stream_id",
     )
 
@@ -91,10 +85,11 @@ class H2Call:
         """Takes the next bytes of the request."""
         raise NotImplementedError
 
-    def arm(self, now_ns: int) -> None:
-        """Sees to it that the call ends at its deadline. Most calls are answered before anybody needs to."""
-        if self.deadline_ns is not None and self._timer is None and not self.is_over:
-            self._timer = self._connection.front.loop.call_later(max(0, self.deadline_ns - now_ns) / _NS_PER_S, self._expire)
+    def settle(self) -> None:
+        """Prepares for a longer wait; most calls are answered before they need it. The call ends at its deadline from now on."""
+        front = self._connection.front
+        if self.deadline_ns is not None:
+            self._timer = front.loop.call_later(max(0, self.deadline_ns - front.engine.now_ns()) / _NS_PER_S, self._expire)
 
     def fail(self, error: Exception) -> None:
         """Ends the call with the status of `error`; its work is taken back."""

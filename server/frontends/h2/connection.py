@@ -14,7 +14,7 @@ from server.frontends.h2.faults import ConnectionFault
 from server.frontends.h2.frame_reader import FrameReader
 from server.frontends.h2.frames import SETTINGS
 from server.frontends.h2.header_frames import HeaderFrames
-from server.frontends.h2.inbound import Inbound
+from server.frontends.h2.inbound import ANY, Inbound
 from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Inflow, Output
 from server.frontends.h2.sender import Data, Sender
@@ -183,6 +183,11 @@ class ServerConnection:
     def is_ready(self) -> bool:
         """Whether the peer's preface and SETTINGS have come."""
         return self._inbound.expected != SETTINGS
+
+    @property
+    def is_amid_frame(self) -> bool:
+        """Whether the beginning of a frame or header block has come, and not its end; DATA, which is handed on in parts, does not count."""
+        return self._reader.has_part or self._inbound.expected not in (ANY, SETTINGS)
 
     @property
     def awaits_settings_ack(self) -> bool:

@@ -87,6 +87,11 @@ class FrameReader:
         self._padding = 0
         self._stream_id = 0
 
+    @property
+    def has_part(self) -> bool:
+        """Whether the beginning of a frame waits for its rest."""
+        return bool(self._parts)
+
     def read(self, data: bytes) -> None:
         """Takes in bytes.
 

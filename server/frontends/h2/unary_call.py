@@ -32,9 +32,15 @@ _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
 
 
 class UnaryCall(H2Call):
-    """Confined to: the event loop."""
+    """Confined to: the event loop.
 
-    __slots__ = ("_is_taken_over", "_message")
+    Attributes, while the request is not complete:
+        started_s: Since when, on the loop's clock.
+        heard_s: When the last of it came; likewise.
+        received_bytes: How much of it has come.
+    """
+
+    __slots__ = ("_is_taken_over", "_message", "heard_s", "received_bytes", "started_s")
 
     def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
@@ -55,23 +61,25 @@ class UnaryCall(H2Call):
 
     def _feed_piece(self, data: bytes | memoryview, has_ended: bool) -> None:
         """The general case: the request comes in several pieces, or is compressed, or wrong."""
-        now_s = self._connection.front.loop.time()
         self.has_ended = has_ended
-        if self._reader is None:
-            self._reader = MessageReader(self.head.method.path, self.head.method.most_bytes)
-            self.started_s, self.received_bytes = now_s, 0
-            self._connection.receiving[self.stream_id] = self
-        self.heard_s = now_s
+        reader = self._reader or self._await_rest()
+        self.heard_s = self._connection.front.loop.time()
         self.received_bytes += len(data)
-        self._hold(len(data))
-        for message in self._reader.feed(data):
+        expected_bytes = reader.expected_bytes
+        if expected_bytes is None or self._held_bytes < expected_bytes:
+            self._hold(len(data))
+        for message in reader.feed(data):
             if self._message is not None:
                 raise CallFault(CARDINALITY)
             self._message = message
+        if expected_bytes is None and (reader.expected_bytes or 0) > self._connection.front.limits.bytes_in_flight:
+            # One larger than the whole budget may pass alone; piece by piece it could not.
+            self._give_back(self._held_bytes)
+            self._hold(reader.expected_bytes or 0)
         self._connection.core.consumed(self.stream_id, len(data))
         if has_ended:
             self._connection.receiving.pop(self.stream_id, None)
-            if not self._reader.is_between_messages:
+            if not reader.is_between_messages:
                 raise CallFault(CUT_SHORT)
             if self._message is None:
                 raise CallFault(CARDINALITY)
@@ -82,6 +90,18 @@ class UnaryCall(H2Call):
                 self._task = self._connection.front.loop.create_task(self._run_compressed(message.data))
             else:
                 self._begin(message.data)
+
+    def settle(self) -> None:
+        super().settle()
+        if self._reader is None and not self.has_ended:
+            self._await_rest()
+
+    def _await_rest(self) -> MessageReader:
+        self._reader = MessageReader(self.head.method.path, self.head.method.most_bytes)
+        self.started_s = self.heard_s = self._connection.front.loop.time()
+        self.received_bytes = 0
+        self._connection.receiving[self.stream_id] = self
+        return self._reader
 
     def _begin(self, data: bytes) -> None:
         method = self.head.method

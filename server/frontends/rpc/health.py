@@ -4,7 +4,7 @@ import asyncio
 
 from grpc_health.v1 import health_pb2
 
-from backends.api.errors import NotFound
+from backends.api.errors import NotFound, Unavailable
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import Call, StreamCall
@@ -57,6 +57,9 @@ class Health:
             if status != sent:
                 await call.send(health_pb2.HealthCheckResponse(status=status))
                 sent = status
+            if not self._engine.is_live():
+                # A watcher must not hold up the end of the server.
+                raise Unavailable("the server is shutting down")
             await asyncio.sleep(limits.health_watch_period_s)
 
     def _status(self, service: str) -> int:

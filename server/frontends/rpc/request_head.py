@@ -25,6 +25,8 @@ _UNIT_NS = {
     b"u": 1_000,
     b"n": 1,
 }
+#: A hundred years: what is longer would not fit where times are kept in 64 bits.
+_MOST_TIMEOUT_NS = 100 * 365 * 24 * 3_600_000_000_000
 _CONTENT_TYPE = b"application/grpc"
 #: The most that a client is told of a path it asked for.
 _SHOWN_CHARACTERS = 128
@@ -130,7 +132,7 @@ def _timeout_ns(value: bytes) -> int:
     if found is None:
         text = value.decode("latin-1")[:_SHOWN_CHARACTERS]
         raise CallFault(Refusal(_INTERNAL, f"grpc-timeout '{text}' is malformed: expected at most 8 digits and one of H M S m u n"))
-    return int(found[1]) * _UNIT_NS[found[2]]
+    return min(int(found[1]) * _UNIT_NS[found[2]], _MOST_TIMEOUT_NS)
 
 
 def _unknown_method(path: bytes, methods: MethodTable) -> Refusal:

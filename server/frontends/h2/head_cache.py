@@ -1,0 +1,36 @@
+"""The heads of calls, kept by the fields they were read from: a client begins nearly all its calls with the same few."""
+
+from typing import Final
+
+from server.frontends.h2.events import Headers
+from server.frontends.rpc.method import MethodTable
+from server.frontends.rpc.request_head import RequestHead, read_head
+
+_KEPT: Final = 128
+
+
+class HeadCache:
+    """Confined to: one connection."""
+
+    __slots__ = ("_heads", "_methods")
+
+    def __init__(self, methods: MethodTable) -> None:
+        self._methods = methods
+        # By the id of the fields: the core gives the same object for fields it has seen before. To be kept here keeps an id from being
+        # used again.
+        self._heads: dict[int, tuple[Headers, RequestHead]] = {}
+
+    def read(self, headers: Headers) -> RequestHead:
+        """The head that `headers` make.
+
+        Raises:
+            NotGrpc, CallFault: see `read_head`.
+        """
+        known = self._heads.get(id(headers))
+        if known is not None:
+            return known[1]
+        head = read_head(headers, self._methods)
+        if len(self._heads) >= _KEPT:
+            self._heads.clear()
+        self._heads[id(headers)] = (headers, head)
+        return head

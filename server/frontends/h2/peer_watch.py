@@ -1,0 +1,70 @@
+"""Which peers are too slow, silent or gone: looked at now and then, so that no connection needs timers of its own. Time is a parameter."""
+
+from server.frontends.h2.connection import ServerConnection
+from server.frontends.h2.ping_rules import PingRules
+from server.frontends.h2.unary_call import UnaryCall
+from server.frontends.limits import Limits
+from server.frontends.rpc.settings import GrpcSettings
+
+
+class PeerWatch:
+    """One connection's peer. Confined to: the event loop.
+
+    Attributes:
+        opened_s: When the connection was opened; all times are the loop's, in seconds.
+        event_s: When something whole was last received.
+        written_bytes: What was handed to the transport, ever.
+        pings: gRPC's keepalive rules.
+    """
+
+    __slots__ = ("_limits", "_partial_s", "_stuck_s", "_taken_bytes", "event_s", "opened_s", "pings", "written_bytes")
+
+    def __init__(self, limits: Limits, settings: GrpcSettings, now_s: float) -> None:
+        self._limits = limits
+        self.opened_s = now_s
+        self.event_s = now_s
+        self.written_bytes = 0
+        self.pings = PingRules(settings, now_s)
+        self._partial_s: float | None = None
+        self._stuck_s: float | None = None
+        self._taken_bytes = 0
+
+    def is_lost(self, core: ServerConnection, buffered_bytes: int, unread_bytes: int, now_s: float) -> bool:
+        """Whether to give up the connection.
+
+        Args:
+            core: Its HTTP/2 state.
+            buffered_bytes: What the transport still holds.
+            unread_bytes: What waits for the peer's windows and is answered already.
+            now_s: The time.
+        """
+        if not core.is_ready:
+            return now_s - self.opened_s > self._limits.grpc_handshake_timeout_s
+        return self.pings.is_dead(now_s) or self._is_dribbling(core, now_s) or self._is_stuck(buffered_bytes, unread_bytes, now_s)
+
+    def is_slow(self, call: UnaryCall, now_s: float) -> bool:
+        """Whether the rest of a request takes too long to come."""
+        limits = self._limits
+        if now_s - call.heard_s > limits.body_idle_timeout_s:
+            return True
+        taken_s = now_s - call.started_s
+        return taken_s > limits.body_idle_timeout_s and call.received_bytes < taken_s * limits.body_bytes_per_s
+
+    def _is_dribbling(self, core: ServerConnection, now_s: float) -> bool:
+        """Whether one frame or header block has been on its way for too long, with nothing whole beside it."""
+        if not core.is_amid_frame:
+            self._partial_s = None
+            return False
+        if self._partial_s is None:
+            self._partial_s = now_s
+        return now_s - max(self._partial_s, self.event_s) > self._limits.header_timeout_s
+
+    def _is_stuck(self, buffered_bytes: int, unread_bytes: int, now_s: float) -> bool:
+        """Whether the peer has taken nothing for too long of what is there for it."""
+        taken_bytes = self.written_bytes - buffered_bytes
+        if not (buffered_bytes or unread_bytes):
+            self._stuck_s = None
+        elif self._stuck_s is None or taken_bytes != self._taken_bytes:
+            self._stuck_s = now_s
+        self._taken_bytes = taken_bytes
+        return self._stuck_s is not None and now_s - self._stuck_s > self._limits.write_idle_timeout_s

@@ -1,0 +1,49 @@
+"""Answers that are given, but that the client does not take: they wait for its windows, and the budget of bytes in flight counts them."""
+
+from server.engine.interface import Engine
+
+
+class UnreadAnswers:
+    """Confined to: one connection.
+
+    Attributes:
+        size_bytes: All of them together.
+    """
+
+    __slots__ = ("_engine", "_sizes", "_to_reset", "size_bytes")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sizes: dict[int, int] = {}
+        self._to_reset: set[int] = set()
+        self.size_bytes = 0
+
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._sizes
+
+    def streams(self) -> list[int]:
+        """Whose answers wait."""
+        return list(self._sizes)
+
+    def keep(self, stream_id: int, size_bytes: int) -> bool:
+        """Takes room for what waits on the stream; False: there is none."""
+        if not self._engine.reserve(size_bytes):
+            return False
+        self._sizes[stream_id] = size_bytes
+        self.size_bytes += size_bytes
+        return True
+
+    def reset_later(self, stream_id: int) -> None:
+        """Notes that the stream is to be reset once its answer is out."""
+        self._to_reset.add(stream_id)
+
+    def forget(self, stream_id: int) -> bool:
+        """The answer is out, or nobody wants it any more; returns whether the stream is to be reset now."""
+        size_bytes = self._sizes.pop(stream_id, 0)
+        if size_bytes:
+            self.size_bytes -= size_bytes
+            self._engine.release(size_bytes)
+        if stream_id in self._to_reset:
+            self._to_reset.discard(stream_id)
+            return True
+        return False
