@@ -129,6 +129,11 @@ class GrpcProtocol(asyncio.Protocol):
             self._is_output_noticed = True
             self.front.loop.call_soon(self._write)
 
+    def streamed(self) -> None:
+        """Notes that part of an answer was given to the core: a client that measures the connection pings for what it reads."""
+        self._watch.pings.has_sent_data = True
+        self.notice_output()
+
     def send_end(self, stream_id: int, block: bytes) -> None:
         """Ends an answer by a header block."""
         self.core.send_headers(stream_id, block, end_stream=True)

@@ -82,7 +82,7 @@ class StreamedCall(H2Call):
         else:
             core.send_data(stream_id, prefix)
             self._unsent_bytes = core.send_data(stream_id, data)
-        connection.notice_output()
+        connection.streamed()
         if self._unsent_bytes:
             await connection.drained(stream_id)
             self._unsent_bytes = 0
