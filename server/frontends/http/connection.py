@@ -283,11 +283,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _take_body(self, data: bytes, at: int) -> int:
         """Hands what `data` holds of the body from `at` to its request; returns where it stopped."""
+        assert self._exchange is not None
         chunks = self._chunks
         if chunks is not None:
             unframed = bytearray()
             at = chunks.feed(data, at, unframed)
             piece, is_last = bytes(unframed), chunks.is_complete
+        elif (room := self._exchange.room()) is not None:
+            size = min(self._body_left, len(data) - at)
+            room[:size] = memoryview(data)[at : at + size]
+            self._take_in_place(size)
+            return at + size
         else:
             piece = data[at : at + self._body_left]
             self._body_left -= len(piece)

@@ -19,6 +19,7 @@ from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.http_codec import Body, Encoded
+from server.frontends.kserve.http_repeats import RepeatedRequests
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
@@ -82,6 +83,7 @@ class HttpInfer:
         self.limits = limits
         self._memory = (extensions or Extensions(limits)).shared_memory
         self._checks = SignatureChecks(engine, limits)
+        self._repeats = RepeatedRequests()
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request for (`model`, `version`) that came through the framework.
@@ -131,6 +133,12 @@ class HttpInfer:
         if text_bytes > limits.decode_inline_bytes or size > _INLINE_BODY_BYTES:
             return None
         try:
+            text = None
+            if header_length:
+                text = http_codec.json_text(body, header_length)
+                repeated = self._repeats.find(call.model, call.version, text)
+                if repeated is not None and repeated.fits(check, size):
+                    return repeated.decode(body, received_ns)
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
             head = http_codec.parse_head(body, header_length, limits)
@@ -140,7 +148,10 @@ class HttpInfer:
             if spans.input_bytes:
                 reservation.take(spans.input_bytes)
             target = http_codec.Target(call.model, call.version, received_ns)
-            return http_codec.decode(check, target, head, body, header_length, limits, spans)
+            decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
+            if text is not None and spans is NO_SPANS:
+                return self._repeats.remember(text, check, decoded, head, size)
+            return decoded
         except ServingError:
             self.engine.count_refused(call.model, call.version)
             raise
@@ -187,8 +198,14 @@ class HttpInfer:
         for array in response.outputs.values():
             if array.nbytes > most:
                 return None
+        repeats = decoded.repeats
+        if repeats is not None and (encoded := repeats.encode(response)) is not None:
+            return encoded
         labels = http_codec.labels_for(self.engine, response, decoded) if decoded.classifications else {}
-        return http_codec.encode(response, decoded, labels)
+        encoded = http_codec.encode(response, decoded, labels)
+        if repeats is not None:
+            repeats.learn(response, encoded)
+        return encoded
 
     async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[Sequence[Piece], HeaderList]:
         """As `encode_now`, in threads: the answer's body, in pieces, and its headers.

@@ -124,12 +124,13 @@ class InferExchange:
     def room(self) -> memoryview | None:
         if self.is_answered or (self._route.length or 0) < _BLOCK_BYTES:
             return None
-        try:
-            block = self._take_block()
-        except ServingError as error:
-            self._fail(error)
-            return None
-        return block[self._filled :]
+        if self._block is None:
+            try:
+                self._block = self._route.block()
+            except ServingError as error:
+                self._fail(error)
+                return None
+        return self._block[self._filled :]
 
     def received(self, size: int, is_last: bool) -> None:
         self._filled += size
@@ -152,22 +153,13 @@ class InferExchange:
 
     def _keep(self, piece: bytes) -> None:
         """Puts a piece of a body that comes in several to the others."""
-        filled = self._filled + len(piece)
+        self._filled += len(piece)
         most = self._route.infer.limits.http_body_bytes
-        if filled > most:
+        if self._filled > most:
             raise TooLarge(f"the body exceeds the limit of {most} bytes")
-        if (self._route.length or 0) >= _BLOCK_BYTES:
-            self._take_block()[self._filled : filled] = piece
-        else:
-            if self._pieces is None:
-                self._pieces = bytearray()
-            self._pieces += piece
-        self._filled = filled
-
-    def _take_block(self) -> memoryview:
-        if self._block is None:
-            self._block = self._route.block()
-        return self._block
+        if self._pieces is None:
+            self._pieces = bytearray()
+        self._pieces += piece
 
     def _whole(self) -> Body:
         """The body, once it has come."""
@@ -175,7 +167,9 @@ class InferExchange:
         self._block = self._pieces = None
         if block is not None:
             return block.toreadonly()
-        return bytes(pieces or b"")
+        # Of a large one in chunks, a view: it is not copied once more.
+        pieces = pieces or bytearray()
+        return bytes(pieces) if len(pieces) < _BLOCK_BYTES else memoryview(pieces).toreadonly()
 
     def _start(self, body: Body) -> None:
         """Decodes and submits the request, or leaves both to a task where they take long."""

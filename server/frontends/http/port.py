@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 #: Heads that are remembered, and how long one may be for it: half a MiB in all, roughly.
 _KEPT_HEADS = 256
 _KEPT_HEAD_BYTES = 1024
-#: What one read takes at most where the bytes go through the port's buffer.
-READ_BYTES = 256 * 1024
+#: What one read takes at most where the bytes go through the port's buffer. Large bodies are read into memory of their own.
+READ_BYTES = 64 * 1024
 
 
 class KnownHead(NamedTuple):

@@ -1,11 +1,14 @@
 """A request after decoding: what the engine needs, and what the encoder of its answer must remember."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from server.core.request import InferRequest
 from server.frontends.kserve.shared_memory import Span
 from server.frontends.kserve.shared_tensors import NO_SHARED
+
+if TYPE_CHECKING:
+    from server.frontends.kserve.http_repeats import RepeatedRequest
 
 
 class DecodedRequest(NamedTuple):
@@ -17,6 +20,7 @@ class DecodedRequest(NamedTuple):
         wants_empty_final: Whether a stream must end with a final marker.
         binary_outputs: Outputs to send as raw bytes; only HTTP leaves the choice.
         shared_outputs: By output, where in shared memory it is to be written.
+        repeats: What it has in common with others like it, where it was remembered.
     """
 
     request: InferRequest
@@ -24,3 +28,4 @@ class DecodedRequest(NamedTuple):
     wants_empty_final: bool = False
     binary_outputs: frozenset[str] = frozenset()
     shared_outputs: Mapping[str, Span] = NO_SHARED
+    repeats: "RepeatedRequest | None" = None
