@@ -75,6 +75,10 @@ async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: I
     except asyncio.CancelledError:
         flight.cancel()
         raise
-    if isinstance(answer, ServingError):
-        raise answer
-    return answer
+    try:
+        if isinstance(answer, ServingError):
+            raise answer
+        return answer
+    finally:
+        # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
+        del answer, future

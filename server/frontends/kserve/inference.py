@@ -83,9 +83,13 @@ class Inference:
         except asyncio.CancelledError:
             flight.cancel()
             raise
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        finally:
+            # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
+            del answer, future
 
     def _begin(self, data: bytes, deadline_ns: int | None, told: Told) -> InFlight | None:
         """As `submit`; None, and nothing done, where it takes a coroutine."""
@@ -236,7 +240,7 @@ class _Flight:
     def answered(self, answer: Answer) -> None:
         decoded = self.decoded
         assert decoded is not None
-        if isinstance(answer, ServingError):
+        if isinstance(answer, Exception):
             self.end(_told_of(answer, decoded))
             return
         try:

@@ -288,8 +288,8 @@ def test_tensors_in_and_outside_shared_memory_mix_in_one_request(tmp_path: Path)
     request.inputs.add(name="INPUT1", datatype="INT32", shape=[1, 16])
     put(request.outputs.add(name="OUTPUT1"), "r", 64)
     request.outputs.add(name="OUTPUT0")
-    answer = asyncio.run(Inference(FakeEngine(simple()), LIMITS, extensions).model_infer(request.SerializeToString(), None))
-    assert isinstance(answer, pb.ModelInferResponse)
+    data = asyncio.run(Inference(FakeEngine(simple()), LIMITS, extensions).model_infer(request.SerializeToString(), None))
+    answer = pb.ModelInferResponse.FromString(data)
     assert [output.name for output in answer.outputs] == ["OUTPUT1", "OUTPUT0"]
     assert list(answer.raw_output_contents) == [b"", (a + b).tobytes()]
     assert (tmp_path / "object").read_bytes() == (a - b).tobytes()
