@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
+from functools import partial
 
 from backends.api.errors import ServingError
 from server.core.request import Answer, Done, InferRequest, InferResponse, InFlight
@@ -64,12 +65,7 @@ async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: I
         ServingError: as `submit` raises or answers.
     """
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def done(answer: Answer) -> None:
-        if not future.done():
-            future.set_result(answer)
-
-    flight = submit(request, done)
+    flight = submit(request, partial(_settle, future))
     try:
         answer = await future
     except asyncio.CancelledError:
@@ -82,3 +78,8 @@ async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: I
     finally:
         # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
         del answer, future
+
+
+def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)

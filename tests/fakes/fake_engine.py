@@ -132,7 +132,7 @@ class FakeEngine:
         async def run() -> None:
             try:
                 answer: Answer = await self.infer(request)
-            except Exception as error:  # noqa: BLE001 - a defect of an engine is the front's to answer
+            except Exception as error:  # a defect of an engine is the front's to answer
                 answer = error  # type: ignore[assignment]
             done(answer)
 

@@ -75,7 +75,7 @@ class RepeatedRequest:
         """Remembers the JSON part of the answer that carries `response`, where others can have the same."""
         signature, head = response.signature, encoded.pieces[0]
         if len(head) == encoded.header_length and all(_is_plain(signature, name) for name in response.outputs):
-            self._answer_head = head
+            self._answer_head = bytes(head)
             self._model_version = response.model_version
             self._signature = signature
             self._shapes = [array.shape for array in response.outputs.values()]

@@ -7,6 +7,7 @@ what takes long goes to a thread.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -70,12 +71,7 @@ class Inference:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
         future: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
-
-        def told(answer: bytes | Exception) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        flight = self._begin(data, deadline_ns, told)
+        flight = self._begin(data, deadline_ns, partial(_settle, future))
         if flight is None:
             return await self._model_infer(data, deadline_ns)
         try:
@@ -317,6 +313,11 @@ class _Over:
 
 
 _OVER = _Over()
+
+
+def _settle(future: "asyncio.Future[bytes | Exception]", answer: bytes | Exception) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:
