@@ -77,7 +77,7 @@ async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: I
         return answer
     finally:
         # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
-        del answer, future
+        del answer, future, flight
 
 
 def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:

@@ -85,7 +85,7 @@ class Inference:
             return answer
         finally:
             # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
-            del answer, future
+            del answer, future, flight
 
     def _begin(self, data: bytes, deadline_ns: int | None, told: Told) -> InFlight | None:
         """As `submit`; None, and nothing done, where it takes a coroutine."""
