@@ -109,12 +109,18 @@ class ServerConnection:
         return self._sender.answer(stream_id, block, data, trailers)
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
-        """Ends a stream at once; what waits on it is dropped. NO_ERROR behind a whole answer: the rest of the request is not wanted."""
+        """Ends a stream at once; what waits on it is dropped."""
         stream = self._table.open.get(stream_id)
         if stream is not None:
-            self._output.control(frames.rst_stream(stream_id, code))
-            self._table.remember_reset(stream_id)
-            self._table.close(stream)
+            self._sender.reset(stream, code)
+
+    def abandon_request(self, stream_id: int) -> None:
+        """What the request still sends is not wanted: once the answer is out, waiting data included, the stream is reset with NO_ERROR
+        (RFC 9113, section 8.1). No effect on a request that is complete by then.
+        """
+        stream = self._table.open.get(stream_id)
+        if stream is not None:
+            self._sender.abandon(stream)
 
     def ping(self, payload: bytes) -> None:
         """Sends a PING of eight bytes; `PingAcked` answers it."""
@@ -173,6 +179,11 @@ class ServerConnection:
     def open_streams(self) -> int:
         """Streams that are not closed."""
         return len(self._table.open)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Data of all streams that waits for the peer's windows or for room: if it stays the same for long, the peer does not read."""
+        return sum(stream.waiting_bytes for stream in self._table.open.values())
 
     @property
     def is_finished(self) -> bool:

@@ -33,6 +33,8 @@ _SETTING_BYTES: Final = 6
 _HEADERS_EXTRA_BYTES: Final = 1 + 255 + 5
 #: Debug data that a GOAWAY may bring.
 _MOST_GOAWAY_BYTES: Final = 4096
+#: Pieces of the beginning of a frame that are kept apart: a peer that sends single bytes shall not make us hold an object for each.
+_MOST_PARTS: Final = 64
 _STREAM_ID: Final = 0x7FFF_FFFF
 
 #: (flags, stream id, data, start, end): the payload is `data[start:end]`.
@@ -104,6 +106,8 @@ class FrameReader:
             self._parts.append(data)
             self._have += len(data)
             if self._have < self._need:
+                if len(self._parts) > _MOST_PARTS:
+                    self._parts = [b"".join(self._parts)]
                 return
             data = b"".join(self._parts)
             self._parts = []

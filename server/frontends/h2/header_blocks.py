@@ -74,7 +74,7 @@ class HeaderDecoder:
     __slots__ = ("_blocks", "_decoder", "_rules", "_table", "_version")
 
     def __init__(self, limits: H2Limits) -> None:
-        self._decoder = FieldDecoder(max(limits.header_block_bytes, limits.header_list_bytes))
+        self._decoder = FieldDecoder(limits.header_block_bytes)
         self._table = self._decoder.table
         self._rules = RequestRules()
         #: Blocks that leave the table alone, and what they say while it has this version.

@@ -116,7 +116,7 @@ class HeaderFrames:
         state = NEXT[Next.IDLE][Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS]
         self._open[stream_id] = Stream(stream_id, state, self._window, self._sender.initial_window, request.content_length)
         if request.size_bytes > limits.header_list_bytes or len(request.headers) > limits.header_count:
-            inbound.charge(inbound.resets, "requests with too large headers")
+            inbound.charge(inbound.faults, "requests with too large headers")
             inbound.events.append(HeadersTooLarge(stream_id, request.size_bytes, len(request.headers), ends))
         else:
             inbound.events.append(RequestStarted(stream_id, request.headers, ends))

@@ -17,7 +17,7 @@ class H2Limits:
         header_list_bytes: All fields of one request, each counted as RFC 9113 section 10.5.1 does (name, value and 32); a request
             above it is told apart (`HeadersTooLarge`).
         header_count: Fields of one request, pseudo-header fields included; above it likewise.
-        header_block_bytes: A header block as sent; also what it may decode to before the connection ends.
+        header_block_bytes: A header block as sent, and what it may decode to: more ends the connection.
         continuation_frames: CONTINUATION frames of one header block.
         header_table_bytes: HPACK table that the peer may fill.
         stream_window_bytes: What a stream's peer may send before the application gives window back.
@@ -27,19 +27,19 @@ class H2Limits:
         output_bytes: What is handed to the transport at a time; data of streams waits behind it in turn.
         stream_queue_bytes: What may wait on one stream when the application comes with more.
         control_frames_waiting: Frames that answer the peer's own (ACKs, RST_STREAM), kept while the transport is not writable.
-        control_burst, control_per_s: SETTINGS, PING, PRIORITY, unknown and empty frames, and WINDOW_UPDATE beyond
-            `updates_per_frame`.
+        control_burst, control_per_s: SETTINGS, PING, PRIORITY, unknown and empty frames and small ones for streams reset here;
+            on an account of its own, WINDOW_UPDATE beyond `updates_per_frame`.
         updates_per_frame: WINDOW_UPDATE frames that each DATA frame sent entitles to.
         settings_count: Entries of one SETTINGS frame.
         reset_burst, reset_per_s: Streams that the peer resets or that are refused.
-        fault_burst, fault_per_s: Streams that end because the peer broke a rule, and frames for streams reset here.
+        fault_burst, fault_per_s: Streams that end because the peer broke a rule, and requests with too large headers.
         closed_streams: Streams reset here whose late frames are still tolerated.
     """
 
     concurrent_streams: int = _FRONT.grpc_concurrent_streams
     header_list_bytes: int = _FRONT.grpc_metadata_bytes
     header_count: int = _FRONT.header_count
-    header_block_bytes: int = _FRONT.header_bytes
+    header_block_bytes: int = 2 * _FRONT.grpc_metadata_bytes
     continuation_frames: int = 16
     header_table_bytes: int = 4096
     stream_window_bytes: int = 4 * MIB
@@ -66,6 +66,11 @@ class H2Limits:
                 raise ValueError(f"HTTP/2 limit {item.name} must be positive, got {value}")
         if not DEFAULT_FRAME_BYTES <= self.frame_bytes <= MOST_FRAME_BYTES:
             raise ValueError(f"HTTP/2 limit frame_bytes must be {DEFAULT_FRAME_BYTES} to {MOST_FRAME_BYTES}, got {self.frame_bytes}")
+        if self.header_block_bytes < self.header_list_bytes:
+            raise ValueError(
+                f"HTTP/2 limit header_block_bytes must be at least header_list_bytes, {self.header_list_bytes}, "
+                f"got {self.header_block_bytes}"
+            )
         if self.stream_window_bytes > MOST_WINDOW_BYTES:
             raise ValueError(f"HTTP/2 limit stream_window_bytes must be at most {MOST_WINDOW_BYTES}, got {self.stream_window_bytes}")
         if not DEFAULT_WINDOW_BYTES <= self.connection_window_bytes <= MOST_WINDOW_BYTES:
@@ -81,5 +86,5 @@ class H2Limits:
             concurrent_streams=limits.grpc_concurrent_streams,
             header_list_bytes=limits.grpc_metadata_bytes,
             header_count=limits.header_count,
-            header_block_bytes=max(limits.header_bytes, limits.grpc_metadata_bytes),
+            header_block_bytes=2 * limits.grpc_metadata_bytes,
         )

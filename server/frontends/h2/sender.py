@@ -29,11 +29,14 @@ from server.frontends.h2.streams import Stream, StreamTable
 
 _pack = FRAME_HEADER.pack
 _CLOSED: Final = Next.CLOSED
+_HALF_CLOSED_LOCAL: Final = Next.HALF_CLOSED_LOCAL
 _MISUSE: Final = Next.MISUSE
 _SEND_HEADERS: Final = Step.SEND_HEADERS
 _SEND_HEADERS_END: Final = Step.SEND_HEADERS_END
 _SEND_DATA: Final = Step.SEND_DATA
 _SEND_DATA_END: Final = Step.SEND_DATA_END
+#: A DATA frame below it that does not end what the application gave is a crumb.
+_CRUMB_BYTES: Final = 1024
 #: The end of the connection's window is kept for the streams that wait, so that small answers cannot starve a large one.
 _KEPT_FOR_WAITING_BYTES: Final = DEFAULT_WINDOW_BYTES
 
@@ -47,7 +50,7 @@ class Sender:
         window: Bytes that the peer takes on all streams together.
         initial_window: What a new stream may send (the peer's SETTINGS_INITIAL_WINDOW_SIZE).
         frame_bytes: Payload of the largest frame to send.
-        data_frames: DATA frames sent, each of which may well be answered by a WINDOW_UPDATE.
+        data_frames: DATA frames sent that may well be answered by a WINDOW_UPDATE: not the crumbs that a tiny window makes of larger data.
         drained: Streams whose waiting data has gone out since somebody looked.
     """
 
@@ -117,6 +120,7 @@ class Sender:
                     self._emit_data(stream, b"", 0, True)
                 return 0
             if length <= self.frame_bytes and self._has_room(stream, length):
+                self.data_frames += 1
                 self._emit_data(stream, data if type(data) is bytes else memoryview(data).cast("B"), length, end_stream)
                 return 0
             stream.waiting = deque()
@@ -163,7 +167,21 @@ class Sender:
         stream.state = after = NEXT[stream.state][_SEND_HEADERS_END]
         if after is _CLOSED:
             self._table.close(stream)
+        elif stream.is_abandoned:
+            self.reset(stream, ErrorCode.NO_ERROR)
         return 0
+
+    def abandon(self, stream: Stream) -> None:
+        """Resets a stream with NO_ERROR as soon as its whole answer is in the output."""
+        stream.is_abandoned = True
+        if stream.state is _HALF_CLOSED_LOCAL:
+            self.reset(stream, ErrorCode.NO_ERROR)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Ends a stream at once; what waits on it is dropped."""
+        self._output.control(frames.rst_stream(stream.id, code))
+        self._table.remember_reset(stream.id)
+        self._table.close(stream)
 
     def move(self) -> None:
         """Moves waiting data to the output, the streams in turn, until it is full or a window is empty."""
@@ -230,8 +248,10 @@ class Sender:
         if len(piece) > room:
             waiting[0] = piece[room:]
             piece = piece[:room]
+            self.data_frames += room >= _CRUMB_BYTES
         else:
             waiting.popleft()
+            self.data_frames += 1
         stream.waiting_bytes -= len(piece)
         self._emit_data(stream, piece, len(piece), stream.is_ending and not waiting and stream.trailers is None)
         if waiting:
@@ -244,7 +264,6 @@ class Sender:
     def _emit_data(self, stream: Stream, data: bytes | memoryview, length: int, end_stream: bool) -> None:
         self.window -= length
         stream.send_window -= length
-        self.data_frames += 1
         output = self._output
         output.pieces.append(_pack(length << 8 | DATA, end_stream, stream.id))
         if length:
@@ -277,3 +296,5 @@ class Sender:
             stream.is_ending = True
         if after is _CLOSED:
             self._table.close(stream)
+        elif after is _HALF_CLOSED_LOCAL and stream.is_abandoned:
+            self.reset(stream, ErrorCode.NO_ERROR)

@@ -22,6 +22,7 @@ class Stream:
         send_window: Bytes that we may still send; negative after the peer has shrunk its windows.
         has_answered: Header fields were sent.
         is_ending: The application has given the end of the answer; perhaps it waits.
+        is_abandoned: The application wants no more of the request than it has; the stream ends with the answer.
         waiting: Data that waits for windows or room.
         waiting_bytes: Its size.
         trailers: Header block to follow the waiting data.
@@ -32,6 +33,7 @@ class Stream:
         "body_left",
         "has_answered",
         "id",
+        "is_abandoned",
         "is_ending",
         "is_listed",
         "owed",
@@ -54,6 +56,7 @@ class Stream:
         self.owed = 0
         self.has_answered = False
         self.is_ending = False
+        self.is_abandoned = False
         self.waiting: deque[memoryview] | None = None
         self.waiting_bytes = 0
         self.trailers: bytes | None = None

@@ -5,6 +5,7 @@ import pytest
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import HeadersTooLarge, RequestStarted
 from server.frontends.h2.limits import H2Limits
+from server.frontends.limits import Limits
 from tests.fakes.h2_raw import END_HEADERS, END_STREAM, REQUEST, RST_STREAM, RawPeer, request, u32
 
 METHOD, SCHEME, PATH, AUTHORITY, CONTENT = REQUEST
@@ -117,4 +118,8 @@ def test_limits_name_what_they_want():
         H2Limits(stream_window_bytes=1 << 31)
     with pytest.raises(ValueError, match="reset_burst must be positive, got 0"):
         H2Limits(reset_burst=0)
+    with pytest.raises(ValueError, match="header_block_bytes must be at least header_list_bytes, 16384, got 100"):
+        H2Limits(header_block_bytes=100)
+    assert H2Limits.of(Limits(grpc_metadata_bytes=1000)).header_block_bytes == 2000
+    assert H2Limits.of(Limits()) == H2Limits()
     assert H2Limits(header_table_bytes=0).header_table_bytes == 0

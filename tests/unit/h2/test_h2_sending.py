@@ -1,0 +1,205 @@
+"""Answers: order, turns, bounds, and what is copied."""
+
+import pytest
+
+from server.frontends.h2.connection import ServerConnection
+from server.frontends.h2.error_codes import ErrorCode
+from server.frontends.h2.faults import MisuseError
+from server.frontends.h2.header_blocks import encode_block
+from server.frontends.h2.limits import H2Limits
+from tests.fakes.h2_raw import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    RawPeer,
+    cut,
+    frame,
+    request,
+    setting,
+    u32,
+)
+
+HEAD = encode_block([(b":status", b"200")])
+TRAILERS = encode_block([(b"grpc-status", b"0")])
+WIDE = frame(WINDOW_UPDATE, 0, 0, u32((1 << 31) - 1 - 65_535)) + frame(SETTINGS, 0, 0, setting(4, (1 << 31) - 1))
+
+
+def asked(*, limits=None, end=END_STREAM, wide=True):
+    """A connection with a request on stream 1, and windows that nothing fills."""
+    peer = RawPeer(limits)
+    peer.send(WIDE if wide else b"", request(1, END_HEADERS | end))
+    peer.server.data_to_send()
+    return peer
+
+
+def test_own_settings_come_first_and_name_the_limits():
+    server = ServerConnection(H2Limits(concurrent_streams=7, stream_window_bytes=100_000, connection_window_bytes=200_000), 0.0)
+    settings, update = cut(b"".join(server.data_to_send()))
+    entries = {
+        int.from_bytes(settings.payload[at : at + 2], "big"): int.from_bytes(settings.payload[at + 2 : at + 6], "big")
+        for at in range(0, 30, 6)
+    }
+    assert entries == {1: 4096, 3: 7, 4: 100_000, 5: 1 << 20, 6: 16_384}
+    assert (update.kind, update.stream_id, update.payload) == (WINDOW_UPDATE, 0, u32(200_000 - 65_535))
+    assert cut(b"".join(ServerConnection(H2Limits(connection_window_bytes=65_535), 0.0).data_to_send()))[1:] == []
+
+
+def test_large_data_is_sent_by_reference():
+    peer = asked()
+    data = bytearray(3 << 20)
+    peer.server.send_headers(1, HEAD)
+    peer.server.send_data(1, data, end_stream=True)
+    sent = []
+    while peer.server.has_output:
+        sent += peer.server.data_to_send()
+    views = [piece for piece in sent if isinstance(piece, memoryview)]
+    assert sum(map(len, views)) == len(data)
+    assert all(view.obj is data for view in views)
+
+
+@pytest.mark.parametrize("shape", [bytes(50_000), bytearray(50_000), memoryview(bytes(50_000)), memoryview(bytes(50_000)).cast("I")])
+def test_any_buffer_can_be_sent(shape):
+    peer = asked()
+    peer.server.send_headers(1, HEAD)
+    assert peer.server.send_data(1, shape, end_stream=True) == 50_000
+    assert peer.server.send_data(3, shape) == 0
+    frames = peer.output()
+    assert sum(len(sent.payload) for sent in frames if sent.kind == DATA) == 50_000
+    assert [sent.flags & END_STREAM for sent in frames if sent.kind == DATA] == [0, 0, 0, 1]
+    assert peer.server.open_streams == 0
+
+
+def test_frames_respect_the_peers_size_and_our_own():
+    peer = asked(limits=H2Limits(sent_frame_bytes=50_000))
+    peer.send(frame(SETTINGS, 0, 0, setting(5, 100_000)))
+    peer.server.data_to_send()
+    peer.server.send_answer(1, HEAD, bytes(120_000), TRAILERS)
+    assert [len(sent.payload) for sent in peer.output() if sent.kind == DATA] == [50_000, 50_000, 20_000]
+
+
+def test_what_is_handed_out_at_a_time_is_bounded_and_small_answers_pass_large_ones():
+    peer = asked(limits=H2Limits(output_bytes=100_000))
+    peer.server.send_answer(1, HEAD, bytes(10 << 20), TRAILERS)
+    first = peer.output()
+    assert 100_000 <= sum(len(sent.payload) for sent in first) < 120_000
+    peer.send(request(3, END_HEADERS | END_STREAM))
+    peer.server.send_answer(3, HEAD, b"small", TRAILERS)
+    second = peer.output()
+    assert [sent.kind for sent in second if sent.stream_id == 3] == [HEADERS, DATA, HEADERS]
+    while peer.server.has_output:
+        peer.server.data_to_send()
+    assert peer.server.take_drained() == [1]
+    assert peer.server.open_streams == 0
+
+
+def test_small_answers_cannot_starve_a_large_one_of_the_connections_window():
+    peer = RawPeer()
+    peer.send(frame(SETTINGS, 0, 0, setting(4, (1 << 31) - 1)), request(1, END_HEADERS | END_STREAM))
+    peer.server.send_answer(1, HEAD, bytes(100_000), TRAILERS)
+    peer.output()
+    for stream_id in range(3, 43, 2):
+        peer.send(request(stream_id, END_HEADERS | END_STREAM))
+        peer.server.send_answer(stream_id, HEAD, bytes(10_000), TRAILERS)
+        peer.send(frame(WINDOW_UPDATE, 0, 0, u32(10_000)))
+        peer.server.data_to_send()
+    assert 1 in peer.server.take_drained()
+
+
+def test_slow_reader_costs_what_the_application_gave_and_no_more():
+    peer = asked(wide=False, limits=H2Limits(stream_queue_bytes=1000))
+    peer.server.send_headers(1, HEAD)
+    assert peer.server.send_data(1, bytes(65_535 + 1001)) == 66_536
+    peer.server.data_to_send()
+    assert not peer.server.has_output
+    assert peer.server.waiting_bytes == 1001
+    with pytest.raises(MisuseError, match="1001 bytes wait already"):
+        peer.server.send_data(1, b"more")
+    peer.send(frame(WINDOW_UPDATE, 0, 1, u32(100)), frame(WINDOW_UPDATE, 0, 0, u32(100)))
+    peer.server.data_to_send()
+    assert peer.server.take_drained() == []
+    assert peer.server.send_data(1, b"more") == 905
+    peer.send(frame(RST_STREAM, 0, 1, u32(ErrorCode.CANCEL)))
+    assert peer.server.waiting_bytes == 0
+    assert not peer.server.has_output
+
+
+def test_request_abandoned_before_its_answer_is_out_is_reset_behind_it():
+    peer = asked(wide=False, end=0)
+    peer.server.abandon_request(1)
+    assert peer.server.send_answer(1, HEAD, bytes(70_000), TRAILERS) > 0
+    peer.output()
+    assert peer.server.open_streams == 1
+    peer.send(frame(WINDOW_UPDATE, 0, 1, u32(10_000)), frame(WINDOW_UPDATE, 0, 0, u32(10_000)))
+    frames = peer.output()
+    assert [sent.kind for sent in frames] == [DATA, HEADERS, RST_STREAM]
+    assert frames[-1].payload == u32(ErrorCode.NO_ERROR)
+    assert peer.server.open_streams == 0
+    assert peer.send(frame(DATA, 0, 1, b"late")) == []
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_abandoned_request_with_a_small_answer(is_before):
+    peer = asked(end=0)
+    if is_before:
+        peer.server.abandon_request(1)
+    peer.server.send_answer(1, HEAD, b"no", TRAILERS)
+    if not is_before:
+        peer.server.abandon_request(1)
+    assert [sent.kind for sent in peer.output()] == [HEADERS, DATA, HEADERS, RST_STREAM]
+    peer.server.abandon_request(1)
+    assert peer.output() == []
+
+
+def test_abandoning_a_complete_request_does_nothing():
+    peer = asked()
+    peer.server.abandon_request(1)
+    peer.server.send_answer(1, HEAD, b"yes", TRAILERS)
+    assert [sent.kind for sent in peer.output()] == [HEADERS, DATA, HEADERS]
+
+
+def test_empty_end_needs_no_window():
+    peer = asked(wide=False)
+    peer.send(frame(SETTINGS, 0, 0, setting(4, 0)))
+    peer.server.data_to_send()
+    peer.server.send_headers(1, HEAD)
+    assert peer.server.send_data(1, b"") == 0
+    assert peer.server.send_data(1, b"", end_stream=True) == 0
+    assert [(sent.kind, sent.flags) for sent in peer.output()] == [(HEADERS, END_HEADERS), (DATA, END_STREAM)]
+
+
+def test_close_says_why_and_drops_the_rest():
+    peer = asked()
+    peer.server.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+    peer.server.close(ErrorCode.NO_ERROR)
+    (sent,) = peer.output()
+    assert sent.payload == u32(1, ErrorCode.ENHANCE_YOUR_CALM) + b"too_many_pings"
+    assert peer.server.send_answer(1, HEAD, b"", TRAILERS) == 0
+    peer.server.drain()
+    peer.server.finish_drain()
+    assert peer.output() == []
+    assert peer.server.is_finished
+
+
+def test_ping_wants_eight_bytes():
+    with pytest.raises(ValueError, match="8 bytes, not 3"):
+        RawPeer().server.ping(b"abc")
+
+
+def test_consumed_bytes_go_back_in_large_steps_and_never_twice():
+    peer = RawPeer(H2Limits(stream_window_bytes=1000))
+    peer.send(request(1), frame(DATA, 0, 1, bytes(800)))
+    for _ in range(4):
+        peer.server.consumed(1, 100)
+    assert peer.output() == []
+    peer.server.consumed(1, 100)
+    assert [(sent.stream_id, sent.payload) for sent in peer.output()] == [(1, u32(500))]
+    peer.server.consumed(1, 10_000)
+    assert peer.output() == []
+    peer.send(frame(DATA, END_STREAM, 1, bytes(700)))
+    assert peer.events[-1].end_stream
+    peer.server.consumed(1, 10_000)
+    assert peer.output() == []
