@@ -20,8 +20,9 @@ from compiler.convert.converter import load_extensions
 from compiler.convert.option_fields import OptionSpec
 from compiler.convert.options import ConversionOptions, renamed
 from compiler.errors import CompileError, OptionError
-from compiler.job import make_plan, run_job
+from compiler.job import run_job
 from compiler.job_options import all_specs
+from compiler.plan import make_plan
 from compiler.progress import Progress
 from compiler.targets import find_target, target_names
 

@@ -23,7 +23,7 @@ SUBCOMMAND = "tf2onnx"
 class CommandOptions:
     """Options of the command itself, which a YAML file has not (but for `target`, `logging_level`)."""
 
-    target: str | None = option(TEXT, "What to compile for: `ipu` or `gcu`.", group=_GENERAL)
+    target: str | None = option(TEXT, "What to compile for: `ipu`, `gcu` or `cpu`.", group=_GENERAL)
     config_yaml: str | None = option(PATH, "YAML file with the same options, and `model_fusion` for several models in one.", group=_GENERAL)
     list_all_passes: bool = option(FLAG, "Print all passes and what they do.", group=_GENERAL, default=False)
     print_completion: str | None = option(TEXT, "Print a completion script for this shell.", group=_GENERAL, choices=("bash", "zsh"))

@@ -5,69 +5,37 @@ Whatever can fail is done before anything is written, and each file appears whol
 
 import contextlib
 import dataclasses
+import json
 import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import onnx
 
 from compiler.accuracy import check, report_drift, report_layers, show_models
 from compiler.convert.converter import Converter, warn_of_no_effect
 from compiler.convert.free_batch import with_free_batch
-from compiler.convert.options import ConversionOptions, conversion_specs
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.custom_libraries import using_libraries
 from compiler.errors import CompileError, OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
-from compiler.output_files import write_model, written_whole
+from compiler.output_files import write_model, write_text, written_whole
+from compiler.plan import BUILD_OPTIONS, ModelJob, Plan
 from compiler.progress import Progress
 from compiler.refusals import check_folder, refusals_of
 from compiler.repository_writer import ServedModel, write_served_versions
 from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
-from compiler.session_options import compiler_options
 from compiler.target import Artefact, SourceModel, Target
 
 logger = logging.getLogger(__name__)
 
-#: Options of the command line that are the compiler's under the same names.
-_BUILD = ("build_flag", "resource_mode")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelJob:
-    """One model to convert.
-
-    Attributes:
-        job: Says where the model is and what it comes from.
-        conversion: How it is converted.
-        is_version_asked: Whether `convert_version` was given.
-    """
-
-    job: JobOptions
-    conversion: ConversionOptions
-    is_version_asked: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything a run of the compiler was told, read and checked.
-
-    Attributes:
-        job: What to write, run and print.
-        models: One, or several to be fused.
-        compiler: What the target's compiler is told.
-        is_fused: Whether the models were listed to be fused; also one alone may be.
-    """
-
-    job: JobOptions
-    models: tuple[ModelJob, ...]
-    compiler: CompilerOptions
-    is_fused: bool = False
+#: What `--report` writes where a target compares.
+COMPARISON_FILE = "comparison.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,34 +45,6 @@ class _Converted:
     internal: onnx.ModelProto
     converter: Converter
     batches: tuple[onnx.ModelProto, ...] = ()
-
-
-def make_plan(job: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()) -> Plan:
-    """The plan that option values make, all of them parsed already.
-
-    Args:
-        job: For the run and for every model.
-        models: One mapping for each model to be fused, over `job`; none: `job` has the model.
-
-    Raises:
-        OptionError: what is asked for contradicts itself or lacks something.
-    """
-    common = _job_options(job)
-    if models:
-        if not common.export_popef:
-            raise OptionError("model_fusion needs export_popef: True, since fused models run as one executable only")
-        if job.get("input_model"):
-            raise OptionError("input_model and model_fusion exclude each other: the models to be fused are listed there")
-    elif common.input_model is None:
-        raise OptionError("input_model is missing: give -i MODEL, or a YAML file that names it")
-    if (common.model_repository is None) != (common.model_name is None):
-        raise OptionError("model_repository and model_name go together")
-    if common.model_version is not None and common.model_repository is None:
-        raise OptionError("model_version needs model_repository and model_name")
-    each = [_model_job({**job, **model}) for model in models or [{}]]
-    if common.batch_sizes:
-        _check_batch_sizes(common, each)
-    return Plan(common, tuple(each), _compiler_options(common, job, each, bool(models)), bool(models))
 
 
 def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | None = None) -> None:
@@ -118,11 +58,13 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     job = plan.job
     if job.batch_sizes and not target.takes_batch_sizes:
         raise OptionError(f"batch_sizes: an executable of target '{target.name}' has one batch size; give batch_size and batch_axis")
-    if job.report is not None and not target.has_report:
+    if job.report is not None and not (target.has_report or target.compares):
         raise OptionError(f"report: target '{target.name}' has none; the summary of what is compiled says what it needs")
-    for name in _BUILD:
+    for name in BUILD_OPTIONS:
         if name not in target.build_options and getattr(plan.compiler, name) != getattr(CompilerOptions(), name):
             raise OptionError(f"{name}: target '{target.name}' has no such option; precision says what it computes in")
+    for model in plan.models:
+        _check_precision(model.conversion.precision, target, is_compiled=_is_compiled(job))
     folder = Path(job.output_dir)
     if _is_for_target(job):
         target.check_options(plan.compiler, [model.conversion.precision for model in plan.models])
@@ -137,7 +79,7 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         with refusals_of(target, plan.compiler, label=label, custom_libraries=model.conversion.custom_library_so_paths):
             converted.append(_convert(model, ways, name, progress))
     for model, made, name in zip(plan.models, converted, names, strict=True):
-        _show(model, made, folder / name, progress, out)
+        _show(model, made, folder / name, progress, out, is_compared=not (target.compares and _is_for_target(job)))
     # Made before anything is compiled, since an operator may have no form at the opset asked for; written when all has gone well.
     output = converted[0].converter.to_output(converted[0].internal) if _writes_model(plan) else None
     if _is_for_target(job):
@@ -148,48 +90,11 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         out.write(f"wrote {path}\n")
 
 
-def _job_options(values: Mapping[str, Any]) -> JobOptions:
-    names = {field.name for field in dataclasses.fields(JobOptions)}
-    return JobOptions(**{name: value for name, value in values.items() if name in names})
-
-
-def _model_job(values: Mapping[str, Any]) -> ModelJob:
-    known = conversion_specs()
-    conversion = ConversionOptions(**{name: value for name, value in values.items() if name in known})
-    return ModelJob(_job_options(values), conversion, "convert_version" in values)
-
-
-def _compiler_options(job: JobOptions, given: Mapping[str, Any], models: Sequence[ModelJob], is_fused: bool) -> CompilerOptions:
-    """The command line's own arguments count only where they were given, so that compiler_options may say the same things."""
-    first = models[0].conversion
-    settings: dict[str, Any] = {name: given[name] for name in ("ipu_version", "batches_per_step", "num_io_tiles", *_BUILD) if name in given}
-    if "ipu_version" not in {*settings, *job.compiler_options}:
-        settings["ipu_version"] = job.ipu_version
-    if first.available_memory_proportion is not None:
-        settings["available_memory_proportion"] = first.available_memory_proportion
-    if first.batch_axis is not None:
-        settings["batch_axis"] = first.batch_axis
-    if is_fused:
-        settings["enable_model_fusion"] = True
-    if job.disable_compilation_progress_bar:
-        settings["show_compilation_progress_bar"] = False
-    return compiler_options(job.compiler_options, job.popart_options, settings=settings)
-
-
 def _warn_of_no_effect(plan: Plan) -> None:
     for name, reason in NO_EFFECT.items():
         if getattr(plan.job, name):
             logger.warning("%s has no effect: %s", name, reason)
     warn_of_no_effect([model.conversion for model in plan.models])
-
-
-def _check_batch_sizes(job: JobOptions, models: Sequence[ModelJob]) -> None:
-    if len(models) > 1:
-        raise OptionError("batch_sizes and model_fusion exclude each other")
-    if models[0].conversion.batch_size is not None:
-        raise OptionError("batch_sizes and batch_size exclude each other: give all sizes in batch_sizes")
-    if len(set(job.batch_sizes)) != len(job.batch_sizes):
-        raise OptionError(f"batch_sizes: {', '.join(map(str, job.batch_sizes))} names a size twice")
 
 
 def _converters(model: ModelJob, batch_sizes: Sequence[int], target: Target, log_folder: Path) -> list[Converter]:
@@ -221,12 +126,22 @@ def _read(job: JobOptions) -> onnx.ModelProto:
     return read_onnx(str(job.input_model))
 
 
-def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO) -> None:
+def _check_precision(precision: str, target: Target, *, is_compiled: bool) -> None:
+    if precision not in target.precisions:
+        raise OptionError(f"precision {precision}: target '{target.name}' has {', '.join(target.precisions)}")
+    if precision in ("bf16", "int8") and not is_compiled:
+        raise OptionError(f"precision {precision} is made by compiling: give export_popef, or model_repository and model_name")
+
+
+def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO, *, is_compared: bool) -> None:
+    """Prints what is asked for; unless `is_compared`, all but the comparisons with the source, which the target makes."""
     options, title = model.conversion, str(model.job.input_model)
     source, internal = converted.source, converted.internal
     show_models(title, source, internal, options, out)
     if options.precision_compare:
         report_layers(title, converted.converter.layer_distances, out)
+    if not is_compared:
+        return
     with using_libraries(options.custom_library_so_paths):
         if options.check:
             check(title, source, internal, options, progress, out)
@@ -250,26 +165,51 @@ def _is_compiled(job: JobOptions) -> bool:
 
 def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder: Path, progress: Progress, out: TextIO) -> None:
     job = plan.job
-    if job.report is not None:  # before compiling, which refuses what does not fit
+    if job.report is not None and target.has_report:  # before compiling, which refuses what does not fit
         with progress.phase("planning for the report"):
             written = target.report(_sources(converted), plan.compiler, Path(job.report))
         for path in written:
             out.write(f"wrote {path}\n")
         if not _is_compiled(job):
             return
-    with _place(folder / target.artefact_filename, is_kept=job.export_popef) as draft:
+    filename = target.filename(plan.compiler)
+    with _place(folder / filename, is_kept=job.export_popef) as draft, contextlib.ExitStack() as made:
         artefact = _export(plan, target, converted, draft, progress)
-        if job.run:
+        for path in artefact.companions.values():
+            made.callback(path.unlink, missing_ok=True)
+        if target.compares:
+            _compare(plan, target, artefact, converted, progress, out)
+        elif job.run:
             with progress.phase("running with random data"):
                 libraries = [path for each in converted for path in each.converter.options.custom_library_so_paths]
                 measured = target.measure(draft, custom_libraries=libraries)
             report_measurement(measured, out)
         served = _serve(plan, artefact, converted, target) if job.model_repository is not None else []
+        if job.export_popef:
+            for name, path in artefact.companions.items():
+                path.replace(folder / name)
     if job.export_popef:
-        out.write(f"wrote {folder / target.artefact_filename}\n")
+        out.writelines(f"wrote {folder / name}\n" for name in (filename, *artefact.companions))
     for version in served:
         out.write(f"wrote {version}\n")
     _print_summary(artefact, out)
+
+
+def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence[_Converted], progress: Progress, out: TextIO) -> None:
+    """Compares with the source, and times both, as far as that was asked for."""
+    job = plan.job
+    is_timed = job.run or job.report is not None
+    if not (is_timed or any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)):
+        return
+    with progress.phase("comparing with the source model"):
+        comparison = target.compare(artefact, _sources(converted), plan.compiler, is_timed=is_timed)
+    out.write(comparison.text)
+    if job.run and comparison.measurement is not None:
+        report_measurement(comparison.measurement, out)
+    if job.report is not None:
+        path = Path(job.report) / COMPARISON_FILE
+        write_text(path, json.dumps(comparison.data, indent=2, allow_nan=False) + "\n")
+        out.write(f"wrote {path}\n")
 
 
 def _export(plan: Plan, target: Target, converted: Sequence[_Converted], path: Path, progress: Progress) -> Artefact:
@@ -286,6 +226,9 @@ def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
             inputs=_input_order(each),
             custom_libraries=each.converter.options.custom_library_so_paths,
             batches=each.batches,
+            source=each.source,
+            precision=each.converter.options.precision,
+            samples=each.converter.options.data_preprocess,
         )
         for each in converted
     ]
@@ -323,7 +266,12 @@ def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], targ
     else:
         raise CompileError(f"target '{target.name}' cannot serve the models of a fused executable: leave model_repository out")
     return write_served_versions(
-        Path(str(job.model_repository)), models, job.model_version, artefact.path, filename=target.artefact_filename
+        Path(str(job.model_repository)),
+        models,
+        job.model_version,
+        artefact.path,
+        filename=target.filename(plan.compiler),
+        companions=artefact.companions,
     )
 
 

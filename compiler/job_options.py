@@ -4,12 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.convert.option_fields import COUNT, COUNTS, FLAG, PAIRS, PATH, TEXT, OptionSpec, option, specs
+from compiler.convert.option_fields import COUNT, COUNTS, FLAG, NAMES, PAIRS, PATH, TEXT, OptionSpec, option, specs
 from compiler.convert.options import conversion_specs
 
 _FILES, _COMPILE, _SERVE, _RUN, _TENSORFLOW = "Files", "Compilation", "Model repository", "Running", "TensorFlow input (subcommand tf2onnx)"
+_CPU = "CPU"
 
 FRAMEWORKS = ("onnx", "tensorflow")
+FORMATS = ("onnx", "openvino")
+QUANTIZERS = ("onnxruntime", "nncf")
+CALIBRATION_METHODS = ("minmax", "entropy", "percentile")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -51,6 +55,26 @@ class JobOptions:
     )
     perf_tuner: bool = option(FLAG, "Accepted, not implemented.", group=_COMPILE, default=False)
     disable_compilation_progress_bar: bool = option(FLAG, "Show no progress.", group=_COMPILE, default=False)
+
+    format: str = option(
+        TEXT, "File that is made (cpu): onnx, or openvino's IR, which backend openvino serves.", group=_CPU, default="onnx", choices=FORMATS
+    )
+    quantizer: str = option(
+        TEXT,
+        "Whose static quantisation makes int8 of it (cpu); nncf makes openvino's IR only.",
+        group=_CPU,
+        default="onnxruntime",
+        choices=QUANTIZERS,
+    )
+    calibration_method: str = option(
+        TEXT,
+        "How the range of a tensor follows from the samples (cpu, int8, quantizer onnxruntime).",
+        group=_CPU,
+        default="minmax",
+        choices=CALIBRATION_METHODS,
+    )
+    int8_skip_op_types: tuple[str, ...] = option(NAMES, "Operator types that stay FP32 (cpu, int8).", group=_CPU, default=())
+    int8_skip_op_names: tuple[str, ...] = option(NAMES, "Nodes that stay FP32 (cpu, int8).", group=_CPU, default=())
 
     model_repository: str | None = option(PATH, "Also write a version that can be served into this model repository.", group=_SERVE)
     model_name: str | None = option(TEXT, "Name of the served model.", group=_SERVE)

@@ -12,7 +12,7 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerOptions:
-    """Options of PopRT's compiler, and `build_flag` and `resource_mode` of TopsInference's.
+    """Options of PopRT's compiler, `build_flag` and `resource_mode` of TopsInference's, and from `format` on those of the CPU's.
 
     Which of them change nothing on a simulated device is said by `NO_EFFECT`.
     """
@@ -54,6 +54,11 @@ class CompilerOptions:
     batch_axis: int = 0
     build_flag: str = "fp32"
     resource_mode: str = ""
+    format: str = "onnx"
+    quantizer: str = "onnxruntime"
+    calibration_method: str = "minmax"
+    int8_skip_op_types: Sequence[str] = ()
+    int8_skip_op_names: Sequence[str] = ()
     time_limit_scheduler: float = 1e9
     swap_limit_scheduler: int = 1_000_000_000
     transitive_closure_optimization_threshold: int = 100_000

@@ -65,7 +65,13 @@ class ServedModel:
 
 
 def write_served_versions(
-    repository: Path, models: Sequence[ServedModel], version: int | None, executable: Path, *, filename: str
+    repository: Path,
+    models: Sequence[ServedModel],
+    version: int | None,
+    executable: Path,
+    *,
+    filename: str,
+    companions: Mapping[str, Path] | None = None,
 ) -> list[Path]:
     """Writes one version of each of `models`, all with the same number and the same executable, and returns their folders.
 
@@ -77,6 +83,7 @@ def write_served_versions(
         version: None takes the one above the highest there.
         executable: The file to be copied.
         filename: What it is called in a version's folder.
+        companions: Further files to be copied, by the name they get.
 
     Raises:
         OptionError: a name cannot be a model's, or the version exists.
@@ -90,10 +97,11 @@ def write_served_versions(
         if version is not None and (folder / str(version)).exists():
             raise _version_exists(folder, version)
     chosen = version or max((number for model in models for number in _versions(repository / model.name)), default=0) + 1
+    files = {filename: executable, **(companions or {})}
     if len(models) == 1:
-        return [_write(repository / models[0].name, models[0], chosen, version is None, executable, filename)]
+        return [_write(repository / models[0].name, models[0], chosen, version is None, files)]
     # Parts of one executable keep one number: the server's log and its metrics then say which belong together.
-    return [_write(repository / model.name, model, chosen, False, executable, filename) for model in models]
+    return [_write(repository / model.name, model, chosen, False, files) for model in models]
 
 
 def check_model_name(name: str) -> None:
@@ -104,11 +112,12 @@ def check_model_name(name: str) -> None:
         raise OptionError(f"model_name '{name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
 
 
-def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, executable: Path, filename: str) -> Path:
+def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, files: Mapping[str, Path]) -> Path:
     """Writes the version, or, where somebody wrote that one meanwhile and it `may_count_on`, the next that is free."""
 
     def fill(draft: Path) -> None:
-        shutil.copyfile(executable, draft / filename)
+        for name, path in files.items():
+            shutil.copyfile(path, draft / name)
         for name, text in model.files.items():
             (draft / name).write_text(text, encoding="utf-8")
 

@@ -26,6 +26,9 @@ class SourceModel:
         inputs: Names of its inputs in the order of the source model.
         custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
         batches: Where several batch sizes were asked for, the model converted for each of them; `model` is the first of these.
+        source: The model before conversion; None where nobody kept it.
+        precision: What was asked for; targets that make it themselves find a `model` in FP32.
+        samples: File of samples to calibrate and compare with; None: there is none.
     """
 
     model: onnx.ModelProto
@@ -34,6 +37,9 @@ class SourceModel:
     inputs: Sequence[str] = ()
     custom_libraries: Sequence[str] = ()
     batches: Sequence[onnx.ModelProto] = ()
+    source: onnx.ModelProto | None = None
+    precision: str = "fp32"
+    samples: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +66,14 @@ class Artefact:
         summary: What `--show` and a served config say of it: device, batch, memory, estimated latency and throughput.
         config: Fields for config.pbtxt that only the target knows: `backend`, `max_batch_size`, `parameters`.
         parts: Of a fused executable, one for each of its models, in order; they are served instead of the whole.
+        companions: Further files that must lie beside the first, by name; they are where `export` left them, in the same folder.
     """
 
     path: Path
     summary: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
     parts: Sequence[ServedPart] = ()
+    companions: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,21 @@ class Measurement:
     parts: Mapping[str, "Measurement"] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was compiled, beside the source model.
+
+    Attributes:
+        text: For people.
+        data: For programs: what JSON can hold.
+        measurement: How fast what was compiled ran; None where that was not asked for.
+    """
+
+    text: str
+    data: Mapping[str, object]
+    measurement: Measurement | None = None
+
+
 class Target(abc.ABC):
     """A device family that models are compiled for."""
 
@@ -105,6 +128,14 @@ class Target(abc.ABC):
     build_options: frozenset[str] = frozenset()
     #: Passes of the converter that are not for this device.
     skip_passes: tuple[str, ...] = ()
+    #: Precisions that the converter, or this target behind it, makes; `check_options` may know that a device lacks one of them.
+    precisions: tuple[str, ...] = ("fp32", "fp16", "fp8", "fp8_weight")
+    #: Whether `compare` is there: what is compiled is compared with the source, instead of what was converted.
+    compares: bool = False
+
+    def filename(self, options: CompilerOptions) -> str:
+        """Name of the file that `export` writes with these options."""
+        return self.artefact_filename
 
     def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:  # noqa: B027 - most devices refuse nothing
         """Looks at what can be said before any model is read; `precisions` are those that the models are to be converted to.
@@ -142,6 +173,14 @@ class Target(abc.ABC):
             CompileError: this target has no report, a model cannot be planned, or a file cannot be written.
         """
         raise CompileError(f"target '{self.name}' has no report of what it compiles")
+
+    def compare(self, artefact: Artefact, sources: Sequence[SourceModel], options: CompilerOptions, *, is_timed: bool) -> Comparison:
+        """Holds what `export` made of `sources` against the source models: outputs, and, where `is_timed`, speed.
+
+        Raises:
+            CompileError: this target compares nothing, or one of the two does not run.
+        """
+        raise CompileError(f"target '{self.name}' does not compare what it compiles with the source")
 
     def measure(self, path: Path, *, calls: int = 100, custom_libraries: Sequence[str] = ()) -> Measurement:
         """Runs the executable in file `path` with random data, `calls` times, with these libraries of custom operators.

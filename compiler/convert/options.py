@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 _SHAPES, _PRECISION, _FP8 = "Shapes", "Precision", "8-bit floats"
 _FUSION, _LAYOUT, _PASSES, _EXTENSION, _INSPECTION = "Fusion and patterns", "Memory and layout", "Passes", "Extensions", "Inspection"
 
-PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
+#: The last two are the CPU's, and are made behind the conversion, which leaves such a model in FP32.
+PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight", "bf16", "int8")
 LOSSES = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
 
 
@@ -68,7 +69,9 @@ class ConversionOptions:
     )
     convert_version: int = option(COUNT, "Opset of the converted ONNX file.", group=_SHAPES, default=11)
 
-    precision: str = option(TEXT, "What the device computes in.", group=_PRECISION, default="fp32", choices=PRECISIONS)
+    precision: str = option(
+        TEXT, "What the device computes in; bf16 and int8 are for target cpu.", group=_PRECISION, default="fp32", choices=PRECISIONS
+    )
     fp16_skip_op_types: tuple[str, ...] = option(
         NAMES, "Operator types that stay FP32, such as Softmax,LayerNormalization.", group=_PRECISION, default=()
     )
@@ -190,7 +193,7 @@ NO_EFFECT: Mapping[str, str] = {
     "optimize_internal_exchange_code": "exchange code is estimated, not generated",
 }
 
-_NARROW, _EIGHT_BITS = ("precision", PRECISIONS[1:]), ("precision", PRECISIONS[2:])
+_NARROW, _EIGHT_BITS = ("precision", PRECISIONS[1:4]), ("precision", PRECISIONS[2:4])
 #: Options that change nothing unless another one has one of these values.
 COUNTS_WITH: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "fp16_skip_op_types": _NARROW,

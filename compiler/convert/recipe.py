@@ -149,7 +149,7 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
 
 
 def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> list[Step]:
-    if options.precision == "fp32":
+    if options.precision in ("fp32", "bf16", "int8"):
         return []
     half = {
         "fp16_skip_op_types": options.fp16_skip_op_types,

@@ -63,10 +63,14 @@ class DriftReport:
             table.add_row(each.output, *figures, top1)
         return table
 
-    def to_json(self) -> str:
-        """For programs; a figure that JSON cannot hold (an infinite SNR, NaN) is null."""
+    def to_data(self) -> dict[str, object]:
+        """For programs; a figure that JSON cannot hold (an infinite SNR, NaN) is None."""
         outputs = [{name: _finite(value) for name, value in dataclasses.asdict(each).items()} for each in self.outputs]
-        return json.dumps({"samples": self.samples, "outputs": outputs}, indent=2, allow_nan=False)
+        return {"samples": self.samples, "outputs": outputs}
+
+    def to_json(self) -> str:
+        """`to_data` as text."""
+        return json.dumps(self.to_data(), indent=2, allow_nan=False)
 
 
 def measure_drift(source: onnx.ModelProto, converted: onnx.ModelProto, batches: Sequence[Arrays] | None = None) -> DriftReport:
@@ -90,8 +94,22 @@ def measure_drift(source: onnx.ModelProto, converted: onnx.ModelProto, batches: 
         raise CompileError(f"the converted model has no output(s) {', '.join(missing)} of its source")
     expected = list(observe(before, list(before.graph.outputs), (cast_feeds(each, inputs_of(before.graph)) for each in feeds)))
     actual = list(observe(after, [given[name] for name in names], (cast_feeds(each, inputs_of(after.graph)) for each in feeds)))
+    return drift_between(names, expected, actual)
+
+
+def drift_between(names: Sequence[str], expected: Sequence[Arrays], actual: Sequence[Arrays]) -> DriftReport:
+    """Figures of outputs that are there already.
+
+    Args:
+        names: The outputs.
+        expected: Of the source, for each batch its outputs by name.
+        actual: Of what was made of it, likewise.
+
+    Raises:
+        CompileError: an output has another shape.
+    """
     drifts = [_drift(name, [each[name] for each in expected], [each[name] for each in actual]) for name in names]
-    return DriftReport(tuple(drifts), len(feeds))
+    return DriftReport(tuple(drifts), len(expected))
 
 
 def _drift(name: str, expected: list[NDArray[Any]], actual: list[NDArray[Any]]) -> OutputDrift:

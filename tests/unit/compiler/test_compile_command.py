@@ -219,7 +219,7 @@ def test_help_names_every_option(stoker_compile) -> None:
     assert [name for name in all_specs() if f"--{name}" not in text] == []
     assert "--quantize " not in text
     assert "[default: ]" not in text
-    assert "`ipu` or `gcu`" in text
+    assert "`ipu`, `gcu` or `cpu`" in text
 
 
 def test_the_version_is_that_of_the_distribution(stoker_compile) -> None:
@@ -231,7 +231,7 @@ def test_completion_knows_options_choices_and_paths(stoker_compile, shell: str) 
     ran = stoker_compile("--print_completion", shell)
     assert ran.code == 0
     assert "--input_shape" in ran.out
-    assert '--precision) COMPREPLY=($(compgen -W "fp32 fp16 fp8 fp8_weight"' in ran.out
+    assert '--precision) COMPREPLY=($(compgen -W "fp32 fp16 fp8 fp8_weight bf16 int8"' in ran.out
     assert ran.out == completion_script(shell, "stoker compile")
 
 
@@ -255,7 +255,7 @@ def test_a_served_version_is_written(stoker_compile, folder: Path) -> None:
     [
         (("--batch_size", "2"), "batch_size needs batch_axis"),
         (("--model_repository", "repo"), "model_repository and model_name go together"),
-        (("--precision", "fp64"), "precision: 'fp64' is none of fp32, fp16, fp8, fp8_weight"),
+        (("--precision", "fp64"), "precision: 'fp64' is none of fp32, fp16, fp8, fp8_weight, bf16, int8"),
         (("--input_shape", "x:1,3"), "input_shape: expected NAME=d0,d1,..."),
         (("--only_manual_sharding",), "only_manual_sharding needs manual_sharding_config"),
         (("--skip_passes", "gelu_patern"), "skip_passes: there is no pass 'gelu_patern'; did you mean gelu_pattern"),

@@ -28,7 +28,21 @@ WITHOUT_DEFAULT = {
     "custom_shape_inference", "passes", "skip_passes", "checkpoints", "remove_outputs", "print_completion", "config_yaml", "signature_def",
     "tag", "inputs", "outputs", "inputs_as_nchw", "outputs_as_nchw",
 }  # fmt: skip
-OUR_OWN = {"target", "model_repository", "model_name", "model_version", "report", "batch_sizes", "build_flag", "resource_mode"}
+OUR_OWN = {
+    "target",
+    "model_repository",
+    "model_name",
+    "model_version",
+    "report",
+    "batch_sizes",
+    "build_flag",
+    "resource_mode",
+    "format",
+    "quantizer",
+    "calibration_method",
+    "int8_skip_op_types",
+    "int8_skip_op_names",
+}
 
 
 def test_every_published_option_is_there_with_its_default() -> None:
@@ -83,7 +97,7 @@ def test_values_are_read_from_text_lists_and_python(name: str, written: object, 
         ("batch_size", True, "expected an integer"),
         ("check", 2, "expected true or false"),
         ("passes", 3, "expected names separated by commas"),
-        ("precision", "int4", "is none of fp32, fp16, fp8, fp8_weight"),
+        ("precision", "int4", "is none of fp32, fp16, fp8, fp8_weight, bf16, int8"),
         ("available_memory_proportion", 0, "expected a number above 0 and up to 1"),
     ],
 )

@@ -1,0 +1,61 @@
+"""OpenVINO IR: `model.xml`, the graph, and `model.bin`, its weights."""
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from compiler.errors import CompileError, OptionError
+
+WEIGHTS_NAME = "model.bin"
+
+
+def check_openvino(what: str) -> None:
+    """Raises:
+    OptionError: the package is not installed; `what` needs it.
+    """
+    if importlib.util.find_spec("openvino") is None:
+        raise OptionError(f"{what} needs the package 'openvino', which is not installed: pip install 'stoker[openvino]'")
+
+
+def read_onnx(model: onnx.ModelProto) -> Any:
+    """`model` as OpenVINO's.
+
+    Raises:
+        CompileError: OpenVINO does not read it.
+    """
+    from backends.openvino.messages import public_text  # before OpenVINO itself: that room sees to it that it reports to nobody
+
+    import openvino as ov  # isort: skip
+
+    try:
+        return ov.Core().read_model(model.SerializeToString())
+    except RuntimeError as error:  # what all of OpenVINO's errors are
+        raise CompileError(f"OpenVINO does not read the converted model: {public_text(error)}") from error
+
+
+def write_ir(model: onnx.ModelProto, path: Path) -> Mapping[str, Path]:
+    """Writes `model` as IR, the graph to `path`; returns where the weights lie, by the name they must have.
+
+    Raises:
+        CompileError: OpenVINO does not read the model.
+    """
+    return save_ir(read_onnx(model), path)
+
+
+def save_ir(model: Any, path: Path) -> Mapping[str, Path]:
+    """As `write_ir`, of a model of OpenVINO's. Weights keep their type."""
+    import openvino as ov
+
+    weights = path.with_name(f"{path.name}.bin")
+    with tempfile.TemporaryDirectory() as folder:
+        # OpenVINO goes by the names' endings, which a draft's has not.
+        written = Path(folder) / "model.xml"
+        ov.save_model(model, str(written), compress_to_fp16=False)
+        shutil.move(written, path)
+        shutil.move(written.with_suffix(".bin"), weights)
+    return {WEIGHTS_NAME: weights}

@@ -1,0 +1,36 @@
+"""ONNX Runtime's own rewrites, those that stay within ONNX's operators: what is written is read by every runtime.
+
+Its further levels make operators of its own, for the processor it runs on; the server has them made when it loads the file.
+"""
+
+import tempfile
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from compiler.errors import CompileError
+
+#: Above this a model does not fit into one protobuf message, in which it goes to the runtime and comes back.
+MAX_MODEL_BYTES = (1 << 31) - 1
+
+
+def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` after ONNX Runtime's basic rewrites.
+
+    Raises:
+        CompileError: ONNX Runtime refuses it, or it is too large.
+    """
+    if model.ByteSize() > MAX_MODEL_BYTES:
+        raise CompileError(f"the model has {model.ByteSize():,} bytes; target 'cpu' makes files of up to {MAX_MODEL_BYTES:,}")
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors share no class of their own
+            raise CompileError(f"ONNX Runtime cannot load the converted model: {' '.join(str(error).split())}") from error
+        return onnx.load(path)

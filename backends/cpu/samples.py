@@ -1,0 +1,33 @@
+"""Samples as batches of a converted model."""
+
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from compiler.errors import OptionError
+from compiler.precision.samples import batches_of, inputs_of, load_samples, random_batches
+from compiler.target import SourceModel
+
+Batches = list[dict[str, NDArray[Any]]]
+
+
+def calibration_batches(source: SourceModel) -> Batches:
+    """The samples that ranges are taken from.
+
+    Raises:
+        OptionError: there are none, or their file cannot be read or fits the inputs in no way.
+    """
+    if source.samples is None:
+        raise OptionError("precision int8 needs data_preprocess: samples to calibrate with, as a pickle or .npz of {input name: array}")
+    return comparison_batches(source)
+
+
+def comparison_batches(source: SourceModel) -> Batches:
+    """The samples, or random data where there are none.
+
+    Raises:
+        OptionError: as `calibration_batches`.
+    """
+    inputs = inputs_of(ir.from_proto(source.model).graph)
+    return random_batches(inputs) if source.samples is None else batches_of(inputs, load_samples(source.samples))

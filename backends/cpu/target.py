@@ -1,0 +1,118 @@
+"""`stoker compile --target cpu`: a model for the host's own CPU, smaller and faster than its source, and what that costs in accuracy."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+
+from backends.cpu.comparison import compare
+from backends.cpu.free_batch import batch_of
+from backends.cpu.openvino_files import check_openvino, write_ir
+from backends.cpu.optimising import optimised
+from backends.cpu.quantising import quantised
+from backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
+from backends.cpu.samples import calibration_batches
+from compiler.errors import OptionError
+from compiler.options import CompilerOptions
+from compiler.target import Artefact, Comparison, SourceModel, Target
+
+#: Fields of `CompilerOptions` that are this target's.
+CPU_OPTIONS = frozenset({"format", "quantizer", "calibration_method", "int8_skip_op_types", "int8_skip_op_names"})
+
+
+class CpuTarget(Target):
+    """Makes `model.onnx`, or `model.xml` with its `model.bin`.
+
+    In FP32 and INT8 an ONNX file is for backend `onnxruntime`; in BF16, which ONNX Runtime does not compute in on CPUs, and as IR it is for
+    backend `openvino`.
+    """
+
+    name = "cpu"
+    artefact_filename = "model.onnx"
+    build_options = CPU_OPTIONS
+    precisions = ("fp32", "bf16", "int8")
+    compares = True
+    #: A CPU has 64-bit types and all operators, so what other devices need would only cost time here.
+    skip_passes = (
+        "int64_to_int32", "double_to_float", "gelu_pattern", "layer_norm_pattern", "merge_multi_slice",
+        "replace_hardswish", "replace_isinf", "replace_nonzero", "replace_pow", "replace_round", "replace_greater_or_equal",
+        "replace_less_or_equal", "topk_workaround", "cumsum_workaround", "onehot_workaround", "indices_workaround",
+        "float_ops_workaround", "batchnorm_workaround",
+    )  # fmt: skip
+
+    def filename(self, options: CompilerOptions) -> str:
+        return "model.xml" if options.format == "openvino" else self.artefact_filename
+
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
+        """Refuses options that contradict each other, and those that need a package that is not installed.
+
+        Raises:
+            OptionError: naming option, value and what was expected.
+        """
+        if options.quantizer == "nncf":
+            if options.format != "openvino":
+                raise OptionError("quantizer nncf makes OpenVINO IR: give format openvino too")
+            check_nncf()
+        if options.format == "openvino":
+            check_openvino("format openvino")
+        for precision in precisions:
+            given = [name for name in ("int8_skip_op_types", "int8_skip_op_names") if getattr(options, name)]
+            if precision != "int8" and given:
+                raise OptionError(f"{given[0]} is for precision int8, not {precision}")
+
+    def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
+        """Writes the one source as a model for CPUs to `path`.
+
+        Raises:
+            OptionError: there are several sources, or INT8 is asked for without samples.
+            CompileError: it cannot be quantised or written.
+        """
+        if len(sources) != 1:
+            raise OptionError("a CPU runs each model by itself: compile them one by one, and serve them side by side")
+        (source,) = sources
+        if source.custom_libraries:
+            raise OptionError("custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
+        batch, freed = batch_of(source.model)
+        model = optimised(freed)
+        companions: Mapping[str, Path] = {}
+        if options.format == "openvino":
+            if source.precision == "int8" and options.quantizer == "nncf":
+                companions = write_quantised_ir(model, calibration_batches(source), options, path)
+            else:
+                companions = write_ir(self._in_precision(model, source, options), path)
+        else:
+            path.write_bytes(self._in_precision(model, source, options).SerializeToString())
+        return Artefact(
+            path=path,
+            summary=_summary(source, options, batch, path, companions),
+            config=_config(source, options, batch),
+            companions=companions,
+        )
+
+    def compare(self, artefact: Artefact, sources: Sequence[SourceModel], options: CompilerOptions, *, is_timed: bool) -> Comparison:
+        (source,) = sources
+        return compare(artefact, source, filename=self.filename(options), is_timed=is_timed)
+
+    def _in_precision(self, model: onnx.ModelProto, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
+        return quantised(model, calibration_batches(source), options) if source.precision == "int8" else model
+
+
+def _config(source: SourceModel, options: CompilerOptions, batch: int) -> Mapping[str, object]:
+    is_openvino = options.format == "openvino" or source.precision == "bf16"
+    config: dict[str, object] = {"backend": "openvino" if is_openvino else "onnxruntime", "max_batch_size": batch}
+    if is_openvino:
+        # Beside what eight bits cost, what is not quantised may as well be bfloat16: ResNet-50 runs at twice the speed so.
+        config["parameters"] = {"precision": "f32" if source.precision == "fp32" else "bf16"}
+    return config
+
+
+def _summary(source: SourceModel, options: CompilerOptions, batch: int, path: Path, companions: Mapping[str, Path]) -> Mapping[str, object]:
+    config = _config(source, options, batch)
+    return {
+        "precision": source.precision,
+        "backend": config["backend"],
+        "max_batch_size": batch,
+        "file_bytes": path.stat().st_size + sum(each.stat().st_size for each in companions.values()),
+        "quantizer": options.quantizer if source.precision == "int8" else "",
+        "calibration_method": options.calibration_method if source.precision == "int8" and options.quantizer == "onnxruntime" else "",
+    }

@@ -1,0 +1,290 @@
+"""`stoker compile --target cpu`, run in this process, and what it writes, loaded by the backends that serve it."""
+
+import importlib.util
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+import backends.cpu.comparison
+import compiler.cli
+import compiler.targets
+from backends.api.backend import LoadRequest
+from backends.api.files import ModelFiles
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from backends.cpu.target import CPU_OPTIONS, CpuTarget
+from backends.onnx.backend import OnnxRuntimeBackend
+from backends.openvino.backend import OpenVinoBackend
+from compiler.convert.options import PRECISIONS
+from compiler.target import Target
+from server.config.pbtxt import parse_pbtxt
+from tests.fakes.fake_target import installed
+from tests.fakes.graphs import parse
+
+MODEL = """g (float[n,16] x) => (float[n,10] y) {
+    wide = MatMul(x, w1) positive = Relu(wide) scores = MatMul(positive, w2) y = Softmax <axis = 1> (scores)
+}"""
+NO_OPENVINO = "the 'openvino' extra is not installed"
+has_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason=NO_OPENVINO)
+has_nncf = pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="the package 'nncf' is not installed")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Compile = Callable[..., Ran]
+
+
+def network() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weights = {"w1": rng.standard_normal((16, 64)), "w2": rng.standard_normal((64, 10))}
+    model = parse(MODEL, {name: array.astype(np.float32) for name, array in weights.items()})
+    for node, name in zip(model.graph.node, ("first", "relu", "second", "softmax"), strict=True):
+        node.name = name
+    return model
+
+
+def samples(rows: int = 64) -> NDArray[np.float32]:
+    return np.random.default_rng(1).standard_normal((rows, 16)).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory; it holds `model.onnx`, whose batch is variable, and `samples.npz`."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(network(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "samples.npz", x=samples())
+    return tmp_path
+
+
+@pytest.fixture
+def compile_cpu(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Compile:
+    monkeypatch.setattr(compiler.targets, "entry_points", installed(CpuTarget()))
+    monkeypatch.setattr(backends.cpu.comparison, "_WINDOW_S", 0.001)
+
+    def run(*words: str) -> Ran:
+        sized = () if any(word.startswith("--input_shape") for word in words) else ("--batch_size", "8", "--batch_axis", "0")
+        code = compiler.cli.main(["--target", "cpu", "-i", "model.onnx", "--disable_compilation_progress_bar", *sized, *words])
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+def serve(folder: Path, name: str = "m") -> tuple[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
+    """The backend that config.pbtxt names, and what it answers."""
+    config = parse_pbtxt((folder / name / "config.pbtxt").read_text(), source="config.pbtxt", model_name=name)
+    version = folder / name / "1"
+    sizes = {path.name: path.stat().st_size for path in version.iterdir()}
+    backend = {"onnxruntime": OnnxRuntimeBackend, "openvino": OpenVinoBackend}[str(config.backend)]()
+    filename = next(file for file in (backend.default_model_filename, "model.onnx") if file in sizes)
+    served = ModelSignature(
+        (TensorSpec("x", DataType.FP32, (16,)),), (TensorSpec("y", DataType.FP32, (10,)),), config.message.max_batch_size
+    )
+    parameters = {key: value.string_value for key, value in config.message.parameters.items()}
+    request = LoadRequest(
+        model_name=name, version=1, files=ModelFiles(version, sizes), model_filename=filename, signature=served, parameters=parameters
+    )
+    instance = backend.load(request)
+
+    def answer(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(instance.execute({"x": x}, ["y"])["y"])
+
+    return backend.name, answer
+
+
+def expected(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    import onnxruntime as ort
+
+    (found,) = ort.InferenceSession(network().SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    return np.asarray(found)
+
+
+INT8 = ("--precision", "int8", "--data_preprocess", "samples.npz")
+SERVED = ("--model_repository", "repository", "--model_name", "m")
+
+
+@pytest.mark.parametrize(
+    ("words", "backend", "tolerance"),
+    [
+        ((), "onnxruntime", 1e-5),
+        (INT8, "onnxruntime", 0.1),
+        ((*INT8, "--calibration_method", "percentile"), "onnxruntime", 0.1),
+        pytest.param(("--precision", "bf16"), "openvino", 0.05, marks=has_openvino),
+        pytest.param(("--format", "openvino"), "openvino", 1e-5, marks=has_openvino),
+        pytest.param(("--format", "openvino", "--precision", "bf16"), "openvino", 0.05, marks=has_openvino),
+        pytest.param(("--format", "openvino", *INT8), "openvino", 0.1, marks=has_openvino),
+        pytest.param(("--format", "openvino", "--quantizer", "nncf", *INT8), "openvino", 0.1, marks=[has_openvino, has_nncf]),
+    ],
+)
+def test_what_is_written_is_served_by_the_backend_it_names_at_every_batch_size(
+    compile_cpu: Compile, folder: Path, words: tuple[str, ...], backend: str, tolerance: float
+) -> None:
+    ran = compile_cpu(*words, *SERVED)
+    assert ran.code == 0, ran.err
+    assert "wrote repository/m/1\n" in ran.out
+    name, answer = serve(folder / "repository")
+    assert name == backend
+    assert f"backend: {backend}" in ran.out
+    for rows in (1, 5, 8):
+        x = samples(rows)
+        found = answer(x)
+        assert found.shape == (rows, 10)
+        np.testing.assert_allclose(found, expected(x), atol=tolerance)
+
+
+def test_int8_weights_are_signed_bytes_with_a_scale_for_each_channel(compile_cpu: Compile, folder: Path) -> None:
+    assert compile_cpu(*INT8, "--export_popef", "--output_dir", "out").code == 0
+    assert [path.name for path in (folder / "out").iterdir()] == ["model.onnx"]
+    model = onnx.load(folder / "out" / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    initializers = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    weights = {name: array for name, array in initializers.items() if array.dtype == np.int8 and array.ndim == 2}
+    assert {array.shape for array in weights.values()} == {(16, 64), (64, 10)}
+    scales = {
+        node.input[0]: initializers[node.input[1]]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in weights
+    }
+    assert {scale.shape for scale in scales.values()} == {(64,), (10,)}
+
+
+def test_nodes_and_operators_that_are_left_out_stay_in_single_precision(compile_cpu: Compile, folder: Path) -> None:
+    def quantised(*words: str) -> set[str]:
+        assert compile_cpu(*INT8, *words, "--export_popef", "--output_dir", "out").code == 0
+        model = onnx.load(folder / "out" / "model.onnx")
+        made = {name: node for node in model.graph.node for name in node.output}
+        return {
+            node.name for node in model.graph.node
+            if node.op_type == "MatMul" and all(name in made and made[name].op_type == "DequantizeLinear" for name in node.input)
+        }  # fmt: skip
+
+    assert quantised() == {"first", "second"}
+    assert quantised("--int8_skip_op_names", "first") == {"second"}
+    ran = compile_cpu(*INT8, "--int8_skip_op_types", "MatMul,Softmax,Relu", "--export_popef", "--output_dir", "out")
+    assert (ran.code, "nothing can be quantised" in ran.err) == (1, True)
+
+
+def test_the_report_says_what_it_costs_and_what_it_brings(compile_cpu: Compile, folder: Path) -> None:
+    ran = compile_cpu(*INT8, "--export_popef", "--report", "report", "--run", "--output_dir", "out")
+    assert ran.code == 0, ran.err
+    found = json.loads((folder / "report" / "comparison.json").read_text())
+    assert found["precision"] == "int8"
+    assert found["is_random_data"] is False
+    (drift,) = found["drift"]["outputs"]
+    assert drift["output"] == "y"
+    assert 0 < drift["max_abs"] < 0.2
+    assert 0.99 < drift["cosine"] < 1
+    assert 0.8 < drift["top1_agreement"] <= 1
+    assert found["drift"]["samples"] == 8
+    assert found["speed"]["batch_size"] == 8
+    assert found["speed"]["threads"] >= 1
+    assert found["speed"]["ratio"] > 0
+    assert "int8 against the source model on onnxruntime, over the samples" in ran.out
+    assert "times the source's" in ran.out
+    assert "Bs: 8\n" in ran.out
+
+
+def test_a_check_compares_with_random_data_and_times_nothing(compile_cpu: Compile) -> None:
+    ran = compile_cpu("--check", "--export_popef", "--output_dir", "out")
+    assert ran.code == 0
+    assert "fp32 against the source model on onnxruntime, over random data" in ran.out
+    assert "rows/s" not in ran.out
+
+
+def test_nothing_is_compared_unless_asked_for(compile_cpu: Compile) -> None:
+    assert "against the source" not in compile_cpu("--export_popef", "--output_dir", "out").out
+
+
+def test_a_model_that_is_no_batch_is_served_with_its_whole_shapes(
+    compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixing = parse("g (float[4,4] x) => (float[4,4] y) { turned = Transpose <perm = [1, 0]> (x) y = MatMul(turned, x) }")
+    onnx.save(mixing, folder / "model.onnx")
+    with caplog.at_level(logging.WARNING):
+        ran = compile_cpu("--input_shape", "x=4,4", *SERVED)
+    assert ran.code == 0, ran.err
+    assert "max_batch_size: 0" in (folder / "repository/m/config.pbtxt").read_text()
+    assert "dims: [4, 4]" in (folder / "repository/m/config.pbtxt").read_text()
+    assert "served without batching" in caplog.text
+
+
+def test_integers_keep_their_type(compile_cpu: Compile, folder: Path) -> None:
+    onnx.save(parse("g (int64[n,2] x) => (int64[n,2] y) { y = Add(x, x) }"), folder / "model.onnx")
+    assert compile_cpu(*SERVED).code == 0
+    config = (folder / "repository/m/config.pbtxt").read_text()
+    assert config.count("TYPE_INT64") == 2
+    assert onnx.load(folder / "repository/m/1/model.onnx").graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
+
+
+@has_openvino
+def test_ir_is_written_with_its_weights_beside_it(compile_cpu: Compile, folder: Path) -> None:
+    ran = compile_cpu("--format", "openvino", "--export_popef", "--output_dir", "out", *SERVED)
+    assert ran.code == 0, ran.err
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["model.bin", "model.xml"]
+    assert sorted(path.name for path in (folder / "repository/m/1").iterdir()) == ["model.bin", "model.xml"]
+    assert "wrote out/model.xml\nwrote out/model.bin\n" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("--precision", "int8", "--export_popef"), 2, "precision int8 needs data_preprocess: samples to calibrate with"),
+        (("--precision", "int8"), 2, "precision int8 is made by compiling: give export_popef, or model_repository and model_name"),
+        (("--precision", "fp16", "--export_popef"), 2, "precision fp16: target 'cpu' has fp32, bf16, int8"),
+        ((*INT8, "--export_popef", "--int8_skip_op_names", "frist"), 2, "the converted model has no 'frist'; did you mean first?"),
+        ((*INT8, "--export_popef", "--int8_skip_op_types", "Conv"), 2, "int8_skip_op_types: the converted model has no 'Conv'"),
+        (("--export_popef", "--int8_skip_op_types", "MatMul"), 2, "int8_skip_op_types is for precision int8, not fp32"),
+        ((*INT8, "--export_popef", "--quantizer", "nncf"), 2, "quantizer nncf makes OpenVINO IR: give format openvino too"),
+        ((*INT8, "--export_popef", "--calibration_method", "mean"), 2, "calibration_method: 'mean' is none of minmax, entropy, percentile"),
+        (("--export_popef", "--build_flag", "fp16"), 2, "build_flag: target 'cpu' has no such option"),
+        (("--precision", "int8", "--data_preprocess", "none.npz", "--export_popef"), 2, "calibration data 'none.npz': No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
+    ran = compile_cpu(*words, "--output_dir", "out")
+    assert ran.code == code, ran.err
+    assert text in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "words"), [("openvino", ("--format", "openvino")), ("nncf", ("--format", "openvino", "--quantizer", "nncf"))]
+)
+def test_a_package_that_is_not_installed_is_named(
+    compile_cpu: Compile, monkeypatch: pytest.MonkeyPatch, package: str, words: tuple[str, ...]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
+    ran = compile_cpu(*INT8, *words, "--export_popef", "--output_dir", "out")
+    assert ran.code == 2
+    assert f"the package '{package}', which is not installed: pip install" in ran.err
+
+
+def test_other_targets_refuse_what_is_the_cpus() -> None:
+    assert {"bf16", "int8"} <= set(PRECISIONS)
+    assert {"bf16", "int8"}.isdisjoint(Target.precisions)
+    assert not CPU_OPTIONS & Target.build_options
+
+
+def test_a_file_of_options_says_the_same(compile_cpu: Compile, folder: Path) -> None:
+    (folder / "options.yaml").write_text(
+        "precision: int8\ndata_preprocess: samples.npz\ncalibration_method: entropy\nint8_skip_op_names: [second]\nexport_popef: True\n"
+        "output_dir: out\n"
+    )
+    ran = compile_cpu("--config_yaml", "options.yaml")
+    assert ran.code == 0, ran.err
+    assert "calibration_method: entropy" in ran.out
