@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
-from functools import partial
 
-from backends.api.errors import ServingError
-from server.core.request import Answer, Done, InferRequest, InferResponse, InFlight
+from server.core.request import Done, InferRequest, InferResponse, InFlight
+from server.core.waiter import Waiter
 from server.scheduling.queue import QueueEntry
 
 
@@ -64,22 +63,10 @@ async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: I
     Raises:
         ServingError: as `submit` raises or answers.
     """
-    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    flight = submit(request, partial(_settle, future))
+    waiter = Waiter[InferResponse]()
+    flight = submit(request, waiter)
     try:
-        answer = await future
+        return await waiter.answer()
     except asyncio.CancelledError:
         flight.cancel()
         raise
-    try:
-        if isinstance(answer, ServingError):
-            raise answer
-        return answer
-    finally:
-        # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
-        del answer, future, flight
-
-
-def _settle(future: "asyncio.Future[Answer]", answer: Answer) -> None:
-    if not future.done():
-        future.set_result(answer)

@@ -7,13 +7,13 @@ what takes long goes to a thread.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
 from server.core.request import Answer, InferResponse, InFlight
+from server.core.waiter import Waiter
 from server.engine.interface import Engine
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
@@ -70,22 +70,15 @@ class Inference:
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
-        future: asyncio.Future[bytes | Exception] = asyncio.get_running_loop().create_future()
-        flight = self._begin(data, deadline_ns, partial(_settle, future))
+        waiter = Waiter[bytes]()
+        flight = self._begin(data, deadline_ns, waiter)
         if flight is None:
             return await self._model_infer(data, deadline_ns)
         try:
-            answer = await future
+            return await waiter.answer()
         except asyncio.CancelledError:
             flight.cancel()
             raise
-        try:
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-        finally:
-            # An error leads back to this frame: a cycle that would keep the request in memory until the next collection.
-            del answer, future, flight
 
     def _begin(self, data: bytes, deadline_ns: int | None, told: Told) -> InFlight | None:
         """As `submit`; None, and nothing done, where it takes a coroutine."""
@@ -313,11 +306,6 @@ class _Over:
 
 
 _OVER = _Over()
-
-
-def _settle(future: "asyncio.Future[bytes | Exception]", answer: bytes | Exception) -> None:
-    if not future.done():
-        future.set_result(answer)
 
 
 def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:
