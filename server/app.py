@@ -33,6 +33,7 @@ from server.observability.backend_families import BackendFamilies
 from server.observability.banner import address_line, print_startup, without_ready_version
 from server.observability.logs import Logs
 from server.observability.metrics import Metrics
+from server.observability.tracer import Tracer
 from server.ready_file import ReadyFile
 from server.server_config import ServerConfig
 from server.shutdown import Shutdown
@@ -75,8 +76,9 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     repository.check_roots()
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
-    manager, engine = _build(config, repository, backends, area, sink)
-    fronts = Fronts(engine, config, sink)
+    tracer = Tracer(config.kserve.trace.file, SystemClock().now_ns, config.kserve.trace.settings)
+    manager, engine = _build(config, repository, backends, area, sink, tracer)
+    fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
     is_refused = False
     try:
@@ -106,12 +108,13 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
         left_s = await engine.drained(config.exit_timeout_s)
         await fronts.stop(max(left_s, ANSWER_GRACE_S))
         await manager.stop(UNLOAD_GRACE_S)
+        tracer.close()
         if not is_refused:
             log.info("stopped")
 
 
 def _build(
-    config: ServerConfig, repository: ModelRepository, backends: BackendRegistry, area: Path, sink: Logs
+    config: ServerConfig, repository: ModelRepository, backends: BackendRegistry, area: Path, sink: Logs, tracer: Tracer
 ) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
     metrics = Metrics(clock)
@@ -135,7 +138,13 @@ def _build(
     )
     manager = ModelManager(repository, loader, metrics, clock, settings)
     engine = ServingEngine(
-        manager, metrics, clock, name=config.server_id, version=version("stoker"), max_bytes_in_flight=config.limits.bytes_in_flight
+        manager,
+        metrics,
+        clock,
+        name=config.server_id,
+        version=version("stoker"),
+        max_bytes_in_flight=config.limits.bytes_in_flight,
+        tracer=tracer,
     )
     metrics.watch(
         requests_in_flight=lambda: engine.requests_in_flight,

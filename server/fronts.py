@@ -10,6 +10,7 @@ from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
 from server.observability.logs import Logs
+from server.observability.tracer import Tracer
 from server.server_config import ServerConfig
 
 
@@ -37,10 +38,11 @@ class Endpoint:
 class Fronts:
     """All fronts the configuration asks for."""
 
-    def __init__(self, engine: Engine, config: ServerConfig, logs: Logs | None = None) -> None:
-        """Fronts of `engine`; `logs` are those whose settings clients may change."""
+    def __init__(self, engine: Engine, config: ServerConfig, logs: Logs | None = None, tracer: Tracer | None = None) -> None:
+        """Fronts of `engine`; `logs` and `tracer` are those whose settings clients may change."""
         self._engine = engine
         self._logs = logs
+        self._tracer = tracer
         self._config = config
         self._open: list[Front] = []
 
@@ -52,7 +54,7 @@ class Fronts:
         """
         config, engine, limits = self._config, self._engine, self._config.limits
         adlik = AdlikService(engine, limits, _adlik_settings(config))
-        extensions = Extensions(limits, config.kserve, self._logs)
+        extensions = Extensions(limits, config.kserve, self._logs, self._tracer, lambda model: engine.is_model_ready(model, None))
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
         if config.grpc_port is not None:

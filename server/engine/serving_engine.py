@@ -17,6 +17,7 @@ from server.engine.response_stream import ResponseStream
 from server.lifecycle.manager import ModelManager
 from server.observability.metrics import Metrics
 from server.observability.recorder import FailureReason
+from server.observability.tracer import Tracer
 from server.scheduling.pending import answer_of
 
 log = logging.getLogger("stoker.engine")
@@ -40,11 +41,22 @@ EXTENSIONS = (
 class ServingEngine:
     """The engine of a running server. Confined to: the event loop."""
 
-    def __init__(self, manager: ModelManager, metrics: Metrics, clock: Clock, *, name: str, version: str, max_bytes_in_flight: int) -> None:
+    def __init__(
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        name: str,
+        version: str,
+        max_bytes_in_flight: int,
+        tracer: Tracer | None = None,
+    ) -> None:
         """`name` is the server's id towards clients; `max_bytes_in_flight` bounds what all requests being served hold together."""
         self._manager = manager
         self._metrics = metrics
         self._clock = clock
+        self._tracer = tracer or Tracer(None, clock.now_ns)
         self._description = ServerDescription(name, version, EXTENSIONS)
         self._max_bytes_in_flight = max_bytes_in_flight
         self._bytes_in_flight = 0
@@ -114,6 +126,8 @@ class ServingEngine:
             raise Unavailable(
                 f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
             )
+        if self._tracer.is_on:
+            done = self._tracer.traced(request, servable.version, done)
         flight = servable.submit(request, done, self._count_ended)
         self._requests_in_flight += 1
         return flight

@@ -49,6 +49,7 @@ class Limits:
         output_count: Requested outputs of one request.
         dims_count: Dimensions of one tensor.
         shared_memory_regions: Regions of client shared memory that may be registered; each holds a file descriptor.
+        traced_models: Models that may have trace settings of their own.
         class_count: Highest values (`cls`) that one Adlik answer names; each takes some hundred bytes of memory.
         parameter_count: Parameters of one request or tensor.
         name_length: Model and tensor names, in characters.
@@ -90,6 +91,7 @@ class Limits:
     output_count: int = 1024
     dims_count: int = 32
     shared_memory_regions: int = 256
+    traced_models: int = 1024
     class_count: int = 262_144
     parameter_count: int = 256
     name_length: int = 256

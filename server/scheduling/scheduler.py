@@ -266,6 +266,10 @@ class Scheduler:
             if entry.is_over:
                 continue  # withdrawn or abandoned, and counted then
             entry.is_counted = True
+            if entry.request.trace is not None:
+                entry.request.trace.computed(
+                    enqueued_ns=entry.enqueued_ns, ended_ns=now_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns
+                )
             if isinstance(outcome, ServingError):
                 recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
             else:

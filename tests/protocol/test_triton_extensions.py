@@ -1,18 +1,20 @@
 """The extensions that change settings or memory, judged by every flavour of tritonclient, unmodified, in its own process."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.server_process import ServerProcess, running_server
+from tests.fakes.server_process import ServerProcess, running_server, wait_until
 
 FOREIGN = Path(__file__).parent / "foreign"
 FLAVOURS = ("http", "grpc", "http.aio", "grpc.aio")
 CHECKS = {
     "shared_memory": "register datatypes strings input-only refusals unregister cuda",
     "log_settings": "read change refusals",
+    "trace_settings": "read model clear refusals",
 }
 DATATYPES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "STRING"]
 
@@ -34,7 +36,8 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     """Echo models, with everything allowed that these clients try."""
     at = tmp_path_factory.mktemp("extensions")
     write_echo_models(at / "models")
-    with running_server(f"--model_base_path={at / 'models'}", "--allow-client-shm", "--log-format=text", at=at / "run") as running:
+    flags = ("--allow-client-shm", "--log-format=text", f"--trace-config=triton,file={at / 'trace.json'}")
+    with running_server(f"--model_base_path={at / 'models'}", *flags, at=at / "run") as running:
         yield running
 
 
@@ -55,3 +58,19 @@ def test_the_unmodified_client_finds_the_extension_complete(script, flavour, ope
 
 def test_client_shared_memory_is_announced_where_it_is_on(open_server: ServerProcess):
     assert "--allow-client-shm" in open_server.log()
+
+
+def test_what_clients_traced_is_in_the_operators_file(open_server: ServerProcess, clients_python: Path):
+    for flavour in FLAVOURS:
+        judge(clients_python, "trace_settings", flavour, open_server)
+    path = open_server.log_path.parents[1] / "trace.json"
+    wait_until(lambda: path.exists() and path.read_text().count("HTTP_SEND_END") >= 2, what="the traces of two HTTP clients")
+    parts = json.loads(path.read_text())
+    traced = {part["id"]: part["request_id"] for part in parts if "model_name" in part}
+    assert set(traced.values()) == set(FLAVOURS)
+    for number, flavour in traced.items():
+        names = [part["timestamps"][0]["name"] for part in parts if part["id"] == number and "timestamps" in part]
+        front = ("HTTP_RECV_START", "HTTP_SEND_END") if flavour.startswith("http") else ("GRPC_WAITREAD_START", "GRPC_SEND_END")
+        assert {"REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END", *front} <= set(names)
+        tensors = {part["activity"]: part["tensor"]["data"] for part in parts if part["id"] == number and "tensor" in part}
+        assert tensors == {"TENSOR_QUEUE_INPUT": "7,8,9", "TENSOR_BACKEND_OUTPUT": "7,8,9"}

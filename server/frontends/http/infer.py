@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
 from server.core.request import InferResponse
+from server.core.trace import RequestTrace
 from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
@@ -116,7 +117,18 @@ class HttpInfer:
             response = await self.engine.infer(decoded.request)
         except (Overloaded, QueueTimeout) as error:
             raise in_core_words(error, decoded.request.request_id) from None
-        return await self.encode(call, decoded, response)
+        answer = await self.encode(call, decoded, response)
+        if decoded.request.trace is not None:
+            self.note_sent(decoded.request.trace, received_ns)
+        return answer
+
+    def note_sent(self, trace: RequestTrace, received_ns: int) -> None:
+        """Notes when a traced request was read and answered. Decoding counts as reading, and writing ends where the transport begins."""
+        now_ns = self.engine.now_ns()
+        trace.mark("HTTP_RECV_START", received_ns)
+        trace.mark("HTTP_RECV_END", trace.begun_ns)
+        trace.mark("HTTP_SEND_START", now_ns)
+        trace.mark("HTTP_SEND_END", now_ns)
 
     def decode_now(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest | None:
         """The request that `body` makes, not packed; None where telling takes longer than the event loop has time for.

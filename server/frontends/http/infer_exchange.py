@@ -254,4 +254,8 @@ class InferExchange:
         self.is_answered = True
         self._block = self._pieces = None
         self._reservation.release()
+        # Let go of: the connection may hold on to this exchange until its next request.
+        decoded, self._decoded = self._decoded, None
+        if decoded is not None and decoded.request.trace is not None:
+            self._route.infer.note_sent(decoded.request.trace, self._received_ns)
         self._connection.write_answer(parts)

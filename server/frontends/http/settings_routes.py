@@ -102,11 +102,11 @@ class SettingsRoutes:
         return _json({})
 
     async def trace_setting(self, request: Request) -> Response:
-        message = pb.TraceSettingRequest(
-            model_name=check_model_name(request.path_params["model"]) if "model" in request.path_params else ""
-        )
-        answer = await self._service.trace_setting(message, _call(request))
-        return _json(message_to_json(answer))
+        model = check_model_name(request.path_params["model"]) if "model" in request.path_params else ""
+        given = await self._read_object(request) if request.method == "POST" else {}
+        settings = self._service.change_trace_settings(model, {name: _strings(name, value) for name, value in given.items()})
+        # Over HTTP only the level is a list.
+        return _json({name: values if name == "trace_level" else values[0] for name, values in settings.items()})
 
     async def log_settings(self, request: Request) -> Response:
         given = await self._read_object(request) if request.method == "POST" else {}
@@ -121,6 +121,16 @@ class SettingsRoutes:
 
 def _region(request: Request) -> str:
     return str(request.path_params.get("region", ""))
+
+
+def _strings(name: str, value: Any) -> list[str] | None:
+    """The values of a trace setting: null, a string, or a list of strings."""
+    if value is None:
+        return None
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) for each in values):
+        raise InvalidRequest(f"'{name[:128]}' must be a string, null, or for 'trace_level' an array of strings")
+    return values
 
 
 def _text(given: dict[str, Any], name: str) -> str:

@@ -1,11 +1,14 @@
 """The extensions of KServe v2 that have state: one set for all fronts of a server, so that a change made over gRPC is seen over HTTP."""
 
 import logging
+from collections.abc import Callable
 
 from server.frontends.kserve.log_settings import ChangeableLogs, LogControl
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.kserve.shared_memory import SharedMemory
+from server.frontends.kserve.trace_settings import TraceControl
 from server.frontends.limits import Limits
+from server.observability.tracer import Tracer
 
 _log = logging.getLogger("stoker.frontends")
 
@@ -16,16 +19,38 @@ class Extensions:
     Attributes:
         shared_memory: Regions of client shared memory.
         logs: Log settings; None where the log is not ours to change.
+        traces: Trace settings; None where nothing traces.
     """
 
-    def __init__(self, limits: Limits, settings: KServeSettings | None = None, logs: ChangeableLogs | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        settings: KServeSettings | None = None,
+        logs: ChangeableLogs | None = None,
+        tracer: Tracer | None = None,
+        is_model_ready: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """Extensions as `settings` say.
+
+        Args:
+            limits: Bounds on what clients send.
+            settings: What is allowed; None: what is on by default.
+            logs: The process's logs, for clients to change their settings.
+            tracer: The engine's, likewise.
+            is_model_ready: Tells for which models trace settings may be made.
+        """
         settings = settings or KServeSettings()
         self.shared_memory = SharedMemory(limits, is_allowed=settings.allow_client_shm)
         self.logs = None if logs is None else LogControl(logs)
+        self.traces = None if tracer is None else TraceControl(tracer, settings.trace.settings, limits, is_model_ready)
         if settings.allow_client_shm:
             _log.warning("--allow-client-shm: any client may have this server read and write the POSIX shared memory objects of its user")
 
     def names(self) -> list[str]:
         """The extensions that are on, by Triton's names, beside those that the engine names."""
         names = ["system_shared_memory"] if self.shared_memory.is_allowed else []
-        return names if self.logs is None else [*names, "logging"]
+        if self.traces is not None:
+            names.append("trace")
+        if self.logs is not None:
+            names.append("logging")
+        return names

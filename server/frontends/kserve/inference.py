@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
-from server.core.request import Answer, InferResponse, InFlight
+from server.core.request import Answer, InferRequest, InferResponse, InFlight
 from server.core.waiter import Waiter
 from server.engine.interface import Engine
 from server.frontends.kserve.decoded import DecodedRequest
@@ -124,6 +124,8 @@ class Inference:
 
     async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> bytes:
         labels = self._codec.labels(response, decoded.classifications)
+        if decoded.request.trace is not None:
+            self._note_sent(decoded.request)
         if self._is_large(response):
             return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
         return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
@@ -136,7 +138,18 @@ class Inference:
         if answer is None:
             labels = self._codec.labels(response, decoded.classifications)
             answer = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        if decoded.request.trace is not None:
+            self._note_sent(decoded.request)
         return answer
+
+    def _note_sent(self, request: InferRequest) -> None:
+        """Notes what this side sees of a traced call: it is read before it is handed over, and sent after its answer is."""
+        assert request.trace is not None
+        now_ns = self._engine.now_ns()
+        request.trace.mark("GRPC_WAITREAD_START", request.received_ns)
+        request.trace.mark("GRPC_WAITREAD_END", request.received_ns)
+        request.trace.mark("GRPC_SEND_START", now_ns)
+        request.trace.mark("GRPC_SEND_END", now_ns)
 
     async def decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         """The request that `data` makes; what it takes in memory is taken from `reservation` before it is made.
@@ -246,6 +259,8 @@ class _Flight:
         if self._is_over:
             return
         self._is_over = True
+        # What is under way knows this flight: without the way back, its tensors and its trace are free as soon as it is.
+        self.inner = None
         try:
             self._told(answer)
         finally:

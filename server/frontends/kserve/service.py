@@ -17,12 +17,13 @@ from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.inference import Inference
 from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.stream import StreamInference
+from server.frontends.kserve.trace_settings import Given
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 from server.pb import model_config_pb2 as config_pb
 
 _log = logging.getLogger(__name__)
-_NO_TRACE = "trace settings are not offered by this server"
+_NO_TRACE = "the server does not support trace settings"
 _NO_LOG_SETTINGS = "the server does not support dynamic logging"
 
 
@@ -132,7 +133,11 @@ class KServeService:
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest, call: Call) -> pb.TraceSettingResponse:
-        raise Unsupported(_NO_TRACE)
+        answer = pb.TraceSettingResponse()
+        given = {name: list(setting.value) for name, setting in request.settings.items()}
+        for name, values in self.change_trace_settings(request.model_name, given).items():
+            answer.settings[name].value.extend(values)
+        return answer
 
     async def log_settings(self, request: pb.LogSettingsRequest, call: Call) -> pb.LogSettingsResponse:
         given: dict[str, bool | int | str | None] = {}
@@ -144,6 +149,19 @@ class KServeService:
             kind = "bool_param" if isinstance(value, bool) else "uint32_param" if isinstance(value, int) else "string_param"
             setattr(answer.settings[name], kind, value)
         return answer
+
+    def change_trace_settings(self, model: str, given: Given) -> dict[str, list[str]]:
+        """Changes what `given` names of the trace settings of `model` (empty: of all models); returns all of them.
+
+        Raises:
+            Unsupported: this server does not trace. And as `TraceControl.update`.
+        """
+        traces = self._extensions.traces
+        if traces is None:
+            raise Unsupported(_NO_TRACE)
+        if given:
+            traces.update(model, given)
+        return traces.read(model)
 
     def change_log_settings(self, given: Mapping[str, Any]) -> dict[str, bool | int | str]:
         """Changes what `given` names of the log settings; returns all of them.

@@ -235,7 +235,7 @@ def test_every_datatype_goes_through_shared_memory_over_grpc(tmp_path: Path, dat
 
     answer = asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
 
-    message = answer if isinstance(answer, pb.ModelInferResponse) else pb.ModelInferResponse.FromString(answer)
+    message = pb.ModelInferResponse.FromString(answer)
     [output] = message.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("OUTPUT", datatype.value, [2, 2])
     assert output.parameters["shared_memory_region"].string_param == "r"

@@ -1,0 +1,144 @@
+"""Trace settings as clients see them: Triton's forms, fallbacks and texts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+
+from backends.api.errors import InvalidRequest, ServingError, TooLarge, Unsupported
+from server.flags.command import command
+from server.flags.spelling import spell
+from server.flags.values import FlagError
+from server.frontends.kserve.settings import TraceStart
+from server.frontends.kserve.trace_settings import TraceControl
+from server.frontends.limits import Limits
+from server.observability.tracer import TraceLevel, Tracer, TraceSettings
+from server.server_config import ServerConfig
+
+INITIAL = {
+    "trace_level": ["OFF"],
+    "trace_rate": ["1000"],
+    "trace_count": ["-1"],
+    "log_frequency": ["0"],
+    "trace_file": ["t.json"],
+    "trace_mode": ["triton"],
+}
+
+
+def control(path: Path | None = Path("t.json"), limits: Limits | None = None) -> TraceControl:
+    return TraceControl(Tracer(path, lambda: 0), TraceSettings(), limits or Limits(), lambda model: model != "absent")
+
+
+def test_what_is_read_are_tritons_fields_in_tritons_order():
+    settings = control()
+    assert list(settings.read("").items()) == list(INITIAL.items())
+    assert settings.read("simple") == INITIAL
+    assert control(None).read("")["trace_file"] == [""]
+
+
+def test_a_model_follows_the_server_in_what_was_not_set_for_it():
+    settings = control()
+    settings.update("simple", {"trace_rate": ["5"], "trace_level": ["TENSORS", "TIMESTAMPS"]})
+    assert settings.read("") == INITIAL
+    assert settings.read("simple") == {**INITIAL, "trace_rate": ["5"], "trace_level": ["TIMESTAMPS", "TENSORS"]}
+    settings.update("", {"trace_rate": ["7"], "trace_count": ["9"]})
+    assert settings.read("simple") == {**INITIAL, "trace_rate": ["5"], "trace_count": ["9"], "trace_level": ["TIMESTAMPS", "TENSORS"]}
+    settings.update("simple", {"trace_rate": None, "trace_level": []})
+    assert settings.read("simple") == settings.read("") == {**INITIAL, "trace_rate": ["7"], "trace_count": ["9"]}
+    settings.update("", {"trace_rate": None, "trace_count": None})
+    assert settings.read("simple") == INITIAL
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind", "text"),
+    [
+        ("trace_file", ["x"], Unsupported, "trace file location can not be updated through network protocol"),
+        ("trace_file", None, Unsupported, "trace file location can not be updated through network protocol"),
+        ("trace_mode", ["opentelemetry"], Unsupported, "trace mode can not be updated through network protocol"),
+        ("trace_level", ["OFF", "TENSORS"], InvalidRequest, "Expect only one trace level 'OFF' is specified"),
+        ("trace_level", ["MAX"], InvalidRequest, "unknown trace level 'MAX'"),
+        ("trace_rate", ["one"], InvalidRequest, "Unable to parse 'trace_rate', got: one"),
+        ("trace_rate", ["1.5"], InvalidRequest, "Unable to parse 'trace_rate', got: 1.5"),
+        ("trace_rate", ["4294967296"], InvalidRequest, r"'trace_rate', value is out of range \[ 0, 4294967295 \], got: 4294967296"),
+        ("trace_rate", ["-1"], InvalidRequest, r"'trace_rate', value is out of range \[ 0, 4294967295 \], got: -1"),
+        ("trace_rate", ["9" * 5000], InvalidRequest, "value is out of range"),
+        ("trace_rate", ["1", "2"], InvalidRequest, "expect only 1 value for 'trace_rate'"),
+        ("trace_count", ["-2"], InvalidRequest, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
+        ("trace_count", ["2147483648"], InvalidRequest, r"'trace_count', value is out of range \[ -1, 2147483647 \]"),
+        ("log_frequency", ["x"], InvalidRequest, "Unable to parse 'log_frequency', got: x"),
+        ("trace_speed", ["1"], InvalidRequest, "unknown trace setting 'trace_speed'"),
+    ],
+)
+def test_what_cannot_be_set_changes_nothing(name: str, values: Sequence[str] | None, kind: type[ServingError], text: str):
+    settings = control()
+    with pytest.raises(kind, match=text):
+        settings.update("", {"log_frequency": ["3"], name: values})
+    assert settings.read("") == INITIAL
+
+
+def test_settings_that_cannot_work_are_taken_only_while_tracing_is_off():
+    settings = control()
+    settings.update("", {"trace_rate": ["0"]})
+    with pytest.raises(InvalidRequest, match="Attempting to set invalid trace setting :sample rate must be non-zero"):
+        settings.update("", {"trace_level": ["TIMESTAMPS"]})
+    with pytest.raises(InvalidRequest, match="sample rate must be non-zero"):
+        settings.update("simple", {"trace_level": ["TIMESTAMPS"]})
+    settings.update("", {"trace_rate": ["1"], "trace_level": ["TIMESTAMPS"]})
+    with pytest.raises(InvalidRequest, match="sample rate must be non-zero"):
+        settings.update("simple", {"trace_rate": ["0"]})
+    with pytest.raises(InvalidRequest, match=r":trace file name is not given"):
+        control(None).update("", {"trace_level": ["TIMESTAMPS"]})
+
+
+def test_models_that_do_not_serve_have_no_settings_and_too_many_are_refused():
+    settings = control(limits=Limits(traced_models=1))
+    for act in (lambda: settings.read("absent"), lambda: settings.update("absent", {"trace_rate": ["1"]})):
+        with pytest.raises(InvalidRequest, match="Request for unknown model : absent"):
+            act()
+    settings.update("one", {"trace_rate": ["1"]})
+    with pytest.raises(TooLarge, match="1 models have trace settings"):
+        settings.update("two", {"trace_rate": ["1"]})
+    settings.update("one", {"trace_rate": None})
+    settings.update("two", {"trace_rate": ["1"]})
+
+
+def started(*words: str) -> TraceStart:
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell(["--model_base_path=/models", *words]), standalone_mode=False)
+    return found[0].kserve.trace
+
+
+def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
+    assert started() == TraceStart()
+    file = tmp_path / "t.json"
+    pieces = [f"triton,file={file}", "triton,log-frequency=50", "level=TIMESTAMPS", "level=TENSORS", "rate=10", "count=100", "mode=triton"]
+    assert started(*(f"--trace-config={piece}" for piece in pieces)) == TraceStart(
+        file=file,
+        settings=TraceSettings(levels=(TraceLevel.TIMESTAMPS, TraceLevel.TENSORS), rate=10, count=100, log_frequency=50),
+    )
+    assert started("--trace_config", "level=TENSORS", "--trace-config", "level=OFF") == TraceStart()
+
+
+@pytest.mark.parametrize(
+    ("piece", "text"),
+    [
+        ("rate", "expected triton,file=PATH"),
+        ("speed=1", "expected triton,file=PATH"),
+        ("rate=0", "expected a whole number from 1 to 4294967295"),
+        ("count=-2", "expected a whole number from -1"),
+        ("level=MAX", "expected OFF, TIMESTAMPS or TENSORS"),
+        ("level=TENSORS", "has no effect without a file"),
+        ("triton,file=", "the file's name is empty"),
+        ("triton,file=/no/such/folder/t", "its folder does not exist"),
+        ("mode=opentelemetry", "mode opentelemetry is not offered"),
+        ("opentelemetry,url=localhost:4318", "mode opentelemetry is not offered"),
+        ("jaeger,file=x", "unknown mode 'jaeger'"),
+    ],
+)
+def test_pieces_of_another_form_are_refused(piece: str, text: str):
+    with pytest.raises(FlagError) as refused:
+        started(f"--trace-config={piece}")
+    assert text in refused.value.format_message()

@@ -1,0 +1,214 @@
+"""Which requests are traced, what a trace holds, and the files that it goes to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.api.errors import BackendFailed
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import Answer, InferRequest, InferResponse
+from server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES, RequestTrace, TracedTensor, TraceRecord
+from server.observability.trace_writer import TraceWriter, trace_objects
+from server.observability.tracer import TraceLevel, Tracer, TraceSettings
+
+BOTH = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
+SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (-1,)),), (TensorSpec("OUT", DataType.INT32, (-1,)),), 0)
+
+
+class Clock:
+    """Counts the times it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def request(model: str = "m", request_id: str = "", **inputs: Any) -> InferRequest:
+    arrays = {"IN": np.arange(3, dtype=np.int32), **inputs}
+    return InferRequest(model_name=model, request_id=request_id, inputs=arrays, output_names=("OUT",), signature=SIGNATURE)
+
+
+def ignore(_answer: Answer) -> None:
+    """Where an answer goes that is of no interest."""
+
+
+def traced(tracer: Tracer, *requests: InferRequest) -> list[bool]:
+    """Passes requests by the tracer; says which were taken."""
+    taken = []
+    for each in requests:
+        if tracer.is_on:
+            tracer.traced(each, 1, ignore)
+        taken.append(each.trace is not None)
+        each.trace = None
+    return taken
+
+
+def written(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def ids(path: Path) -> list[int]:
+    return [part["id"] for part in written(path) if "model_name" in part]
+
+
+def test_one_of_every_rate_is_traced_until_count_are(tmp_path: Path):
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=3, count=2))
+    assert traced(tracer, *(request() for _ in range(12))) == [False, False, True, False, False, True] + [False] * 6
+    assert not tracer.is_on
+    assert tracer.left("m") == 0
+    tracer.close()
+    assert ids(tmp_path / "t") == [1, 2]
+
+
+def test_without_a_file_or_a_level_nothing_is_on(tmp_path: Path):
+    assert not Tracer(None, Clock(), TraceSettings(levels=BOTH, rate=1)).is_on
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(rate=1))
+    assert not tracer.is_on
+    tracer.close()
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_model_may_have_settings_of_its_own(tmp_path: Path):
+    tracer = Tracer(tmp_path / "t", Clock())
+    tracer.set(TraceSettings(), {"loud": TraceSettings(levels=BOTH, rate=1)})
+    assert traced(tracer, request("loud"), request("quiet"), request("loud")) == [True, False, True]
+    tracer.set(TraceSettings(levels=BOTH, rate=1), {"loud": TraceSettings()})
+    assert traced(tracer, request("loud"), request("quiet")) == [False, True]
+    tracer.close()
+
+
+def test_counting_goes_on_where_settings_stay(tmp_path: Path):
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=1, count=3))
+    traced(tracer, request())
+    tracer.set(TraceSettings(levels=BOTH, rate=1, count=3), {"other": TraceSettings()})
+    assert tracer.left("m") == 2
+    tracer.set(TraceSettings(levels=BOTH, rate=1, count=5), {})
+    assert tracer.left("m") == 5
+    tracer.close()
+
+
+def test_log_frequency_fills_numbered_files_one_after_the_other(tmp_path: Path):
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=1, log_frequency=2))
+    traced(tracer, *(request() for _ in range(5)))
+    tracer.close()
+    assert {path.name: ids(path) for path in tmp_path.iterdir()} == {"t.0": [1, 2], "t.1": [3, 4], "t.2": [5]}
+
+
+def test_a_trace_tells_what_triton_tells(tmp_path: Path):
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=1))
+    answers: list[Answer] = []
+    one = request(request_id="r\n1")
+    done = tracer.traced(one, 7, answers.append)
+    assert one.trace is not None
+    one.trace.computed(enqueued_ns=100, ended_ns=200, input_ns=10, infer_ns=20, output_ns=30)
+    response = InferResponse(model_name="m", model_version=7, request_id="r", outputs={"OUT": np.array([5], np.int32)}, signature=SIGNATURE)
+    done(response)
+    assert answers == [response]
+    one.trace = None
+    del done
+    tracer.close()
+    parts = written(tmp_path / "t")
+    assert parts[0] == {"id": 1, "model_name": "m", "model_version": 7, "request_id": "r\n1"}
+    stamps = {part["timestamps"][0]["name"]: part["timestamps"][0]["ns"] for part in parts if "timestamps" in part}
+    assert stamps == {
+        "REQUEST_START": 1,
+        "REQUEST_END": 2,
+        "QUEUE_START": 100,
+        "COMPUTE_START": 140,
+        "COMPUTE_INPUT_END": 150,
+        "COMPUTE_OUTPUT_START": 170,
+        "COMPUTE_END": 200,
+    }
+    assert [part for part in parts if "tensor" in part] == [
+        {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": {"name": "IN", "data": "0,1,2", "shape": "3", "dtype": "INT32"}},
+        {"id": 1, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": {"name": "OUT", "data": "5", "shape": "1", "dtype": "INT32"}},
+    ]
+
+
+@pytest.mark.parametrize(("level", "stamps", "tensors"), [(TraceLevel.TIMESTAMPS, 2, 0), (TraceLevel.TENSORS, 0, 1)])
+def test_a_level_is_all_that_is_noted(tmp_path: Path, level: TraceLevel, stamps: int, tensors: int):
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=(level,), rate=1))
+    one = request()
+    tracer.traced(one, 1, ignore)(BackendFailed("no answer, but the end is noted"))
+    one.trace = None
+    tracer.close()
+    parts = written(tmp_path / "t")
+    assert [sum(kind in part for part in parts) for kind in ("timestamps", "tensor")] == [stamps, tensors]
+
+
+def test_a_request_that_nobody_answers_is_traced_as_far_as_it_came(tmp_path: Path):
+    tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=(TraceLevel.TIMESTAMPS,), rate=1))
+    traced(tracer, request())
+    tracer.close()
+    assert [part["timestamps"][0]["name"] for part in written(tmp_path / "t")[1:]] == ["REQUEST_START"]
+
+
+def test_tensors_are_kept_in_part_however_large_they_are():
+    records: list[TraceRecord] = []
+    trace = RequestTrace(TraceRecord(1, "m", 1, "", None), records.append, 0, has_timestamps=False, has_tensors=True)
+    large = np.arange(KEPT_ELEMENTS * 2, dtype=np.int32).reshape(2, -1)
+    trace.show(
+        "A", {"x": large, "y": np.ones(4, np.int32)}, (TensorSpec("x", DataType.INT32, (-1,)), TensorSpec("y", DataType.INT32, (-1,)))
+    )
+    del trace
+    first, second = records[0].tensors
+    assert (first.shape, first.values.size, second.values.size) == (large.shape, KEPT_ELEMENTS, 0)
+    large[:] = 0
+    assert first.values[-1] == KEPT_ELEMENTS - 1
+    strings = RequestTrace(TraceRecord(2, "m", 1, "", None), records.append, 0, has_timestamps=False, has_tensors=True)
+    strings.show("A", {"s": np.array([b"x" * 1000], dtype=object)}, (TensorSpec("s", DataType.BYTES, (1,)),))
+    assert strings.record.tensors[0].values[0] == b"x" * KEPT_STRING_BYTES
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "text"),
+    [
+        (DataType.BOOL, np.array([True, False]), "1,0"),
+        (DataType.UINT8, np.array([0, 255], np.uint8), "0,255"),
+        (DataType.FP32, np.array([0.5, np.nan], np.float32), "0.5,nan"),
+        (DataType.FP16, np.array([1.5], np.float16), "1.5"),
+        (DataType.BF16, np.array([0x3FC0], np.uint16), "1.5"),
+        (DataType.BYTES, np.array([b"a", b"\xff"], dtype=object), '"a","\\xff"'),
+    ],
+)
+def test_values_are_printed_as_what_they_are(datatype: DataType, values: Any, text: str):
+    record = TraceRecord(1, "m", 1, "", None)
+    record.tensors.append(TracedTensor("A", "t", datatype, values.shape, values))
+    *_, shown = trace_objects(record)
+    assert shown["tensor"] == {"name": "t", "data": text, "shape": str(values.size), "dtype": datatype.value}
+
+
+def test_a_file_is_whole_after_every_trace_and_begins_anew_with_the_server(tmp_path: Path):
+    path = tmp_path / "t"
+    path.write_text("of an earlier run")
+    for numbers in ((1,), (1, 2, 3)):
+        writer = TraceWriter(path)
+        for number in numbers:
+            writer.put(TraceRecord(number, "m", 1, "\ud800", None))
+        writer.close()
+        assert ids(path) == list(numbers)
+        assert writer.dropped == 0
+
+
+def test_what_cannot_be_written_is_counted_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    writer = TraceWriter(tmp_path / "absent" / "t")
+    for number in (1, 2):
+        writer.put(TraceRecord(number, "m", 1, "", None))
+    writer.close()
+    assert writer.dropped == 2
+    assert [line.message for line in caplog.records] == ["a trace cannot be written", "traces were dropped"]
+
+
+def test_a_full_queue_drops_and_never_waits(tmp_path: Path):
+    writer = TraceWriter(tmp_path / "t", queue_traces=1)
+    writer._thread = object()  # type: ignore[assignment] - a writer that never comes to write
+    for number in range(5):
+        writer.put(TraceRecord(number, "m", 1, "", None))
+    assert writer.dropped == 4
