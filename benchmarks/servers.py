@@ -64,6 +64,13 @@ def echo_grpc(mode: str, response: Path, cores: Sequence[int]) -> Iterator[Targe
 
 
 @contextmanager
+def echo_h2(cores: Sequence[int]) -> Iterator[Target]:
+    """A bare echo on the server's own HTTP/2 front."""
+    with JsonChild("benchmarks.echo_h2", cores=cores) as child:
+        yield Target("echo-h2", child.pid, grpc_port=child.hello["port"])
+
+
+@contextmanager
 def echo_asgi(response: Path, cores: Sequence[int]) -> Iterator[Target]:
     """A bare ASGI application on uvicorn."""
     with JsonChild("benchmarks.echo_asgi", str(response), cores=cores) as child:

@@ -1,0 +1,122 @@
+"""What the server holds and how fast it starts: `python -m benchmarks.footprint`.
+
+Resident memory with one tiny model loaded, idle and after a million requests; the time from start to ready on the sample repository; and
+the 99th percentile of a small model while a ResNet-50 takes all the CPU it can get.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.front_cases import Case
+from benchmarks.fronts import payload_of, successes
+from benchmarks.machine import describe_machine
+from benchmarks.models import CHECKOUT, BenchModel, build_repository
+from benchmarks.native_load import run_load
+from benchmarks.process_tree import process_tree
+from benchmarks.report import verdict_table
+from benchmarks.results import Verdict
+from benchmarks.servers import Target, stoker
+from benchmarks.wire import GRPC
+
+_MIB = 2**20
+_CALLS = Case(name="gRPC, c = 32", protocol=GRPC, connections=4, streams=8)
+_ALONE = Case(name="gRPC, c = 1", protocol=GRPC, connections=1)
+_HEAVY = Case(name="gRPC, c = 4", protocol=GRPC, connections=1, streams=4)
+_WARM_REQUESTS = 20_000
+_NEIGHBOUR_REQUESTS = 3_000
+
+
+def start_times_s(scratch: Path, rounds: int) -> list[float]:
+    """Seconds from starting `serve` on the sample repository until its ready file stands."""
+    found = []
+    for number in range(rounds):
+        began = time.monotonic()
+        with stoker(CHECKOUT / "model_repos", scratch / f"start{number}", ()):
+            found.append(time.monotonic() - began)
+    return found
+
+
+def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores: Sequence[int]) -> tuple[float, float]:
+    """Resident memory with `tiny` loaded: idle, after a warm-up; and how much more it is after `requests` more."""
+    model = build_repository(scratch / "models", ("tiny",))["tiny"]
+    with stoker(scratch / "models", scratch / "memory", cores) as target:
+        idle = process_tree(target.pid).rss_bytes()
+        _send(target, model, _CALLS, _WARM_REQUESTS, scratch, client_cores)
+        warm = process_tree(target.pid).rss_bytes()
+        _send(target, model, _CALLS, requests, scratch, client_cores)
+        return idle / _MIB, (process_tree(target.pid).rss_bytes() - warm) / _MIB
+
+
+def neighbour_p99_ms(scratch: Path, rounds: int) -> list[float]:
+    """99th percentiles of `mlp` called one at a time, while four requests for a ResNet-50 are always in work; all cores shared."""
+    models = build_repository(scratch / "both", ("mlp", "resnet50"))
+    found = []
+    with stoker(scratch / "both", scratch / "neighbours", ()) as target:
+        done = threading.Event()
+        heavy = threading.Thread(target=_keep_busy, args=(target, models["resnet50"], scratch, done))
+        heavy.start()
+        try:
+            while successes(target, "resnet50") == 0 and heavy.is_alive():
+                time.sleep(0.1)
+            for _ in range(rounds):
+                found.append(_send(target, models["mlp"], _ALONE, _NEIGHBOUR_REQUESTS, scratch, ()))
+        finally:
+            done.set()
+            heavy.join()
+    return found
+
+
+def _keep_busy(target: Target, model: BenchModel, scratch: Path, done: threading.Event) -> None:
+    folder = scratch / "heavy"
+    folder.mkdir()
+    while not done.is_set():
+        _send(target, model, _HEAVY, 100, folder, ())
+
+
+def _send(target: Target, model: BenchModel, case: Case, requests: int, scratch: Path, cores: Sequence[int]) -> float:
+    """Sends `requests`; returns the 99th percentile of their latency, milliseconds."""
+    load = {"connections": case.connections, "streams": case.streams, "cores": cores, "log": scratch / "h2load.log"}
+    window = run_load(payload_of(case, model, scratch), target.grpc_port, target.pid, requests=requests, **load)  # type: ignore[arg-type]
+    return window.latency.p99_ms
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1_000_000, help="after which memory is read again (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="starts, and windows beside the ResNet-50 (default %(default)s)")
+    options = parser.parse_args(arguments)
+    cores = sorted(os.sched_getaffinity(0))
+    console = Console(width=150)
+    console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        starts = start_times_s(scratch, options.rounds)
+        idle_mib, growth_mib = memory_mib(scratch, options.requests, cores[:1], cores[1:2] or cores[:1])
+        p99s = neighbour_p99_ms(scratch, options.rounds)
+    console.print(
+        verdict_table(
+            [
+                _verdict("start to ready, sample repository", starts, 1.0, "s"),
+                _verdict("memory with tiny loaded, idle", [idle_mib], 90, "MiB"),
+                _verdict(f"memory gained by {options.requests:,} requests", [growth_mib], 5, "MiB"),
+                _verdict("a small model beside ResNet-50 at full load, p99", p99s, 3.0, "ms"),
+            ]
+        )
+    )
+
+
+def _verdict(wanted: str, figures: Sequence[float], limit: float, unit: str) -> Verdict:
+    evidence = ", ".join(f"{each:.3g}" for each in figures)
+    return Verdict(floor=wanted, measured=statistics.median(figures), limit=limit, unit=unit, at_least=False, evidence=evidence)
+
+
+if __name__ == "__main__":
+    main()

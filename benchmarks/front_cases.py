@@ -1,0 +1,58 @@
+"""What the fronts are measured with, what is wanted of them, and what the one peer that sets a bar costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.wire import GRPC, HTTP_BINARY, HTTP_JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One way to load a front with requests for `tiny`.
+
+    Attributes:
+        name: As the report calls it.
+        protocol: Of `wire`.
+        connections, streams: In flight: their product. Eight calls share a gRPC connection unless the case says otherwise.
+        most_cpu_us: Server CPU time per request that is wanted, microseconds; None: none is named.
+        most_p50_ms: Median latency that is wanted; None: none is named.
+        triton_cpu_us: What Triton 2.51 with a native ONNX Runtime backend took on the machine of the published measurement, whose own echo
+            is in `REFERENCE_ECHO_CPU_US`.
+        triton_p50_ms: Its median latency there.
+    """
+
+    name: str
+    protocol: str
+    connections: int
+    streams: int = 1
+    most_cpu_us: float | None = None
+    most_p50_ms: float | None = None
+    triton_cpu_us: float | None = None
+    triton_p50_ms: float | None = None
+
+    @property
+    def is_one_call_per_channel(self) -> bool:
+        """Many connections with one call each, where they could be shared."""
+        return self.protocol == GRPC and self.connections > 1 and self.streams == 1
+
+    @property
+    def in_flight(self) -> int:
+        return self.connections * self.streams
+
+
+CASES = (
+    Case(name="gRPC, c = 1", protocol=GRPC, connections=1, most_p50_ms=0.18, triton_cpu_us=188, triton_p50_ms=0.20),
+    Case(name="gRPC, c = 8", protocol=GRPC, connections=1, streams=8, most_cpu_us=35, triton_cpu_us=65),
+    Case(name="gRPC, c = 32", protocol=GRPC, connections=4, streams=8, most_cpu_us=27, triton_cpu_us=55),
+    Case(name="gRPC, one call per channel, c = 32", protocol=GRPC, connections=32, most_cpu_us=40, triton_cpu_us=51),
+    Case(name="HTTP binary, c = 1", protocol=HTTP_BINARY, connections=1, most_p50_ms=0.15, triton_cpu_us=124, triton_p50_ms=0.16),
+    Case(name="HTTP binary, c = 8", protocol=HTTP_BINARY, connections=8, most_cpu_us=50, triton_cpu_us=62),
+    Case(name="HTTP binary, c = 32", protocol=HTTP_BINARY, connections=32, most_cpu_us=35, triton_cpu_us=53),
+    Case(name="HTTP JSON, c = 1", protocol=HTTP_JSON, connections=1, triton_cpu_us=103),
+    Case(name="HTTP JSON, c = 8", protocol=HTTP_JSON, connections=8, most_cpu_us=55, triton_cpu_us=60),
+    Case(name="HTTP JSON, c = 32", protocol=HTTP_JSON, connections=32, most_cpu_us=42, triton_cpu_us=58),
+)
+
+#: CPU microseconds of a bare grpc.aio echo of bytes in the published measurement, by calls in flight. Its ratio to the same echo here
+#: scales what was measured there.
+REFERENCE_ECHO_CPU_US: Mapping[int, float] = {1: 311, 8: 260, 32: 262}

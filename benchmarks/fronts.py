@@ -1,0 +1,197 @@
+"""What a small request costs in each front: `python -m benchmarks.fronts`.
+
+The server has one core, the native load generator another. Each round takes every case: the server, and beside it bare echoes on the same
+core; medians of the rounds are held against what is wanted, and against Triton's published figures, scaled by the ratio of the grpc.aio
+echo here to the same echo in the published measurement.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import urllib.request
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.front_cases import CASES, REFERENCE_ECHO_CPU_US, Case
+from benchmarks.machine import describe_machine
+from benchmarks.measure import LoadGenerator, RawEngine, WrongAnswer
+from benchmarks.models import BenchModel, build_repository
+from benchmarks.native_load import NativeWindow, Payload, grpc_payload, http_payload, run_load
+from benchmarks.report import verdict_table
+from benchmarks.results import Verdict
+from benchmarks.servers import Target, echo_grpc, echo_h2, stoker
+from benchmarks.wire import GRPC, canned_response, encode_request
+
+_METHOD = "inference.GRPCInferenceService/ModelInfer"
+#: Requests of the run that finds the rate, and of a window at least.
+_PILOT = 1_000
+_LEAST = 2_000
+
+
+class FrontWindows:
+    """What was measured.
+
+    Attributes:
+        windows: By target and case, one for each round.
+        sent: By target, all requests that it was sent.
+    """
+
+    def __init__(self, scratch: Path, client_cores: Sequence[int], seconds: float) -> None:
+        self.windows: dict[tuple[str, str], list[NativeWindow]] = defaultdict(list)
+        self.sent: dict[str, int] = defaultdict(int)
+        self._scratch = scratch
+        self._client_cores = client_cores
+        self._seconds = seconds
+
+    def measure(self, target: Target, case: Case, payload: Payload) -> NativeWindow:
+        """One window of `case`: a pilot run finds the rate, then come as many requests as fill the window."""
+        pilot = self._load(target, case, payload, max(_PILOT, case.in_flight))
+        window = self._load(target, case, payload, max(_LEAST, round(pilot.requests_per_s * self._seconds)))
+        self.windows[target.name, case.name].append(window)
+        return window
+
+    def median(self, target: str, case: Case) -> NativeWindow | None:
+        """The window of the median CPU time; None: the case was not measured there."""
+        found = sorted(self.windows.get((target, case.name), ()), key=lambda each: each.server_cpu_us)
+        return found[len(found) // 2] if found else None
+
+    def median_p50_ms(self, target: str, case: Case) -> float:
+        return statistics.median(each.latency.p50_ms for each in self.windows[target, case.name])
+
+    def _load(self, target: Target, case: Case, payload: Payload, requests: int) -> NativeWindow:
+        port = target.grpc_port if case.protocol == GRPC else target.http_port
+        done = run_load(
+            payload, port, target.pid, connections=case.connections, streams=case.streams, requests=requests,
+            cores=self._client_cores, log=self._scratch / "h2load.log",
+        )  # fmt: skip
+        self.sent[target.name] += done.requests
+        return done
+
+
+def payload_of(case: Case, model: BenchModel, scratch: Path) -> Payload:
+    """What `case` sends to `model`."""
+    request, at = encode_request(model, case.protocol), scratch / f"{model.name}.{case.protocol}.body"
+    return grpc_payload(request, _METHOD, at) if case.protocol == GRPC else http_payload(request, at)
+
+
+def successes(target: Target, model: str) -> int:
+    """How many requests for `model` the server says it has answered well."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{target.http_port}/v2/models/{model}/stats", timeout=30) as answer:
+        return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def measure_fronts(found: FrontWindows, cases: Sequence[Case], rounds: int, scratch: Path, cores: Sequence[int], console: Console) -> float:
+    """Measures `cases` in turn, `rounds` times, the servers on `cores`.
+
+    Returns:
+        CPU time of raw onnxruntime for one row, microseconds.
+
+    Raises:
+        WrongAnswer: an answer is not the model's, or a request was not answered well.
+        NativeLoadFailed: the generator could not work.
+    """
+    model = build_repository(scratch / "models", ("tiny",))["tiny"]
+    with ExitStack() as stack:
+        raw = RawEngine(scratch, 1, cores)
+        stack.callback(raw.close)
+        expected = raw.reference(model)
+        answer = scratch / "canned.message"
+        answer.write_bytes(canned_response(model, expected))
+        server = stack.enter_context(stoker(scratch / "models", scratch / "server", cores))
+        echoes = (stack.enter_context(echo_h2(cores)), stack.enter_context(echo_grpc("bytes", answer, cores)))
+        check = LoadGenerator(scratch, 0.0)
+        stack.callback(check.close)
+        for protocol in dict.fromkeys(case.protocol for case in cases):
+            check.check(server, model, protocol, expected)
+        before = successes(server, model.name)
+        for number in range(rounds):
+            for case in cases:
+                payload = payload_of(case, model, scratch)
+                window = found.measure(server, case, payload)
+                console.print(f"[dim]round {number + 1}, {case.name}: {window.server_cpu_us:.0f} us, {window.requests_per_s:,.0f}/s[/]")
+                for echo in echoes if case.protocol == GRPC else ():
+                    found.measure(echo, case, payload)
+        counted = successes(server, model.name) - before
+        if counted != found.sent[server.name]:
+            raise WrongAnswer(f"{found.sent[server.name]} requests were sent, but the server counts {counted} good answers")
+        return raw.measure(model, 1, 0.5, 0).server_cpu_us
+
+
+def peer_scale(found: FrontWindows, cases: Sequence[Case]) -> float:
+    """How much slower this machine is than that of the published figures: the ratio of the same echo, at the loads that both have seen."""
+    windows = [(case, found.median("echo-bytes", case)) for case in cases if not case.is_one_call_per_channel]
+    ratios = [window.server_cpu_us / REFERENCE_ECHO_CPU_US[case.in_flight] for case, window in windows if window is not None]
+    return statistics.median(ratios) if ratios else 1.0
+
+
+def judge(found: FrontWindows, cases: Sequence[Case]) -> list[Verdict]:
+    """What is wanted of each case, held against the medians."""
+    verdicts = []
+    for case in cases:
+        windows = found.windows["stoker", case.name]
+        if case.most_cpu_us is not None:
+            figures = [each.server_cpu_us for each in windows]
+            verdicts.append(_verdict(f"{case.name}: server CPU per request", figures, case.most_cpu_us, "us"))
+        if case.most_p50_ms is not None:
+            figures = [each.latency.p50_ms for each in windows]
+            verdicts.append(_verdict(f"{case.name}: median latency", figures, case.most_p50_ms, "ms"))
+    return verdicts
+
+
+def _verdict(wanted: str, figures: Sequence[float], limit: float, unit: str) -> Verdict:
+    evidence = ", ".join(f"{each:.3g}" for each in figures)
+    return Verdict(floor=wanted, measured=statistics.median(figures), limit=limit, unit=unit, at_least=False, evidence=evidence)
+
+
+def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: float) -> Table:
+    """All cases, the echoes and the scaled peer beside."""
+    scale = peer_scale(found, cases)
+    table = Table(title=f"tiny (raw onnxruntime {raw_us:.1f} us); Triton's published figures times {scale:.2f}", title_justify="left")
+    headings = ("case", "req/s", "p50 ms", "p99 ms", "CPU us", "h2 echo us", "grpc.aio echo us", "Triton us", "Triton p50 ms")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=True)
+    for case in cases:
+        window = found.median("stoker", case)
+        assert window is not None
+        echoes = [found.median(name, case) for name in ("echo-h2", "echo-bytes")]
+        table.add_row(
+            case.name,
+            f"{window.requests_per_s:,.0f}",
+            f"{found.median_p50_ms('stoker', case):.3f}",
+            f"{window.latency.p99_ms:.3f}",
+            f"{window.server_cpu_us:.0f}",
+            *("" if echo is None else f"{echo.server_cpu_us:.0f}" for echo in echoes),
+            "" if case.triton_cpu_us is None else f"{case.triton_cpu_us * scale:.0f}",
+            "" if case.triton_p50_ms is None else f"{case.triton_p50_ms * scale:.2f}",
+        )
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="", help="only cases whose name contains this")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each is measured (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each window (default %(default)s)")
+    options = parser.parse_args(arguments)
+    cases = [case for case in CASES if options.cases in case.name]
+    if not cases:
+        parser.error(f"no case's name contains '{options.cases}'; there are {'; '.join(case.name for case in CASES)}")
+    cores = sorted(os.sched_getaffinity(0))
+    console = Console(width=150)
+    console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
+    with tempfile.TemporaryDirectory() as folder:
+        found = FrontWindows(Path(folder), cores[1:2] or cores[:1], options.seconds)
+        raw_us = measure_fronts(found, cases, options.rounds, Path(folder), cores[:1], console)
+    console.print(front_table(found, cases, raw_us))
+    console.print(verdict_table(judge(found, cases)))
+
+
+if __name__ == "__main__":
+    main()
