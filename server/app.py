@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import uvloop
 
 from backends.api.clock import SystemClock
 from backends.api.cpu import usable_cores
-from backends.api.errors import BackendSettingError
+from backends.api.errors import BackendSettingError, ServingError
 from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
 from server.core.timers import LoopTimers
@@ -25,9 +26,10 @@ from server.engine.serving_engine import ServingEngine
 from server.fronts import Endpoint, Fronts
 from server.lifecycle.loader import LoaderSettings, VersionLoader
 from server.lifecycle.manager import ModelManager
-from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
+from server.lifecycle.repository import RepositoryUnreadable
 from server.lifecycle.settings import LifecycleSettings
 from server.lifecycle.snapshot_area import snapshot_area
+from server.lifecycle.source import ModelSource
 from server.observability import logs
 from server.observability.backend_families import BackendFamilies
 from server.observability.banner import address_line, print_startup, without_ready_version
@@ -36,6 +38,7 @@ from server.observability.metrics import Metrics
 from server.observability.tracer import Tracer
 from server.ready_file import ReadyFile
 from server.server_config import ServerConfig
+from server.serving_start import model_places
 from server.shutdown import Shutdown
 
 log = logging.getLogger("stoker.server")
@@ -58,7 +61,7 @@ def run(config: ServerConfig) -> int:
     try:
         with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
             code = uvloop.run(_serve(config, area, sink))
-    except (RepositoryUnreadable, BackendSettingError) as error:
+    except (RepositoryUnreadable, BackendSettingError, ServingError) as error:
         raise StartError(str(error)) from error
     except OSError as error:  # PortInUse among them, whose text says it all
         raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
@@ -72,18 +75,22 @@ def run(config: ServerConfig) -> int:
 async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     shutdown = Shutdown(asyncio.get_running_loop())
     ready_file = ReadyFile(config.ready_file)
-    repository = ModelRepository(config.repositories)
-    repository.check_roots()
+    places = model_places(config.serving_start, config.repositories)
+    places.source.check_roots()
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
     tracer = Tracer(config.kserve.trace.file, SystemClock().now_ns, config.kserve.trace.settings)
-    manager, engine = _build(config, repository, backends, area, sink, tracer)
+    manager, engine = _build(config, places.source, backends, area, sink, tracer)
     fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
+    following: asyncio.Task[None] | None = None
     is_refused = False
     try:
         endpoints = await fronts.start()
         await manager.start()
+        poll_s = config.serving_start.config_poll_s
+        if places.file is not None and poll_s is not None:
+            following = asyncio.create_task(places.file.follow(partial(manager.replace_models, is_trusted=True), poll_s))
         await _unless(asked, manager.wait_initial())
         if manager.must_exit:
             log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
@@ -100,6 +107,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
         raise
     finally:
         asked.cancel()
+        if following is not None:
+            following.cancel()
         engine.begin_shutdown()
         ready_file.remove()
         if not is_refused:
@@ -114,7 +123,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
 
 
 def _build(
-    config: ServerConfig, repository: ModelRepository, backends: BackendRegistry, area: Path, sink: Logs, tracer: Tracer
+    config: ServerConfig, repository: ModelSource, backends: BackendRegistry, area: Path, sink: Logs, tracer: Tracer
 ) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
     metrics = Metrics(clock)
@@ -135,6 +144,7 @@ def _build(
         strict_readiness=config.strict_readiness,
         load_concurrency=config.load_concurrency,
         load_retries=config.load_retries,
+        labels_for_unavailable=config.serving_start.labels_for_unavailable,
     )
     manager = ModelManager(repository, loader, metrics, clock, settings)
     engine = ServingEngine(

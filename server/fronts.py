@@ -9,9 +9,11 @@ from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
+from server.frontends.tfs.service import TfsService
 from server.observability.logs import Logs
 from server.observability.tracer import Tracer
 from server.server_config import ServerConfig
+from server.serving_start import tfs_settings
 
 
 class Front(Protocol):
@@ -54,6 +56,7 @@ class Fronts:
         """
         config, engine, limits = self._config, self._engine, self._config.limits
         adlik = AdlikService(engine, limits, _adlik_settings(config))
+        tfs = TfsService(engine, limits, tfs_settings(config.serving_start))
         extensions = Extensions(limits, config.kserve, self._logs, self._tracer, lambda model: engine.is_model_ready(model, None))
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
@@ -69,6 +72,7 @@ class Fronts:
                 adlik=adlik,
                 extensions=extensions,
                 settings=config.grpc,
+                tfs=tfs,
             )
             endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port")
         if config.http_port is not None:
@@ -82,12 +86,13 @@ class Fronts:
                 metrics=config.metrics_on_http,
                 adlik=adlik,
                 extensions=extensions,
+                tfs=tfs,
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port")
         if config.metrics_port is not None:
             from server.frontends.http_server import MetricsFront
 
-            metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port)
+            metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port, serving_path=tfs.settings.metrics_path)
             endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port")
         return endpoints
 

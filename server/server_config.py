@@ -10,6 +10,7 @@ from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
+from server.serving_start import ServingStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class ServerConfig:
         allow_model_operate: Whether Adlik's ModelOperateService does anything.
         model_operate_root: Below which folder the paths lie that it may be given; None: it takes none.
         kserve: What is allowed of KServe v2's extensions.
+        serving_start: What was set in TensorFlow Serving's words.
         limits: Bounds of the fronts.
         backend_settings: By backend, what it is configured with.
         logs: Log settings.
@@ -77,6 +79,7 @@ class ServerConfig:
     allow_model_operate: bool = False
     model_operate_root: Path | None = None
     kserve: KServeSettings = field(default_factory=KServeSettings)
+    serving_start: ServingStart = field(default_factory=ServingStart)
     limits: Limits = field(default_factory=Limits)
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     logs: LogSettings = field(default_factory=LogSettings)

@@ -81,7 +81,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     assert signature is not None
     for remark in report.warnings:
         findings.warning(remark.field, str(remark))
-    enqueued = parsed.max_enqueued_batches * max(1, message.max_batch_size)
+    batches = parsed.max_enqueued_batches or parsed.batching_defaults.max_enqueued_batches
+    enqueued = batches * max(1, message.max_batch_size)
     config = ModelConfig(
         name=parsed.name,
         backend=backend.name,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from server.config.errors import Problem
 from server.core.model_config import VersionPolicy
+from server.core.model_list import BatchingDefaults
 from server.pb import model_config_pb2 as pb
 
 
@@ -24,6 +25,7 @@ class ParsedConfig:
         source: Short name of where it was written, such as `digits/config.pbtxt`.
         lines: Line of every field that was written, by path such as `input[1].dims`; None in a source without lines.
         first_line: The line for what has none of its own; None in a source without lines.
+        batching_defaults: What the operator set for models that leave their batching open.
     """
 
     name: str
@@ -37,6 +39,7 @@ class ParsedConfig:
     source: str
     lines: Mapping[str, int | None] = field(default_factory=dict)
     first_line: int | None = None
+    batching_defaults: BatchingDefaults = field(default_factory=BatchingDefaults)
 
     @property
     def warnings(self) -> tuple[str, ...]:

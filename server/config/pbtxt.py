@@ -14,18 +14,20 @@ from server.core.model_config import AllVersions, LatestVersions, NoVersions, Sp
 from server.pb import model_config_pb2 as pb
 
 
-def parse_pbtxt(text: str, *, source: str, model_name: str) -> ParsedConfig:
+def parse_pbtxt(text: str, *, source: str, model_name: str, is_named_elsewhere: bool = False) -> ParsedConfig:
     """Reads a config.pbtxt in Triton's or Adlik's form.
 
     Args:
         text: The file's content.
         source: Short name of the file for messages, such as `digits/config.pbtxt`.
         model_name: The model folder's name, which `name` must repeat if it is written.
+        is_named_elsewhere: `model_name` is the operator's choice, and what the file calls the model does not count.
 
     Raises:
         ConfigError: anything unknown, contradictory, out of range or not supported by this server; names all that was found.
     """
-    return read_tree(parse_tree(text, source=source), source=source, model_name=model_name, first_line=1)
+    tree = parse_tree(text, source=source)
+    return read_tree(tree, source=source, model_name=model_name, first_line=1, is_named_elsewhere=is_named_elsewhere)
 
 
 def empty_config(model_name: str) -> ParsedConfig:
@@ -40,7 +42,7 @@ def empty_config(model_name: str) -> ParsedConfig:
     )
 
 
-def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | None) -> ParsedConfig:
+def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | None, is_named_elsewhere: bool = False) -> ParsedConfig:
     """The configuration that `tree` holds; `first_line` None: it comes from JSON, and nothing has a line.
 
     Raises:
@@ -54,7 +56,7 @@ def read_tree(tree: Block, *, source: str, model_name: str, first_line: int | No
     binder.fill(tree, extended)
     report.raise_if_any()
     message, form = to_triton(extended, binder.numeric_enums, report)
-    if "name" not in lines:
+    if "name" not in lines or is_named_elsewhere:
         message.name = model_name
     check_config(message, model_name, report)
     check_unsupported(message, report)

@@ -6,6 +6,7 @@ from server.config.parsed import ParsedConfig
 from server.config.queue_checks import check_batching
 from server.config.report import Report
 from server.core.model_config import DynamicBatching, InstanceGroup, QueuePolicy, TimeoutAction
+from server.core.model_list import BatchingDefaults
 from server.pb import model_config_pb2 as pb
 
 _KINDS = pb.ModelInstanceGroup
@@ -28,8 +29,9 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
         message.dynamic_batching.SetInParent()
         findings.default(at, "{}: Adlik's form batches every model, without delay unless one is written")
     elif is_inferred and message.max_batch_size > 1:
-        message.dynamic_batching.SetInParent()
-        findings.inferred(at, "{}: the model file allows batching and no scheduler is written")
+        _apply(parsed.batching_defaults, message)
+        shown = "{}" if parsed.batching_defaults == BatchingDefaults() else _described(message)
+        findings.inferred(at, f"{shown}: the model file allows batching and no scheduler is written")
     else:
         findings.default(at, "none: each request runs alone")
         return
@@ -112,6 +114,14 @@ def _queue_policy(policy: pb.ModelQueuePolicy) -> QueuePolicy:
         allow_timeout_override=policy.allow_timeout_override,
         max_queue_size=policy.max_queue_size,
     )
+
+
+def _apply(defaults: BatchingDefaults, message: pb.ModelConfig) -> None:
+    """Batching as the operator set it for models that leave it open."""
+    batching = message.dynamic_batching
+    batching.SetInParent()
+    batching.max_queue_delay_microseconds = defaults.max_queue_delay_us
+    batching.preferred_batch_size.extend(size for size in defaults.preferred_batch_sizes if size <= message.max_batch_size)
 
 
 def _described(message: pb.ModelConfig) -> str:

@@ -54,9 +54,10 @@ class TensorCompleter:
         says_tensors = bool(self.message.input) or bool(self.message.output)
         if not self.is_skipped and not (is_explicit and says_tensors) and self._is_batchable():
             in_file = self.facts.max_batch_size
-            self.message.max_batch_size = in_file or DEFAULT_MAX_BATCH_SIZE
+            most = self.parsed.batching_defaults.max_batch_size or DEFAULT_MAX_BATCH_SIZE
+            self.message.max_batch_size = in_file or most
             how = ", or 'input' and 'output' too to keep 0" if is_explicit else ""
-            default = f"{DEFAULT_MAX_BATCH_SIZE}: the default for a file whose first dimensions are all open; write max_batch_size for more"
+            default = f"{most}: the default for a file whose first dimensions are all open; write max_batch_size for more"
             why = (f"{in_file}: the largest batch the file was made for" if in_file else default) + how
             self.findings.inferred("max_batch_size", why)
         elif is_explicit:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from backends.api.model import ModelSignature
 from server.core.description import ModelDescription, ServerDescription
+from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.request import Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry
@@ -90,6 +91,14 @@ class Engine(Protocol):
             Unavailable: the control mode does not allow it. ModelLoadError and others: why it failed; what served goes on serving.
         """
 
+    async def replace_models(self, models: Sequence[ListedModel]) -> None:
+        """Takes `models` in place of the list of models that is served; returns when what is new of them serves.
+
+        Raises:
+            Forbidden: a folder is not allowed. Unavailable: the server follows no list. InvalidRequest: a name.
+            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+        """
+
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Takes a model out of service; returns once no new request reaches it.
 
@@ -106,6 +115,9 @@ class Engine(Protocol):
 
     def metrics_text(self) -> bytes:
         """The Prometheus text exposition of every metric."""
+
+    def serving_metrics_text(self) -> bytes:
+        """The same figures under TensorFlow Serving's names."""
 
     def reserve(self, size_bytes: int) -> bool:
         """Takes `size_bytes` from the budget of bytes in flight; False if it would be exceeded (then nothing is taken)."""

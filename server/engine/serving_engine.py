@@ -9,6 +9,7 @@ from backends.api.clock import Clock
 from backends.api.errors import ServingError, Unavailable
 from backends.api.model import ModelSignature
 from server.core.description import ModelDescription, ServerDescription
+from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.request import Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry
@@ -165,6 +166,10 @@ class ServingEngine:
         self._refuse_while_stopping()
         await self._manager.load(name, overrides)
 
+    async def replace_models(self, models: Sequence[ListedModel]) -> None:
+        self._refuse_while_stopping()
+        await self._manager.replace_models(models, is_trusted=False)
+
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         # Nothing depends on another model here (no ensembles), so `unload_dependents` has nothing more to unload.
         self._refuse_while_stopping()
@@ -180,6 +185,9 @@ class ServingEngine:
 
     def metrics_text(self) -> bytes:
         return self._metrics.render()
+
+    def serving_metrics_text(self) -> bytes:
+        return self._metrics.render_serving()
 
     def count_refused(self, name: str, version: int | None) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from server.flags.groups import GROUPS, FlagGroup, annotations, defaults
-from server.flags.rules import check_ports
+from server.flags.rules import check_models, check_ports
 from server.flags.spelling import STRAY, refuse_stray
 from server.server_config import ServerConfig
 
@@ -51,6 +51,7 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
             group: FlagGroup = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
             settings |= group.settings()
         config = ServerConfig(**settings)
+        check_models(config)
         check_ports(config)
         run(config)
 

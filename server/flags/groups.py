@@ -11,6 +11,7 @@ from server.flags.logs import LogFlags
 from server.flags.models import ModelFlags
 from server.flags.network import NetworkFlags
 from server.flags.serving import ServingFlags
+from server.flags.tensorflow import TensorflowFlags
 
 
 class FlagGroup(Protocol):
@@ -20,7 +21,7 @@ class FlagGroup(Protocol):
         """The fields of `ServerConfig` that these flags set."""
 
 
-GROUPS: tuple[type[Any], ...] = (ModelFlags, NetworkFlags, GrpcFlags, KServeFlags, AdlikFlags, ServingFlags, LogFlags)
+GROUPS: tuple[type[Any], ...] = (ModelFlags, NetworkFlags, GrpcFlags, KServeFlags, AdlikFlags, TensorflowFlags, ServingFlags, LogFlags)
 
 
 def annotations() -> dict[str, Any]:

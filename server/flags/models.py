@@ -14,7 +14,9 @@ _PANEL = "Models"
 class ModelFlags:
     """The panel "Models"."""
 
-    model_base_path: Annotated[list[Path], path("model-base-path", panel=_PANEL, text="Model repository; may be given several times.")]
+    model_base_path: Annotated[
+        list[Path] | None, path("model-base-path", panel=_PANEL, text="Model repository; may be given several times.")
+    ] = None
     model_control_mode: Annotated[
         ControlChoice | None,
         one_of(
@@ -56,7 +58,7 @@ class ModelFlags:
         """
         mode, models = control(self.model_control_mode, self.loading_method, tuple(self.load_model or ()))
         return {
-            "repositories": tuple(root for given in self.model_base_path for root in split_roots(given)),
+            "repositories": tuple(root for given in self.model_base_path or () for root in split_roots(given)),
             "control_mode": mode,
             "load_models": models,
             "poll_interval_s": self.repository_poll_secs,

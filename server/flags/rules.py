@@ -56,6 +56,19 @@ def check_ports(config: ServerConfig) -> None:
             raise FlagError(f"--{other}-port and --{name}-port are both {port}: each needs a port of its own")
 
 
+def check_models(config: ServerConfig) -> None:
+    """Refuses a start without models, or with two words for where they are."""
+    start, count = config.serving_start, len(config.repositories)
+    if start.model_config_file is not None and count:
+        raise FlagError("--model-config-file and --model-base-path say both what is served: give one of them")
+    if start.model_config_file is None and not count:
+        raise FlagError("Missing option '--model-base-path'.")
+    if start.model_name is not None and count > 1:
+        raise FlagError(f"--model-name serves one folder, but --model-base-path gives {count}")
+    if start.model_config_file is not None and config.allow_model_operate:
+        raise FlagError("--allow-model-operate changes a model repository, and there is none with --model-config-file")
+
+
 def check_model_operate(*, is_allowed: bool, root: Path | None) -> None:
     """Refuses a root for model operations that is no folder, or that nothing uses."""
     if root is None:

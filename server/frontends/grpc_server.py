@@ -9,6 +9,7 @@ from server.frontends.grpc_methods import grpc_methods
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings, Transport
+from server.frontends.tfs.service import TfsService
 
 
 class _Server(Protocol):
@@ -20,7 +21,7 @@ class _Server(Protocol):
 
 
 class GrpcFront:
-    """Serves `inference.GRPCInferenceService`, Adlik's services and `grpc.health.v1.Health`. Confined to: the event loop."""
+    """Serves KServe v2, Adlik's and TensorFlow Serving's services, and `grpc.health.v1.Health`. Confined to: the event loop."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class GrpcFront:
         adlik: AdlikService | None = None,
         extensions: Extensions | None = None,
         settings: GrpcSettings | None = None,
+        tfs: TfsService | None = None,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -45,9 +47,10 @@ class GrpcFront:
             adlik: Adlik's services; None: with their default settings.
             extensions: KServe v2's extensions; None: with their default settings.
             settings: The transport and its settings; None: the defaults.
+            tfs: TensorFlow Serving's services; None: with their default settings.
         """
         adlik = adlik or AdlikService(engine, limits, AdlikSettings())
-        methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, reflection=reflection)
+        methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, tfs=tfs, reflection=reflection)
         settings = settings or GrpcSettings()
         # Imported as needed: the other transport's library is not loaded.
         self._server: _Server

@@ -30,6 +30,8 @@ from server.frontends.http.routes import METRICS_TYPE, RestRoutes
 from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
+from server.frontends.tfs.service import TfsService
+from server.frontends.tfs.settings import METRICS_PATH
 
 _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]{1,18}))?/infer\Z", re.ASCII)
 _JSON_HEADERS = ((b"content-type", b"application/json"),)
@@ -37,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class HttpFront:
-    """Serves KServe v2 with Triton's extensions, and Adlik's REST routes, over HTTP. Confined to: the event loop."""
+    """Serves KServe v2 with Triton's extensions, Adlik's REST routes and TensorFlow Serving's. Confined to: the event loop."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class HttpFront:
         metrics: bool = True,
         adlik: AdlikService | None = None,
         extensions: Extensions | None = None,
+        tfs: TfsService | None = None,
     ) -> None:
         """Listens on `address:port` once started (port 0: any free one).
 
@@ -60,11 +63,13 @@ class HttpFront:
             metrics: Whether /metrics is served here too.
             adlik: Adlik's services; None: with their default settings.
             extensions: KServe v2's extensions; None: with their default settings.
+            tfs: TensorFlow Serving's services; None: with their default settings.
         """
         extensions = extensions or Extensions(limits)
         infer = HttpInfer(engine, limits, extensions)
-        v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()))
-        routes = RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics)
+        tfs = tfs or TfsService(engine, limits)
+        v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()), tfs)
+        routes = RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=tfs.settings.metrics_path)
         self._listener = HttpListener(_Dispatcher(infer, v1, routes.app()), limits, address, port, direct=InferRoutes(infer))
 
     async def start(self) -> int:
@@ -81,11 +86,17 @@ class HttpFront:
 
 
 class MetricsFront:
-    """Serves /metrics and nothing else, for a port of its own. Confined to: the event loop."""
+    """Serves metrics and nothing else, for a port of its own. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, address: str, port: int) -> None:
-        """Listens on `address:port` once started; port 0: any free one."""
+    def __init__(self, engine: Engine, limits: Limits, address: str, port: int, *, serving_path: str | None = METRICS_PATH) -> None:
+        """Listens on `address:port` once started; port 0: any free one.
+
+        At `serving_path` the metrics are under TensorFlow Serving's names; None: nowhere.
+        """
         self._engine = engine
+        self._texts = {"/metrics": engine.metrics_text}
+        if serving_path is not None:
+            self._texts.setdefault(serving_path, engine.serving_metrics_text)
         self._listener = HttpListener(self._answer, limits, address, port)
 
     async def start(self) -> int:
@@ -97,12 +108,13 @@ class MetricsFront:
         await self._listener.stop(grace_s)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != "/metrics":
+        text = self._texts.get(scope["path"])
+        if text is None:
             await send_response(send, 404, error_body("Not Found"), list(_JSON_HEADERS))
         elif scope["method"] not in ("GET", "HEAD"):
             await send_response(send, 405, error_body("Method Not Allowed"), [*_JSON_HEADERS, (b"allow", b"GET, HEAD")])
         else:
-            await send_response(send, 200, self._engine.metrics_text(), [(b"content-type", METRICS_TYPE.encode())])
+            await send_response(send, 200, text(), [(b"content-type", METRICS_TYPE.encode())])
 
 
 class _Dispatcher:

@@ -34,6 +34,7 @@ class ModelListing:
         root_index: Which root holds it.
         config: Its configuration as written; None if there is an `error`.
         error: Why the model as a whole cannot be served, in one line.
+        policy: Which versions are wanted where something else than config.pbtxt says so; a change of it alone loads nothing anew.
         problems: What `error` is made of, each with its place; empty if there is none.
         fingerprint: Equal as long as config.pbtxt and the files beside it (labels, warm-up data) are.
         versions: By number.
@@ -49,11 +50,13 @@ class ModelListing:
     versions: Mapping[int, VersionListing]
     has_config_file: bool = False
     problems: tuple[str, ...] = ()
+    policy: str = ""
 
     @property
     def mark(self) -> tuple[object, ...]:
         """Equal as long as nothing that a load would read has changed."""
-        return self.root_index, self.fingerprint, self.error, tuple((v, part.fingerprint, part.error) for v, part in self.versions.items())
+        parts = tuple((v, part.fingerprint, part.error) for v, part in self.versions.items())
+        return self.root_index, self.fingerprint, self.error, self.policy, parts
 
 
 @dataclass(frozen=True, slots=True)

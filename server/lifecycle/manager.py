@@ -6,26 +6,29 @@ loads and unloads of one model are done one after the other; different models ne
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 from backends.api.clock import Clock
 from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable, UnknownModel
 from server.core.model_config import NoVersions
+from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.state import IndexEntry, VersionState
+from server.lifecycle.listed_models import ListedModels
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.loader import Loader, VersionSource
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from server.lifecycle.overrides import apply_overrides, check_overrides, split_files
 from server.lifecycle.reconcile import Generation
 from server.lifecycle.reconciler import NOT_POLLED, Reconciler
-from server.lifecycle.repository import ModelRepository
 from server.lifecycle.servable import Servable
 from server.lifecycle.settings import ControlMode, LifecycleSettings
 from server.lifecycle.settle import Settler
+from server.lifecycle.source import ModelSource
 from server.lifecycle.table import ModelRecord, Target
+from server.lifecycle.version_labels import VersionLabels
 from server.lifecycle.version_policy import wanted_versions
 from server.lifecycle.watch import RepositoryWatcher
 from server.observability.recorder import ServerRecorder
@@ -34,6 +37,8 @@ log = logging.getLogger("stoker.lifecycle")
 
 ALL_MODELS = "*"
 CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
+CONTROL_REFUSED_NONE = "the list of models is fixed: the server was started to load it once"
+NO_LIST = "this server serves a model repository, not a list of models: start it with --model_config_file or --model_name"
 NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -43,7 +48,7 @@ class ModelManager:
 
     def __init__(
         self,
-        repository: ModelRepository,
+        repository: ModelSource,
         loader: Loader,
         recorder: ServerRecorder,
         clock: Clock,
@@ -60,7 +65,11 @@ class ModelManager:
         self._on_disk: RepositorySnapshot = RepositorySnapshot()
         self._settler = Settler(round(settings.settle_s * 1e9))
         self._reconciler = Reconciler(loader, recorder, clock, settings, self._tidy)
+        self._labels = VersionLabels()
+        if isinstance(repository, ListedModels):
+            self._labels.replace({model.name: model.version_labels for model in repository.models})
         self._scanning = asyncio.Lock()
+        self._relisting = asyncio.Lock()
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._serial = 0
@@ -168,7 +177,7 @@ class ModelManager:
 
     def labelled_version(self, name: str, label: str) -> int | None:
         """The version of a model that the operator calls `label`; None: there is no such label."""
-        return self._repository.version_labels.get(name, {}).get(label)
+        return self._labels.version(name, label, self.ready_versions(name))
 
     def is_ready(self) -> bool:
         """Whether every required model serves (strict), or the initial loads are over (not strict); False while stopping."""
@@ -208,19 +217,73 @@ class ModelManager:
                 for record in list(self._table.values()):
                     self._tidy(record)
                 return True
-            snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
-            for note in set(snapshot.notes) - set(self._on_disk.notes):
-                log.info("%s", note)
-            self._on_disk = snapshot
-            for name, listing in snapshot.models.items():
-                record = self._table.setdefault(name, ModelRecord(name))
-                record.is_required = True
-                if record.listing is None or record.listing.mark != listing.mark:
-                    self._adopt(record, listing)
-            for name in self._table.keys() - snapshot.models.keys():
-                self._table[name].listing = None
-                self._withdraw(self._table[name])
+            snapshot, is_settled = self._settled(seen)
+            self._take(snapshot)
             return is_settled
+
+    async def replace_models(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
+        """Takes `models` in place of the list of models; returns when what is new of them serves. It goes on if the caller is cancelled.
+
+        What serves and is in the new list too goes on serving. A label moves once its version serves.
+
+        Args:
+            models: The new list.
+            is_trusted: Whether it comes from the operator; see `ListedModels.replace`.
+
+        Raises:
+            Unavailable: the server follows no list of models, or its control mode forbids changes. InvalidRequest, Forbidden: the list.
+            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+        """
+        source = self._repository
+        if not isinstance(source, ListedModels):
+            raise Unavailable(NO_LIST)
+        if self._settings.control_mode is ControlMode.NONE:
+            raise Unavailable(CONTROL_REFUSED_NONE)
+        if self._is_stopping:
+            raise Unavailable(SHUTTING_DOWN)
+        await self._to_the_end(self._replace_models(source, models, is_trusted=is_trusted))
+
+    async def _replace_models(self, source: ListedModels, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
+        async with self._relisting:
+            await asyncio.to_thread(lambda: source.replace(models, is_trusted=is_trusted))
+            async with self._scanning:
+                seen = await asyncio.to_thread(source.scan)
+                self._settler.replace(seen)
+                self._labels.replace({model.name: model.version_labels for model in models})
+                self._take(seen if self._settings.control_mode is ControlMode.EXPLICIT else self._settled(seen)[0])
+            records = [self._table[model.name] for model in models if model.name in self._table]
+            await self._reconciler.loads_end(records)
+        failures = [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
+        failures += [text for model in models for text in self._misplaced_labels(model.name)]
+        if failures:
+            raise ModelLoadError("; ".join(failures))
+
+    def _misplaced_labels(self, name: str) -> list[str]:
+        """What is wrong with the labels of a model, in TensorFlow Serving's words."""
+        return [
+            f"Request to assign label to version {version} of model {name}, which is not currently available for inference"
+            for label, version in self._labels.pending(name, self.ready_versions(name)).items()
+            if not (self._settings.labels_for_unavailable and self._labels.is_new(name, label))
+        ]
+
+    def _settled(self, seen: RepositorySnapshot) -> tuple[RepositorySnapshot, bool]:
+        """What counts of what was `seen`, and whether nothing is left to settle."""
+        snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
+        for note in set(snapshot.notes) - set(self._on_disk.notes):
+            log.info("%s", note)
+        return snapshot, is_settled
+
+    def _take(self, snapshot: RepositorySnapshot) -> None:
+        """Makes `snapshot` what is wanted, of every model."""
+        self._on_disk = snapshot
+        for name, listing in snapshot.models.items():
+            record = self._table.setdefault(name, ModelRecord(name))
+            record.is_required = True
+            if record.listing is None or record.listing.mark != listing.mark:
+                self._adopt(record, listing)
+        for name in self._table.keys() - snapshot.models.keys():
+            self._table[name].listing = None
+            self._withdraw(self._table[name])
 
     async def load(self, name: str, overrides: LoadOverrides) -> None:
         """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
@@ -258,7 +321,10 @@ class ModelManager:
             async with self._busy.setdefault(name, asyncio.Lock()):
                 await operation()
 
-        task = self._spawn(run())
+        await self._to_the_end(run())
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._spawn(work)
         # Not awaited directly: a caller who goes away must not leave half a load behind.
         await asyncio.wait({task})
         if task.cancelled():

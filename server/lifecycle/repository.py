@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from backends.api.errors import ModelLoadError
-from server.config.errors import problem_lines
-from server.config.parsed import ParsedConfig
-from server.config.pbtxt import empty_config, parse_pbtxt
-from server.lifecycle.bounds import MAX_MODELS, MAX_VERSIONS
+from server.core.model_list import BatchingDefaults
+from server.lifecycle.bounds import MAX_MODELS
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
-from server.lifecycle.model_folder import CONFIG_NAME, companions, content_digest, entries, passed_over, read_config, read_version
-from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
-from server.lifecycle.tree import fingerprint, open_folder
+from server.lifecycle.model_folder import CONFIG_NAME, entries
+from server.lifecycle.model_reader import ModelReader, broken_listing
+from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
+from server.lifecycle.tree import open_folder
 
 log = logging.getLogger("stoker.lifecycle")
 
@@ -38,15 +36,14 @@ class ModelRepository:
     Calls block and are serialised by a lock, so that they may come from threads.
     """
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], *, batching_defaults: BatchingDefaults | None = None) -> None:
+        """`batching_defaults` are for models that leave their batching open."""
         # The same folder given twice is one root, not a conflict of every model with itself.
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
-        #: By model, what the operator calls its versions; only a list of models has that.
-        self.version_labels: Mapping[str, Mapping[str, int]] = {}
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()
-        self._parsed: dict[Path, tuple[bytes, ParsedConfig | ModelLoadError]] = {}
+        self._reader = ModelReader(batching_defaults)
 
     def check_roots(self) -> None:
         """Looks whether the roots can be read, without looking at their models.
@@ -76,7 +73,7 @@ class ModelRepository:
             if len(models) > MAX_MODELS:
                 notes.append(f"only the first {MAX_MODELS} of {len(models)} models are taken")
                 models = dict(list(models.items())[:MAX_MODELS])
-            self._parsed = {path: parsed for path, parsed in self._parsed.items() if path.name in models}
+            self._reader.forget_all_but(listing.directory for listing in models.values())
             return RepositorySnapshot(models, tuple(notes))
 
     def find(self, name: str) -> ModelListing | None:
@@ -137,7 +134,7 @@ class ModelRepository:
             return None
         if is_linked_folder:
             return self._broken(index, name, "the model folder is a symbolic link; it must be a real folder")
-        listing = self._read_model(index, folder, name, notes)
+        listing = self._reader.read(index, self.roots[index] / name, name, notes, parent=folder)
         if listing is None:
             notes.append(f"folder '{name}' is passed over: it has neither a {CONFIG_NAME} nor a version folder such as '1'")
         return listing
@@ -150,17 +147,7 @@ class ModelRepository:
             return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
 
     def _broken(self, index: int, name: str, error: str) -> ModelListing:
-        directory = self.roots[index] / name
-        return ModelListing(
-            name=name,
-            directory=directory,
-            root_index=index,
-            config=None,
-            error=error,
-            problems=(error,),
-            fingerprint=error,
-            versions={},
-        )
+        return broken_listing(index, self.roots[index] / name, name, error)
 
     def _ambiguous(self, found: Sequence[ModelListing]) -> ModelListing:
         where = " and ".join(f"{listing.root_index + 1} ('{self.roots[listing.root_index].name}')" for listing in found)
@@ -172,52 +159,3 @@ class ModelRepository:
             problems=(error,),
             fingerprint="\n".join(listing.fingerprint for listing in found),
         )
-
-    def _read_model(self, index: int, root: int, name: str, notes: list[str]) -> ModelListing | None:
-        directory = self.roots[index] / name
-        try:
-            with open_folder(name, inside=root) as folder:
-                names = entries(folder)
-                numbers = sorted(number for entry in names if (number := parse_version(entry)) is not None)
-                versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
-                if len(numbers) > MAX_VERSIONS:
-                    notes.append(f"model '{name}': only the highest {MAX_VERSIONS} of {len(numbers)} versions are taken")
-                if CONFIG_NAME not in names and not versions:
-                    return None
-                notes.extend(passed_over(folder, name, names))
-                beside = fingerprint(companions(folder, names))
-                content = read_config(folder) if CONFIG_NAME in names else None
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return self._broken(index, name, f"the model folder cannot be read: {error.strerror}")
-        except ModelLoadError as error:
-            return replace(self._broken(index, name, error.message), versions=versions, has_config_file=CONFIG_NAME in names)
-        parsed = self._parse(directory, name, content)
-        return ModelListing(
-            name=name,
-            directory=directory,
-            root_index=index,
-            config=parsed if isinstance(parsed, ParsedConfig) else None,
-            error=None if isinstance(parsed, ParsedConfig) else parsed.message,
-            problems=() if isinstance(parsed, ParsedConfig) else problem_lines(parsed),
-            fingerprint=f"{content_digest(content)} {beside}",
-            versions=versions,
-            has_config_file=content is not None,
-        )
-
-    def _parse(self, directory: Path, name: str, content: bytes | None) -> ParsedConfig | ModelLoadError:
-        if content is None:
-            return empty_config(name)
-        known = self._parsed.get(directory)
-        if known is not None and known[0] == content:
-            return known[1]
-        result: ParsedConfig | ModelLoadError
-        try:
-            result = parse_pbtxt(content.decode(), source=f"{name}/{CONFIG_NAME}", model_name=name)
-        except UnicodeDecodeError as error:
-            result = ModelLoadError(f"{name}/{CONFIG_NAME}: not UTF-8 at byte {error.start}")
-        except ModelLoadError as error:
-            result = error
-        self._parsed[directory] = (content, result)
-        return result

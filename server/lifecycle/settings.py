@@ -29,6 +29,7 @@ class LifecycleSettings:
         load_concurrency: Versions loading at once.
         load_retries: Further attempts after a failed load.
         unload_grace_s: How long an explicit unload waits for the requests in flight before it answers; they finish in any case.
+        labels_for_unavailable: Whether a label that never meant anything may be given to a version that does not serve.
         drain_timeout_s: After how long a version that still has requests in flight is named in the log. They are not cut off.
     """
 
@@ -41,4 +42,5 @@ class LifecycleSettings:
     load_concurrency: int = 4
     load_retries: int = 0
     unload_grace_s: float = 1.0
+    labels_for_unavailable: bool = False
     drain_timeout_s: float = 60.0

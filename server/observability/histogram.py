@@ -17,6 +17,11 @@ DURATION_BOUNDS_NS: tuple[int, ...] = tuple(
     )
 )  # fmt: skip
 
+#: Upper ends of TensorFlow Serving's latencies, in nanoseconds: from 10 us, each 1.8 times the one before, 33 of them.
+SERVING_LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(round(10_000 * 1.8**power) for power in range(33))
+#: Upper ends of the time in its queues, in nanoseconds: from 100 us, each 1.2 times the one before, 52 of them.
+SERVING_QUEUE_BOUNDS_NS: tuple[int, ...] = tuple(round(100_000 * 1.2**power) for power in range(52))
+
 #: Upper ends for batch sizes, in rows.
 ROWS_BOUNDS: tuple[int, ...] = tuple(1 << power for power in range(11))
 
@@ -28,11 +33,15 @@ class Histogram:
         total: Sum of everything observed, in the unit of the bounds.
     """
 
-    __slots__ = ("_bounds", "_counts", "total")
+    __slots__ = ("_bounds", "_counts", "_shown", "total")
 
-    def __init__(self, bounds: Sequence[int]) -> None:
-        """`bounds` ascend strictly; what exceeds the last one is counted in a bucket without end."""
-        self._bounds = tuple(bounds)
+    def __init__(self, bounds: Sequence[int], also: Sequence[int] = ()) -> None:
+        """`bounds` ascend strictly; what exceeds the last one is counted in a bucket without end.
+
+        Values are told apart at the bounds `also` too, so that one count can be shown in another family's buckets.
+        """
+        self._shown = tuple(bounds)
+        self._bounds = tuple(sorted({*bounds, *also}))
         self._counts = [0] * (len(self._bounds) + 1)
         self.total = 0
 
@@ -55,6 +64,12 @@ class Histogram:
         """How many values were observed."""
         return sum(self._counts)
 
-    def cumulative(self) -> Iterator[tuple[int | None, int]]:
-        """For each bound ascending, how many values were at most that; last `None` (no bound) with the count of all."""
-        return zip((*self._bounds, None), accumulate(self._counts), strict=True)
+    def cumulative(self, bounds: Sequence[int] | None = None) -> Iterator[tuple[int | None, int]]:
+        """For each bound ascending, how many values were at most that; last `None` (no bound) with the count of all.
+
+        `bounds` are some of those that values are told apart at; by default the histogram's own.
+        """
+        counts = list(accumulate(self._counts))
+        for bound in self._shown if bounds is None else bounds:
+            yield bound, counts[bisect_left(self._bounds, bound)]
+        yield None, counts[-1]

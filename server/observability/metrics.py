@@ -19,6 +19,7 @@ from server.core.statistics import ModelStatistics
 from server.observability.exposition import write_exposition
 from server.observability.host import HostFigures
 from server.observability.series import ServerSeries, VersionSeries, version_labels
+from server.observability.serving_families import ServingFamilies
 from server.observability.statistics import VersionStatistics
 from server.observability.stoker_families import StokerFamilies
 from server.observability.triton_families import TritonFamilies
@@ -45,6 +46,7 @@ class Metrics:
         """
         self._clock = clock
         self._series = ServerSeries(release if release is not None else _installed_release())
+        self._serving = ServingFamilies(self._series)
         self.registry = CollectorRegistry()
         self.registry.register(TritonFamilies(self._series, HostFigures(proc)))
         self.registry.register(StokerFamilies(self._series))
@@ -99,6 +101,10 @@ class Metrics:
     def render(self) -> bytes:
         """Every metric in the Prometheus text format (`exposition.CONTENT_TYPE`)."""
         return write_exposition(self.registry.collect())
+
+    def render_serving(self) -> bytes:
+        """The figures under TensorFlow Serving's names, in the same format."""
+        return write_exposition(self._serving.collect())
 
     def _entry(self, name: str, version: int) -> VersionSeries:
         entry = self._series.versions.get((name, version))

@@ -12,7 +12,13 @@ from collections.abc import Sequence
 
 from backends.api.clock import Clock
 from server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
-from server.observability.histogram import DURATION_BOUNDS_NS, ROWS_BOUNDS, Histogram
+from server.observability.histogram import (
+    DURATION_BOUNDS_NS,
+    ROWS_BOUNDS,
+    SERVING_LATENCY_BOUNDS_NS,
+    SERVING_QUEUE_BOUNDS_NS,
+    Histogram,
+)
 from server.observability.recorder import FailureReason
 
 
@@ -81,9 +87,9 @@ class VersionStatistics:
         self.execution_count = 0
         self.queue_depth = 0
         self.instances_resting = 0
-        self.request_histogram = Histogram(DURATION_BOUNDS_NS)
-        self.queue_histogram = Histogram(DURATION_BOUNDS_NS)
-        self.compute_histogram = Histogram(DURATION_BOUNDS_NS)
+        self.request_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
+        self.queue_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_QUEUE_BOUNDS_NS)
+        self.compute_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
         self.rows_histogram = Histogram(ROWS_BOUNDS)
 
     def queued(self) -> None:

@@ -11,6 +11,7 @@ from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_config import InstanceGroup, ModelConfig
+from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.request import Answer, Array, Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry, VersionState
@@ -91,6 +92,7 @@ class FakeEngine:
         self.cancellation = asyncio.Event()
         self.arrival = asyncio.Event()
         self.loads: list[tuple[str, LoadOverrides]] = []
+        self.lists: list[tuple[ListedModel, ...]] = []
         self.unloads: list[tuple[str, bool]] = []
         self.load_error: ServingError | None = None
         self.time_ns = 1_000_000_000
@@ -178,6 +180,11 @@ class FakeEngine:
         if self.load_error is not None:
             raise self.load_error
 
+    async def replace_models(self, models: Sequence[ListedModel]) -> None:
+        self.lists.append(tuple(models))
+        if self.load_error is not None:
+            raise self.load_error
+
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         self.unloads.append((name, unload_dependents))
 
@@ -201,6 +208,9 @@ class FakeEngine:
 
     def metrics_text(self) -> bytes:
         return b"# HELP fake_total A count\n# TYPE fake_total counter\nfake_total 1\n"
+
+    def serving_metrics_text(self) -> bytes:
+        return b"# TYPE :tensorflow:serving:request_count counter\n:tensorflow:serving:request_count 1\n"
 
     def reserve(self, size_bytes: int) -> bool:
         if self.reserved_bytes + size_bytes > self.budget_bytes:

@@ -49,9 +49,20 @@ class RestRoutes:
     """The routes of one HTTP front. Confined to: the event loop."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, infer: HttpInfer, v1: HttpV1, extensions: Extensions | None = None, *, metrics: bool
+        self,
+        engine: Engine,
+        limits: Limits,
+        infer: HttpInfer,
+        v1: HttpV1,
+        extensions: Extensions | None = None,
+        *,
+        metrics: bool,
+        serving_path: str | None = None,
     ) -> None:
-        """`extensions` as `KServeService` takes them; `metrics` says whether /metrics is served here too."""
+        """`extensions` as `KServeService` takes them; `metrics` says whether metrics are served here too.
+
+        At `serving_path` they are under TensorFlow Serving's names; None: nowhere.
+        """
         self._engine = engine
         self._limits = limits
         self._infer = infer
@@ -59,6 +70,7 @@ class RestRoutes:
         self._v1 = v1
         self._service = KServeService(engine, limits, extensions)
         self._metrics = metrics
+        self._serving_path = serving_path
 
     def app(self) -> FastAPI:
         """The app, with its OpenAPI page at /docs."""
@@ -105,8 +117,14 @@ class RestRoutes:
             add("adlik", "POST", f"{path}:predict", self.v1, "Inference", schemas.AdlikPredictAnswer, schemas.AdlikPredictBody)
             add("adlik", "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.AdlikMetadata)
             add(_NOT_OFFERED, "POST", f"{path}:ml_predict", self.v1, "Adlik's tasks (not offered)", None)
+        for path in (_V1_MODEL, _V1_MODEL + _VERSION, _V1_MODEL + "/labels/{label}"):
+            add("tensorflow serving", "GET", path, self.v1, "States of a model's versions", None)
+            add("tensorflow serving", "POST", f"{path}:classify", self.v1, "Labelled scores of examples", None)
+            add("tensorflow serving", "POST", f"{path}:regress", self.v1, "A number for each example", None)
         if self._metrics:
             add("server", "GET", "/metrics", self.metrics, "Prometheus metrics", None)
+            if self._serving_path not in (None, "/metrics"):
+                add("server", "GET", str(self._serving_path), self.serving_metrics, "Prometheus metrics, TensorFlow Serving's names", None)
         return app
 
     async def live(self, request: Request) -> Response:
@@ -182,6 +200,9 @@ class RestRoutes:
         message = unload_request(name, _repository(request), await self._read_object(request))
         await self._service.repository_model_unload(message, _call(request))
         return _json({})
+
+    async def serving_metrics(self, request: Request) -> Response:
+        return Response(self._engine.serving_metrics_text(), media_type=METRICS_TYPE)
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._engine.metrics_text(), media_type=METRICS_TYPE)

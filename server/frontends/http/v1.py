@@ -30,7 +30,6 @@ from server.frontends.tfs import json_values
 from server.frontends.tfs.model_spec import ModelAsk
 from server.frontends.tfs.rest import TfsRest
 from server.frontends.tfs.service import TfsService
-from server.frontends.tfs.settings import TfsSettings
 from server.frontends.tfs.status import tfs_status
 
 #: Every path that is answered here.
@@ -78,16 +77,15 @@ class _Exchange:
 class HttpV1:
     """Answers what comes below /v1. Confined to: the event loop."""
 
-    def __init__(
-        self, engine: Engine, limits: Limits, adlik: AdlikService, tfs: TfsService | None = None, settings: TfsSettings | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, limits: Limits, adlik: AdlikService, tfs: TfsService | None = None) -> None:
         """`tfs` None: TensorFlow Serving's services with their default settings."""
+        tfs = tfs or TfsService(engine, limits)
         self._engine = engine
         self._limits = limits
         self._adlik = adlik
         self._settings: AdlikSettings = adlik.settings
-        self._tfs = TfsRest(engine, limits, tfs or TfsService(engine, limits))
-        self._timeout_s = (settings or TfsSettings()).rest_timeout_s
+        self._tfs = TfsRest(engine, limits, tfs)
+        self._timeout_s = tfs.settings.rest_timeout_s
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, also with an error.

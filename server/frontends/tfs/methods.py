@@ -32,6 +32,7 @@ def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Me
         *(_inference(_PREDICTION[name], answer, limits) for name, answer in answers.items()),
         control.method(_PREDICTION["GetModelMetadata"], lambda request, call: service.get_model_metadata(request)),
         control.method(_MODEL["GetModelStatus"], lambda request, call: service.get_model_status(request)),
+        control.method(_MODEL["HandleReloadConfigRequest"], lambda request, call: service.reload_config(request)),
     )
 
 

@@ -3,17 +3,21 @@
 Predict, which is hot, is in `predict.py`; Classify and its kin are in `example_calls.py`.
 """
 
-from backends.api.errors import InvalidRequest
+from backends.api.errors import Forbidden, InvalidRequest, ModelLoadError
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
 from server.frontends.tfs.example_calls import ExampleCalls
 from server.frontends.tfs.infer import ExampleInference
 from server.frontends.tfs.model_spec import ModelAsk, describe, read_spec, resolve
 from server.frontends.tfs.predict import Predict
+from server.frontends.tfs.reload import read_reload
 from server.frontends.tfs.request import Targets
+from server.frontends.tfs.settings import TfsSettings
 from server.frontends.tfs.signatures import signature_def_map
 from server.frontends.tfs.states import model_status
-from server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
+from server.frontends.tfs.status import FailedPrecondition
+from server.pb.tensorflow.core.protobuf import error_codes_pb2
+from server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_management_pb2
 
 SIGNATURE_DEF = "signature_def"
 
@@ -26,9 +30,12 @@ class TfsService:
         predicting: PredictionService.Predict.
         inference: Classify and Regress, of both protocols.
         examples: The same as messages.
+        settings: What the operator set.
     """
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits, settings: TfsSettings | None = None) -> None:
+        """`settings` None: the defaults."""
+        self.settings = settings or TfsSettings()
         self._engine = engine
         self._limits = limits
         self.targets = Targets(engine, limits)
@@ -78,3 +85,21 @@ class TfsService:
     def status(self, ask: ModelAsk) -> get_model_status_pb2.GetModelStatusResponse:
         """As `get_model_status`."""
         return model_status(self._engine, ask, self._limits)
+
+    async def reload_config(self, request: model_management_pb2.ReloadConfigRequest) -> model_management_pb2.ReloadConfigResponse:
+        """Takes the request's list of models in place of the one that is served.
+
+        Raises:
+            Forbidden: clients may not, or a folder is not allowed. InvalidRequest: the list. Unavailable: the server follows none.
+            FailedPrecondition: a model does not load, or a label belongs to a version that does not serve.
+        """
+        if not self.settings.allow_reload:
+            raise Forbidden("this server takes no list of models from clients: start it with --allow_model_reload")
+        models = read_reload(request)
+        try:
+            await self._engine.replace_models(models)
+        except ModelLoadError as error:
+            raise FailedPrecondition(error.message) from None
+        answer = model_management_pb2.ReloadConfigResponse()
+        answer.status.error_code = error_codes_pb2.OK
+        return answer

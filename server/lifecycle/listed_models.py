@@ -1,0 +1,118 @@
+"""`ListedModels`: the models of a list, each with a folder of its own that may be called otherwise than the model."""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from backends.api.errors import Forbidden, InvalidRequest
+from server.config.listed import as_listed
+from server.core.model_list import BatchingDefaults, ListedModel
+from server.lifecycle.bounds import MAX_MODELS
+from server.lifecycle.listing import ModelListing, RepositorySnapshot
+from server.lifecycle.model_reader import ModelReader, broken_listing
+from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
+from server.lifecycle.repository import RepositoryUnreadable
+
+
+class ListedModels:
+    """A `ModelSource` of listed models. Calls block and are serialised by a lock, so that they may come from threads."""
+
+    def __init__(
+        self, models: Sequence[ListedModel], *, reload_root: Path | None = None, batching_defaults: BatchingDefaults | None = None
+    ) -> None:
+        """Starts with `models`, whose folders are the operator's word.
+
+        Args:
+            models: The list.
+            reload_root: Below which further folders may lie that a client's list names.
+            batching_defaults: For models that leave their batching open.
+
+        Raises:
+            InvalidRequest: a name cannot be a model's, or is there twice.
+        """
+        self._lock = threading.Lock()
+        self._reader = ModelReader(batching_defaults)
+        self._reload_root = reload_root
+        self._allowed: set[Path] = set()
+        self._models: dict[str, ListedModel] = {}
+        self.replace(models)
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(model.base_path for model in self._models.values() if model.base_path.is_dir()))
+
+    @property
+    def models(self) -> tuple[ListedModel, ...]:
+        """The list as it is now."""
+        return tuple(self._models.values())
+
+    def replace(self, models: Sequence[ListedModel], *, is_trusted: bool = True) -> None:
+        """Takes `models` in place of the list there was.
+
+        Args:
+            models: The new list.
+            is_trusted: Whether it comes from the operator; a client's may name no folders but those of the operator's lists and what lies
+                below the reload root.
+
+        Raises:
+            InvalidRequest: a name cannot be a model's, or is there twice. Forbidden: a folder is not allowed; nothing is changed then.
+        """
+        if len(models) > MAX_MODELS:
+            raise InvalidRequest(f"the list has {len(models)} models, more than the {MAX_MODELS} allowed")
+        by_name: dict[str, ListedModel] = {}
+        for model in models:
+            if not is_model_name(model.name):
+                raise InvalidRequest(f"{shown(model.name)} is not a model name: expected {MODEL_NAME_RULE}")
+            if by_name.setdefault(model.name, model) is not model:
+                raise InvalidRequest(f"Illegal to list model {model.name} multiple times in config list")
+        folders = {model.base_path.resolve() for model in models}
+        with self._lock:
+            if is_trusted:
+                self._allowed |= folders
+            else:
+                self._check(models)
+            self._models = by_name
+
+    def check_roots(self) -> None:
+        for model in self._models.values():
+            try:
+                os.scandir(model.base_path).close()
+            except OSError as error:
+                wrong = f"the folder of model '{model.name}', '{model.base_path}', cannot be read: {error.strerror or error}"
+            else:
+                return
+        if self._models:
+            raise RepositoryUnreadable(wrong)
+
+    def scan(self) -> RepositorySnapshot:
+        with self._lock:
+            notes: list[str] = []
+            models = {name: self._listing(self._models[name], notes) for name in sorted(self._models)}
+            self._reader.forget_all_but(model.base_path for model in self._models.values())
+            return RepositorySnapshot(models, tuple(notes))
+
+    def find(self, name: str) -> ModelListing | None:
+        with self._lock:
+            model = self._models.get(name)
+            return None if model is None else self._listing(model, [])
+
+    def _check(self, models: Sequence[ListedModel]) -> None:
+        root = None if self._reload_root is None else self._reload_root.resolve()
+        for model in models:
+            folder = model.base_path.resolve()
+            if folder not in self._allowed and (root is None or not folder.is_relative_to(root)):
+                raise Forbidden(
+                    f"base_path of model {model.name} is not allowed: expected one that the operator has listed, "
+                    "or one below the server's --model_reload_root"
+                )
+
+    def _listing(self, model: ListedModel, notes: list[str]) -> ModelListing:
+        found = self._reader.read(0, model.base_path, model.name, notes, is_named_elsewhere=True)
+        if found is None:
+            return broken_listing(0, model.base_path, model.name, "its base_path is missing, or has no version folder such as '1'")
+        if found.config is None:
+            return found
+        config = as_listed(found.config, model)
+        return replace(found, config=config, policy=repr(config.version_policy), fingerprint=f"{found.fingerprint} {model.platform}")

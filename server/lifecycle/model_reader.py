@@ -1,0 +1,106 @@
+"""Reads one model folder: its configuration and what its version folders hold, as immutable data."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from backends.api.errors import ModelLoadError
+from server.config.errors import problem_lines
+from server.config.parsed import ParsedConfig
+from server.config.pbtxt import empty_config, parse_pbtxt
+from server.core.model_list import BatchingDefaults
+from server.lifecycle.bounds import MAX_VERSIONS
+from server.lifecycle.listing import ModelListing
+from server.lifecycle.model_folder import CONFIG_NAME, companions, content_digest, entries, passed_over, read_config, read_version
+from server.lifecycle.names import parse_version
+from server.lifecycle.tree import fingerprint, open_folder
+
+
+class ModelReader:
+    """Reads model folders; a configuration that has not changed is parsed once. Confined to: one caller at a time."""
+
+    def __init__(self, batching_defaults: BatchingDefaults | None = None) -> None:
+        """`batching_defaults` are for models that leave their batching open."""
+        self._defaults = batching_defaults or BatchingDefaults()
+        self._parsed: dict[tuple[Path, str], tuple[bytes, ParsedConfig | ModelLoadError]] = {}
+
+    def read(
+        self, index: int, directory: Path, name: str, notes: list[str], *, parent: int | None = None, is_named_elsewhere: bool = False
+    ) -> ModelListing | None:
+        """The model `name` as it is now; None where the folder has neither a configuration nor versions, or is gone.
+
+        Args:
+            index: Which root holds it.
+            directory: Its folder.
+            name: The model's name.
+            notes: Takes what is passed over.
+            parent: Descriptor of the folder around it, through which it is then reached, and not by a link; else by its path.
+            is_named_elsewhere: The folder, and so config.pbtxt, may call the model otherwise.
+        """
+        try:
+            with open_folder(directory if parent is None else directory.name, inside=parent, follow=parent is None) as folder:
+                names = entries(folder)
+                numbers = sorted(number for entry in names if (number := parse_version(entry)) is not None)
+                versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
+                if len(numbers) > MAX_VERSIONS:
+                    notes.append(f"model '{name}': only the highest {MAX_VERSIONS} of {len(numbers)} versions are taken")
+                if CONFIG_NAME not in names and not versions:
+                    return None
+                notes.extend(passed_over(folder, name, names))
+                beside = fingerprint(companions(folder, names))
+                content = read_config(folder) if CONFIG_NAME in names else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return broken_listing(index, directory, name, f"the model folder cannot be read: {error.strerror}")
+        except ModelLoadError as error:
+            found = broken_listing(index, directory, name, error.message)
+            return replace(found, versions=versions, has_config_file=CONFIG_NAME in names)
+        parsed = self._parse(directory, name, content, is_named_elsewhere=is_named_elsewhere)
+        return ModelListing(
+            name=name,
+            directory=directory,
+            root_index=index,
+            config=parsed if isinstance(parsed, ParsedConfig) else None,
+            error=None if isinstance(parsed, ParsedConfig) else parsed.message,
+            problems=() if isinstance(parsed, ParsedConfig) else problem_lines(parsed),
+            fingerprint=f"{content_digest(content)} {beside}",
+            versions=versions,
+            has_config_file=content is not None,
+        )
+
+    def forget_all_but(self, directories: Iterable[Path]) -> None:
+        """Drops what is kept of other folders."""
+        kept = set(directories)
+        self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
+
+    def _parse(self, directory: Path, name: str, content: bytes | None, *, is_named_elsewhere: bool) -> ParsedConfig | ModelLoadError:
+        if content is None:
+            return replace(empty_config(name), batching_defaults=self._defaults)
+        known = self._parsed.get((directory, name))
+        if known is not None and known[0] == content:
+            return known[1]
+        result: ParsedConfig | ModelLoadError
+        try:
+            parsed = parse_pbtxt(content.decode(), source=f"{name}/{CONFIG_NAME}", model_name=name, is_named_elsewhere=is_named_elsewhere)
+            result = replace(parsed, batching_defaults=self._defaults)
+        except UnicodeDecodeError as error:
+            result = ModelLoadError(f"{name}/{CONFIG_NAME}: not UTF-8 at byte {error.start}")
+        except ModelLoadError as error:
+            result = error
+        self._parsed[directory, name] = (content, result)
+        return result
+
+
+def broken_listing(index: int, directory: Path, name: str, error: str) -> ModelListing:
+    """A model of which nothing can be told but why."""
+    return ModelListing(
+        name=name,
+        directory=directory,
+        root_index=index,
+        config=None,
+        error=error,
+        problems=(error,),
+        fingerprint=error,
+        versions={},
+    )

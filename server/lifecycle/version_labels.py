@@ -1,0 +1,41 @@
+"""Names for versions, such as `stable` and `canary`. Pure: no clock, no I/O."""
+
+from collections.abc import Collection, Mapping
+
+
+class VersionLabels:
+    """The operator's labels of all models. Confined to: the event loop.
+
+    A label that is given to another version moves there once that version is READY; until then it means what it meant before, so that a
+    request by label never meets a version that is still being loaded.
+    """
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, Mapping[str, int]] = {}
+        self._settled: dict[str, dict[str, int]] = {}
+
+    def replace(self, labels: Mapping[str, Mapping[str, int]]) -> None:
+        """Takes `labels`, by model, in place of all labels there were."""
+        self._settled = {
+            name: {label: version for label, version in self._settled.get(name, {}).items() if label in wanted}
+            for name, wanted in labels.items()
+        }
+        self._wanted = {name: dict(wanted) for name, wanted in labels.items()}
+
+    def version(self, name: str, label: str, ready: Collection[int]) -> int | None:
+        """The version of model `name` that `label` means while `ready` ones serve; None: there is no such label."""
+        wanted = self._wanted.get(name, {}).get(label)
+        if wanted is None:
+            return None
+        settled = self._settled.setdefault(name, {})
+        if wanted in ready:
+            settled[label] = wanted
+        return settled.get(label, wanted)
+
+    def pending(self, name: str, ready: Collection[int]) -> dict[str, int]:
+        """Labels of model `name` that belong to versions which are not READY, by label."""
+        return {label: version for label, version in self._wanted.get(name, {}).items() if version not in ready}
+
+    def is_new(self, name: str, label: str) -> bool:
+        """Whether `label` never meant a READY version."""
+        return label not in self._settled.get(name, {})

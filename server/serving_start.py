@@ -1,0 +1,98 @@
+"""What a start in TensorFlow Serving's words means: a list of models instead of a repository, batching, monitoring."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batching, read_monitoring
+from server.core.model_list import BatchingDefaults, ListedModel
+from server.frontends.tfs.settings import METRICS_PATH, TfsSettings
+from server.lifecycle.listed_models import ListedModels
+from server.lifecycle.model_list_file import ModelListFile, read_text_file
+from server.lifecycle.repository import ModelRepository
+
+log = logging.getLogger("stoker.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingStart:
+    """What was set in TensorFlow Serving's words.
+
+    Attributes:
+        model_name: The one model, whose folder is the first repository; None: repositories hold many.
+        model_config_file: The list of models; None: there is none.
+        config_poll_s: Seconds between looks at the list; None: it is read once.
+        enable_batching: Whether models that leave it open are batched as `batching_file` says.
+        batching_file: A BatchingParameters file; None: TensorFlow Serving's defaults.
+        monitoring_file: A MonitoringConfig file; None: metrics are at their usual path.
+        allow_reload: Whether clients may replace the list of models.
+        reload_root: Below which further folders may lie that they name.
+        labels_for_unavailable: Whether a new label may be given to a version that does not serve.
+        rest_timeout_s: How long a REST request may take; None: as long as it does.
+        notices: What is accepted without the effect that it has in TensorFlow Serving.
+    """
+
+    model_name: str | None = None
+    model_config_file: Path | None = None
+    config_poll_s: float | None = None
+    enable_batching: bool = False
+    batching_file: Path | None = None
+    monitoring_file: Path | None = None
+    allow_reload: bool = False
+    reload_root: Path | None = None
+    labels_for_unavailable: bool = False
+    rest_timeout_s: float | None = None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlaces:
+    """Where the models of a start come from.
+
+    Attributes:
+        source: The models.
+        file: The file that lists them; None: none does.
+    """
+
+    source: ModelRepository | ListedModels
+    file: ModelListFile | None = None
+
+
+def model_places(start: ServingStart, repositories: tuple[Path, ...]) -> ModelPlaces:
+    """Reads what `start` names.
+
+    Raises:
+        ConfigError: a file is wrong. OSError: it cannot be read. InvalidRequest: a model's name is none.
+    """
+    for notice in start.notices:
+        log.info("%s", notice)
+    defaults = _batching(start)
+    if start.model_config_file is not None:
+        file = ModelListFile(start.model_config_file)
+        return ModelPlaces(ListedModels(file.read(), reload_root=start.reload_root, batching_defaults=defaults), file)
+    if start.model_name is not None:
+        model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
+        return ModelPlaces(ListedModels([model], reload_root=start.reload_root, batching_defaults=defaults))
+    return ModelPlaces(ModelRepository(repositories, batching_defaults=defaults if start.enable_batching else None))
+
+
+def tfs_settings(start: ServingStart) -> TfsSettings:
+    """What the fronts need to know.
+
+    Raises:
+        ConfigError: the monitoring file is wrong. OSError: it cannot be read.
+    """
+    path: str | None = METRICS_PATH
+    if start.monitoring_file is not None:
+        path = read_monitoring(read_text_file(start.monitoring_file), source=start.monitoring_file.name, path=METRICS_PATH)
+    return TfsSettings(rest_timeout_s=start.rest_timeout_s, allow_reload=start.allow_reload, metrics_path=path)
+
+
+def _batching(start: ServingStart) -> BatchingDefaults:
+    """Models of TensorFlow Serving take batches of any size: that holds without --enable_batching too."""
+    if not start.enable_batching or start.batching_file is None:
+        return BatchingDefaults(max_batch_size=DEFAULT_MAX_BATCH_SIZE)
+    batching = read_batching(read_text_file(start.batching_file), source=start.batching_file.name)
+    for remark in batching.remarks:
+        log.info("%s", remark)
+    return batching.defaults
