@@ -5,7 +5,7 @@ Without version or label the highest READY version is meant. Labels are the oper
 
 from typing import NamedTuple
 
-from backends.api.errors import InvalidRequest, NotFound
+from backends.api.errors import InvalidRequest, NotFound, Unavailable
 from server.core.description import ModelDescription
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
@@ -72,11 +72,11 @@ def describe(engine: Engine, ask: ModelAsk) -> ModelDescription:
     """What a request for `ask`, resolved, reaches now.
 
     Raises:
-        NotFound: no such model or version, in TensorFlow Serving's words. Unavailable: known, but not READY.
+        NotFound: no such model or version, or it is not READY, in TensorFlow Serving's words.
     """
     try:
         return engine.describe(ask.name, ask.version)
-    except NotFound:
+    except (NotFound, Unavailable):
         raise not_found(ask) from None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from backends.api.errors import InvalidRequest, NotFound
+from backends.api.errors import InvalidRequest, NotFound, Unavailable
 from server.core.request import Array, InferRequest
 from server.engine.interface import Engine
 from server.frontends.kserve.checks import SignatureChecks
@@ -39,13 +39,14 @@ class Targets:
         """What a request for `ask` reaches now.
 
         Raises:
-            NotFound: no such model or version. Unavailable: it is not READY. InvalidRequest: an unknown label, or no name.
+            NotFound: no such model or version, or it is not READY. InvalidRequest: an unknown label, or no name.
         """
         received_ns = self._engine.now_ns()
         resolved = resolve(self._engine, ask, self._limits)
         try:
             return Target(resolved, self._checks.find(resolved.name, resolved.version), received_ns)
-        except NotFound:
+        except (NotFound, Unavailable):
+            # TensorFlow Serving makes no difference: what does not serve is not found.
             raise not_found(resolved) from None
 
 

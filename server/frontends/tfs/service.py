@@ -64,7 +64,7 @@ class TfsService:
         """As `get_model_metadata`.
 
         Raises:
-            NotFound: no such model or version. Unavailable: it is not READY.
+            NotFound: no such model or version, or it is not READY.
         """
         ask = resolve(self._engine, ask, self._limits)
         description = describe(self._engine, ask)

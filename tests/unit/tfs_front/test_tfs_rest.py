@@ -228,7 +228,7 @@ def test_codes_are_those_of_tensorflow_serving():
     busy.before, asleep.is_ready = full, False
     body = {"instances": [ROW]}
     assert posted(FakeEngine(busy), "/v1/models/simple:predict", body) == (503, {"error": "the queue is full"})
-    assert posted(FakeEngine(asleep), "/v1/models/simple:predict", body)[0] == 503
+    assert posted(FakeEngine(asleep), "/v1/models/simple:predict", body)[0] == 404
     assert posted(FakeEngine(simple()), "/v1/models/ghost:predict", body) == (
         404,
         {"error": "Servable not found for request: Latest(ghost)"},
