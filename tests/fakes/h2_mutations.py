@@ -37,6 +37,7 @@ from tests.fakes.h2_raw import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    Frame,
     cut,
     frame,
     setting,
@@ -176,6 +177,33 @@ def serve(data: bytes, sizes: list[int], random_numbers: random.Random) -> list[
     return told
 
 
+def meaning(events: list[Event]) -> list[Event]:
+    """Events with neighbouring data of a stream put together."""
+    joined: list[Event] = []
+    for event in events:
+        if isinstance(event, DataReceived):
+            earlier = joined[-1] if joined else None
+            if isinstance(earlier, DataReceived) and earlier.stream_id == event.stream_id and not earlier.end_stream:
+                joined[-1] = DataReceived(event.stream_id, earlier.data + bytes(event.data), event.end_stream)
+            else:
+                joined.append(DataReceived(event.stream_id, bytes(event.data), event.end_stream))
+        else:
+            joined.append(event)
+    return joined
+
+
+def result(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Frame], int]:
+    """What a connection tells and sends when nobody answers: (events, frames, streams left open)."""
+    server = ServerConnection(LIMITS, 0.0)
+    events: list[Event] = []
+    position = turn = 0
+    while position < len(data):
+        events += server.receive(data[position : position + sizes[turn % len(sizes)]], 0.0)
+        position += sizes[turn % len(sizes)]
+        turn += 1
+    return meaning(events), cut(b"".join(server.data_to_send())), server.open_streams
+
+
 def _check_order(event: Event, streams: dict[int, bool]) -> None:
     """`streams`: those that are told of, and whether more of the request may come."""
     match event:
@@ -212,7 +240,7 @@ def _act(server: ServerConnection, event: Event, random_numbers: random.Random) 
             server.drain()
 
 
-def _check_end(server: ServerConnection, told: list[Event], sent: list) -> None:
+def _check_end(server: ServerConnection, told: list[Event], sent: list[Frame]) -> None:
     end = next((event for event in told if isinstance(event, ConnectionEnded)), None)
     last = [each for each in sent if each.kind == GOAWAY]
     if end is None:

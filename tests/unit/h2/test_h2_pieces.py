@@ -6,38 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.events import DataReceived
 from server.frontends.h2.limits import H2Limits
-from tests.fakes.h2_mutations import LIMITS, conversation, meddled, serve
-from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, cut, frame, request
-
-
-def meaning(events):
-    """Events with neighbouring data of a stream put together."""
-    joined = []
-    for event in events:
-        if isinstance(event, DataReceived):
-            earlier = joined[-1] if joined else None
-            if isinstance(earlier, DataReceived) and earlier.stream_id == event.stream_id and not earlier.end_stream:
-                joined[-1] = DataReceived(event.stream_id, earlier.data + bytes(event.data), event.end_stream)
-            else:
-                joined.append(DataReceived(event.stream_id, bytes(event.data), event.end_stream))
-        else:
-            joined.append(event)
-    return joined
-
-
-def result(data, sizes):
-    """What a connection tells and sends when nobody answers."""
-    server = ServerConnection(LIMITS, 0.0)
-    events, position, turn = [], 0, 0
-    while position < len(data):
-        events += server.receive(data[position : position + sizes[turn % len(sizes)]], 0.0)
-        position += sizes[turn % len(sizes)]
-        turn += 1
-    # The frames of a large flood may wait together in one way and apart in the other; what is sent is the same.
-    return meaning(events), cut(b"".join(server.data_to_send())), server.open_streams
+from tests.fakes.h2_mutations import conversation, meddled, result, serve
+from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, frame, request
 
 
 @given(seed=st.integers(0, 1 << 32), sizes=st.lists(st.integers(1, 400), min_size=1, max_size=5), is_meddled=st.booleans())
