@@ -19,7 +19,7 @@ Field = tuple[bytes, bytes]
 #: RFC 7541, section 4.1: what a field counts for beyond its bytes.
 ENTRY_OVERHEAD_BYTES: Final = 32
 _STATIC: Final = HeaderTable.STATIC_TABLE
-_STATIC_COUNT: Final = HeaderTable.STATIC_TABLE_LENGTH
+_FIRST_DYNAMIC: Final = HeaderTable.STATIC_TABLE_LENGTH + 1
 #: Bytes of an integer behind its prefix: enough for 28 bits, which is more than any length or index can be here.
 _INTEGER_BYTES: Final = 4
 #: Updates of the table's size at the beginning of a block: the smallest since the last block, and the final one (section 4.2).
@@ -90,7 +90,12 @@ class FieldDecoder:
                 position += 1
                 if index == 0x7F:
                     index, position = _integer(block, position, index)
-                field = _STATIC[index - 1] if 0 < index <= _STATIC_COUNT else entries[_dynamic(index)]
+                if index >= _FIRST_DYNAMIC:
+                    field = entries[index - _FIRST_DYNAMIC]
+                elif index:
+                    field = _STATIC[index - 1]
+                else:
+                    raise _invalid("index 0")
             elif first & 0x60 == 0x20:
                 raise _invalid("the table's size changes behind fields")
             else:
@@ -99,8 +104,10 @@ class FieldDecoder:
                 position += 1
                 if index == prefix:
                     index, position = _integer(block, position, index)
-                if index:
-                    name = (_STATIC[index - 1] if index <= _STATIC_COUNT else entries[_dynamic(index)])[0]
+                if index >= _FIRST_DYNAMIC:
+                    name = entries[index - _FIRST_DYNAMIC][0]
+                elif index:
+                    name = _STATIC[index - 1][0]
                 else:
                     name, position = _string(block, position)
                 value, position = _string(block, position)
@@ -128,11 +135,6 @@ class FieldDecoder:
         if self.table.maxsize > self.most_table_bytes:
             raise _invalid(f"the table is not brought down to {self.most_table_bytes} bytes")
         return position
-
-
-def _dynamic(index: int) -> int:
-    """Position in the dynamic table; an index of 0, which no table has, becomes one that is out of it."""
-    return index - _STATIC_COUNT - 1 if index else 1 << 30
 
 
 def _integer(block: bytes, position: int, prefix: int) -> tuple[int, int]:

@@ -12,9 +12,9 @@ _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z").search
 #: Section 8.2.2.
 _CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
-#: Fields that a connection remembers to have passed, and how long their values may be.
+#: Fields that a connection remembers to have passed, and how long they may be.
 _KEPT_FIELDS: Final = 128
-_KEPT_VALUE_BYTES: Final = 256
+_KEPT_FIELD_BYTES: Final = 256
 #: A length above it is taken for nonsense rather than for a number.
 _LENGTH_DIGITS: Final = 18
 
@@ -26,10 +26,12 @@ class MalformedError(Exception):
 class RequestRules:
     """Checks requests, remembering fields that have passed. Confined to: one connection, whose fields nobody else learns of."""
 
-    __slots__ = ("_passed",)
+    __slots__ = ("_passed", "_passed_pseudo")
 
     def __init__(self) -> None:
+        #: Fields that are fine wherever regular fields may stand, and pseudo-header fields that are fine in themselves.
         self._passed: set[tuple[bytes, bytes]] = set()
+        self._passed_pseudo: set[tuple[bytes, bytes]] = set()
 
     def check(self, headers: Headers) -> int | None:
         """Checks a request's header list.
@@ -48,14 +50,16 @@ class RequestRules:
                 continue
             name, value = field
             if name[:1] == b":":
-                if name not in _PSEUDO:
-                    raise MalformedError(f"unknown pseudo-header field {_shown(name)}")
+                if field not in self._passed_pseudo:
+                    if name not in _PSEUDO:
+                        raise MalformedError(f"unknown pseudo-header field {_shown(name)}")
+                    if _BAD_VALUE(value):
+                        raise MalformedError(f"invalid value of {_shown(name)}")
+                    _remember(self._passed_pseudo, field)
                 if name in pseudo:
                     raise MalformedError(f"pseudo-header field {_shown(name)} twice")
                 if len(pseudo) != position:
                     raise MalformedError(f"pseudo-header field {_shown(name)} behind regular fields")
-                if _BAD_VALUE(value):
-                    raise MalformedError(f"invalid value of {_shown(name)}")
                 pseudo[name] = value
                 continue
             _check_field(name, value)
@@ -63,10 +67,8 @@ class RequestRules:
                 host = _once(name, host, value)
             elif name == b"content-length":
                 length = _once(name, length, value)
-            elif len(value) <= _KEPT_VALUE_BYTES:
-                if len(passed) >= _KEPT_FIELDS:
-                    passed.clear()
-                passed.add(field)
+            else:
+                _remember(passed, field)
         _check_pseudo(pseudo)
         authority = pseudo.get(b":authority")
         if host is not None and authority is not None and host.lower() != authority.lower():
@@ -84,6 +86,13 @@ def check_trailers(headers: Headers) -> None:
         if name[:1] == b":":
             raise MalformedError(f"pseudo-header field {_shown(name)} in trailers")
         _check_field(name, value)
+
+
+def _remember(passed: set[tuple[bytes, bytes]], field: tuple[bytes, bytes]) -> None:
+    if len(field[0]) + len(field[1]) <= _KEPT_FIELD_BYTES:
+        if len(passed) >= _KEPT_FIELDS:
+            passed.clear()
+        passed.add(field)
 
 
 def _check_pseudo(pseudo: dict[bytes, bytes]) -> None:
