@@ -5,10 +5,10 @@ from http import HTTPStatus
 
 from server.frontends.http.exchange import HeaderList
 
-#: Up to here head and body go out as one piece; what is longer is not copied once more for that.
-_JOINED_BYTES = 64 * 1024
+#: Up to here head and body go out as one piece.
+_JOINED_BYTES = 512 * 1024
 Piece = bytes | memoryview
-"""Of a body: tensors are sent from where they lie."""
+"""Of a body. A view must stay what it is only until the answer is written."""
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 
@@ -40,7 +40,10 @@ def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence
     size = length(body)
     end = b"content-length: %d\r\n\r\n" if keep_alive else b"connection: close\r\ncontent-length: %d\r\n\r\n"
     head = start + end % size
-    return [b"".join((head, *body))] if size <= _JOINED_BYTES else [head, *body]
+    if size <= _JOINED_BYTES:
+        return [b"".join((head, *body))]
+    # A slow client may take a while to read it, and by then a view of a model's output could show the next one.
+    return [head, *[piece if isinstance(piece, bytes) else bytes(piece) for piece in body]]
 
 
 def length(pieces: Iterable[Piece]) -> int:

@@ -15,12 +15,13 @@ from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
 from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, send_response
-from server.frontends.kserve import http_codec
+from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.http_codec import Body, Encoded
-from server.frontends.kserve.http_repeats import RepeatedRequests
+from server.frontends.kserve.http_answer import Encoded
+from server.frontends.kserve.http_codec import Body
+from server.frontends.kserve.http_repeats import RepeatedRequests, cut
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
@@ -145,14 +146,18 @@ class HttpInfer:
         if text_bytes > limits.decode_inline_bytes or size > _INLINE_BODY_BYTES:
             return None
         try:
-            text = None
-            if header_length:
-                text = http_codec.json_text(body, header_length)
-                repeated = self._repeats.find(call.model, call.version, text)
-                if repeated is not None and repeated.fits(check, size):
-                    return repeated.decode(body, received_ns)
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
+            # What the text says around the numbers is mostly what that of an earlier request said.
+            around, lists = http_codec.json_text(body, header_length), None
+            if header_length is None:
+                around, lists = cut(around)
+            repeated = self._repeats.find(call.model, call.version, around)
+            if repeated is not None and repeated.fits(check, size):
+                if lists is None:
+                    return repeated.decode_binary(body, received_ns)
+                if (decoded := repeated.decode_lists(lists, limits, size, received_ns)) is not None:
+                    return decoded
             head = http_codec.parse_head(body, header_length, limits)
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
@@ -161,9 +166,9 @@ class HttpInfer:
                 reservation.take(spans.input_bytes)
             target = http_codec.Target(call.model, call.version, received_ns)
             decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
-            if text is not None and spans is NO_SPANS:
-                return self._repeats.remember(text, check, decoded, head, size)
-            return decoded
+            if header_length == 0 or spans is not NO_SPANS:
+                return decoded
+            return self._repeats.remember(around, None if lists is None else len(lists), check, decoded, head)
         except ServingError:
             self.engine.count_refused(call.model, call.version)
             raise
@@ -213,10 +218,10 @@ class HttpInfer:
         repeats = decoded.repeats
         if repeats is not None and (encoded := repeats.encode(response)) is not None:
             return encoded
-        labels = http_codec.labels_for(self.engine, response, decoded) if decoded.classifications else {}
-        encoded = http_codec.encode(response, decoded, labels)
+        labels = http_answer.labels_for(self.engine, response, decoded) if decoded.classifications else {}
+        encoded = http_answer.encode(response, decoded, labels)
         if repeats is not None:
-            repeats.learn(response, encoded)
+            repeats.learn(response)
         return encoded
 
     async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[Sequence[Piece], HeaderList]:
@@ -226,11 +231,11 @@ class HttpInfer:
             ServingError: `response` cannot be carried as asked.
         """
         limits = self.limits
-        labels = http_codec.labels_for(self.engine, response, decoded)
+        labels = http_answer.labels_for(self.engine, response, decoded)
         if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
-            encoded = await run_off_loop(http_codec.encode, response, decoded, labels)
+            encoded = await run_off_loop(http_answer.encode, response, decoded, labels)
         else:
-            encoded = http_codec.encode(response, decoded, labels)
+            encoded = http_answer.encode(response, decoded, labels)
         body, headers = encoded.pieces, _headers(encoded)
         if call.answer_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
             body = [await compress(b"".join(body), call.answer_encoding, limits)]

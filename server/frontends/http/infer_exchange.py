@@ -17,7 +17,8 @@ from server.frontends.http.exchange import INTERNAL_TEXT, HeaderList, error_body
 from server.frontends.http.head import RequestHead
 from server.frontends.http.infer import HttpInfer, InferCall, infer_call
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.http_codec import Body, Encoded
+from server.frontends.kserve.http_answer import Encoded
+from server.frontends.kserve.http_codec import Body
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.reservation import Reservation
 

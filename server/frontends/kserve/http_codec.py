@@ -1,21 +1,17 @@
-"""The body of an infer request to `InferRequest`, `InferResponse` to the body of its answer: JSON and binary tensors in every mix.
+"""The body of an infer request to `InferRequest`: JSON and binary tensors in every mix. The answer is in `http_answer.py`.
 
 Decoding is pure once the `SignatureCheck` is known, so that a front may run it in a thread.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import orjson
 
 from backends.api.errors import InvalidRequest
 from backends.api.model import VARIABLE
 from backends.api.tensor import DataType
-from server.core.request import Array, InferRequest, InferResponse, ParameterValue
-from server.engine.interface import Engine
-from server.frontends.kserve.classification import classify
+from server.core.request import Array, InferRequest, ParameterValue
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.json_tensor import BINARY_ONLY, PRINTED_AT_ONCE, array_from_json, json_from_array, json_pieces, unsendable
+from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, unsendable
 from server.frontends.kserve.number_runs import parse_infer_json
 from server.frontends.kserve.parameters import (
     NO_PARAMETERS,
@@ -30,16 +26,13 @@ from server.frontends.kserve.shared_tensors import (
     NO_SPANS,
     Spans,
     classified_in_shared_memory,
-    span_parameters,
 )
 from server.frontends.kserve.string_elements import declared_count
-from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_from_span, array_pieces, object_array
+from server.frontends.kserve.tensor_bytes import array_from_bytes, array_from_span, object_array
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
 
 _HEADER_DIGITS = 20
-#: Where the text of a large array will stand: a byte that JSON text never holds.
-_GAP = b"\0"
 #: A body as it came, or a view of the memory it was read into.
 Body = bytes | memoryview
 
@@ -50,18 +43,6 @@ class Target(NamedTuple):
     model_name: str
     model_version: int | None
     received_ns: int
-
-
-class Encoded(NamedTuple):
-    """An answer's body, in pieces; `header_length` is that of its JSON part where binary tensors follow, None where all is JSON."""
-
-    pieces: Sequence[Raw]
-    header_length: int | None
-
-    @property
-    def body(self) -> bytes:
-        """The pieces as one."""
-        return b"".join(self.pieces)
 
 
 def parse_header_length(text: str | None, body_length: int) -> int | None:
@@ -154,58 +135,6 @@ def decode(
         binary_outputs=binary,
         shared_outputs=shared,
     )
-
-
-def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest) -> Mapping[str, Sequence[str]]:
-    """By output, the class labels that encoding needs."""
-    return {name: engine.labels(response.model_name, response.model_version, name) for name in decoded.classifications}
-
-
-def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str, Sequence[str]]) -> Encoded:
-    """The body that answers with `response`; safe in a thread.
-
-    Raises:
-        InvalidRequest: JSON was asked for, and cannot carry an output's values.
-    """
-    signature = response.signature
-    outputs: list[dict[str, Any]] = []
-    printed: list[list[bytes]] = []
-    blobs: list[Raw] = []
-    for name, array in response.outputs.items():
-        spec = signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
-        datatype = spec.datatype
-        if name in decoded.classifications:
-            array = classify(array, datatype, decoded.classifications[name], labels[name], is_batched=signature.is_batched, output=name)
-            datatype = DataType.BYTES
-        output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
-        if name in decoded.shared_outputs:
-            span = decoded.shared_outputs[name]
-            output["parameters"] = span_parameters(span, span.write(array_pieces(array, datatype), name))
-        elif name in decoded.binary_outputs:
-            pieces = array_pieces(array, datatype)
-            output["parameters"] = {"binary_data_size": sum(map(len, pieces))}
-            blobs += pieces
-        elif array.size > PRINTED_AT_ONCE and datatype is not DataType.BYTES:
-            output["data"] = orjson.Fragment(_GAP)
-            printed.append(json_pieces(array, datatype, name))
-        else:
-            output["data"] = json_from_array(array, datatype, name)
-        outputs.append(output)
-    head: dict[str, Any] = {"id": response.request_id} if response.request_id else {}
-    head["model_name"] = response.model_name
-    head["model_version"] = str(response.model_version)
-    head["outputs"] = outputs
-    text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not printed and not decoded.binary_outputs:
-        return Encoded([text], None)
-    first, *others = text.split(_GAP) if printed else [text]
-    parts = [first]
-    for run, following in zip(printed, others, strict=True):
-        parts += (*run, following)
-    header_length = sum(map(len, parts)) if decoded.binary_outputs else None
-    return Encoded([*parts, *blobs], header_length)
 
 
 def _request(

@@ -1,29 +1,67 @@
-"""Infer requests whose JSON part was seen before, as the next one of a client mostly was.
+"""Infer requests that differ from an earlier one only in their numbers, as the next one of a client mostly does.
 
-What the JSON part says of a request with binary tensors follows from its bytes, the body's length and the model's signature alone: equal
-ones need no second reading, only the tensors are new. The JSON part of the answer follows from the request and the shapes of the outputs
-in the same way. Whatever is not that plain (tensors in the text or in shared memory, classes instead of tensors) is not remembered.
+What the JSON part says of a request follows from its text, the model's signature and, where binary tensors follow, the body's length. So
+the text around the numbers (all of it, where tensors are binary) is looked up, and where it was seen before only the tensors are read. The
+text of the answer follows from the request and the shapes of the outputs in the same way. Whatever is not that plain (shared memory,
+classes, tensors partly in the text and partly behind it) is not remembered.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import orjson
 
 from backends.api.errors import InvalidRequest
 from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType, element_count
+from backends.api.tensor import element_count
 from server.core.request import Array, InferRequest, InferResponse
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.http_codec import Body, Encoded
+from server.frontends.kserve.http_answer import AnswerFrame, Encoded, frame_of
+from server.frontends.kserve.http_codec import Body
+from server.frontends.kserve.json_tensor import array_from_text
 from server.frontends.kserve.tensor_bytes import array_from_bytes
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
+from server.frontends.limits import Limits
 
-#: Requests remembered, and how long the JSON part of one may be: a quarter of a MiB of text in all.
+#: Requests remembered, and how long the text around the numbers of one may be: a quarter of a MiB in all.
 _KEPT = 256
 _KEPT_TEXT_BYTES = 1024
+# Numbers follow such a key. A string cannot hold it, except one with escapes, and texts with those are not remembered.
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
+#: Stands for the numbers that were cut out: a byte that JSON text never holds.
+_GAP = b"\0"
 
 
-class _Place(NamedTuple):
-    """Where in a body an input is, and what is there."""
+class Cut(NamedTuple):
+    """A request's JSON part taken apart: the text around the lists of numbers, with gaps for them, and the lists."""
+
+    around: bytes
+    lists: list[bytes]
+
+
+def cut(text: bytes) -> Cut:
+    """Takes a JSON part without binary tensors apart. Lists of strings stay in the text."""
+    parts: list[bytes] = []
+    lists: list[bytes] = []
+    at = 0
+    for found in _DATA.finditer(text):
+        start = found.end()
+        # Up to the next string or end of an object there are only numbers and brackets.
+        quote = text.find(b'"', start)
+        quote = len(text) if quote < 0 else quote
+        brace = text.find(b"}", start, quote)
+        end = text.rfind(b"]", start, quote if brace < 0 else brace) + 1
+        if end > start >= at:
+            parts.append(text[at:start])
+            lists.append(text[start:end])
+            at = end
+    parts.append(text[at:])
+    return Cut(_GAP.join(parts), lists)
+
+
+class _Tensor(NamedTuple):
+    """What an input is, and where in the body, where it is binary."""
 
     spec: TensorSpec
     shape: tuple[int, ...]
@@ -33,99 +71,132 @@ class _Place(NamedTuple):
 
 
 class RepeatedRequest:
-    """A request that was decoded, and that others repeat with other tensors. Confined to: the event loop."""
+    """A request that was decoded, and that others repeat with other numbers. Confined to: the event loop."""
 
-    __slots__ = ("_answer_head", "_body_bytes", "_check", "_decoded", "_model_version", "_places", "_shapes", "_signature")
+    __slots__ = ("_body_bytes", "_check", "_decoded", "_frame", "_model_version", "_shapes", "_signature", "_tensors")
 
-    def __init__(self, check: SignatureCheck, decoded: DecodedRequest, places: tuple[_Place, ...], body_bytes: int) -> None:
+    def __init__(self, check: SignatureCheck, decoded: DecodedRequest, tensors: tuple[_Tensor, ...], body_bytes: int | None) -> None:
+        """`body_bytes` is the length that the body of every repetition has; None: any."""
         self._check = check
         # Without the tensors it had.
-        self._decoded = decoded._replace(request=_renewed(decoded.request, {}, 0), repeats=self)
-        self._places = places
+        self._decoded = decoded._replace(request=_renewed(decoded.request, {}, 0, 0), repeats=self)
+        self._tensors = tensors
         self._body_bytes = body_bytes
-        self._answer_head = b""
+        self._frame: AnswerFrame | None = None
         self._model_version = 0
         self._signature: ModelSignature | None = None
         self._shapes: list[tuple[int, ...]] = []
 
     def fits(self, check: SignatureCheck, body_bytes: int) -> bool:
-        """Whether a request with the same JSON part, sent to what `check` checks for, says the same."""
-        return check is self._check and body_bytes == self._body_bytes
+        """Whether a request with the same text, sent to what `check` checks for, says the same."""
+        return check is self._check and (self._body_bytes is None or body_bytes == self._body_bytes)
 
-    def decode(self, body: Body, received_ns: int) -> DecodedRequest:
-        """The request that `body` makes. REQUIRES: it `fits`.
+    def decode_binary(self, body: Body, received_ns: int) -> DecodedRequest:
+        """The request that `body` makes, whose tensors are binary. REQUIRES: it `fits`.
 
         Raises:
             InvalidRequest: its tensors are not what they must be.
         """
-        check, known = self._check, self._decoded
         blobs = memoryview(body)
+        data = [blobs[tensor.begin : tensor.end] for tensor in self._tensors]
+        return self._decode(array_from_bytes, data, len(body), received_ns)
+
+    def decode_lists(self, lists: list[bytes], limits: Limits, body_bytes: int, received_ns: int) -> DecodedRequest | None:
+        """The request that those numbers make; None where they are no lists of numbers at all. REQUIRES: it `fits`.
+
+        Raises:
+            InvalidRequest: they are not what they must be.
+        """
+        if any(each.count(b"[") > limits.json_depth for each in lists):
+            return None
+        try:
+            return self._decode(array_from_text, lists, body_bytes, received_ns)
+        except orjson.JSONDecodeError:
+            return None
+
+    def _decode(self, make: Callable[..., Array], data: Iterable[Any], size_bytes: int, received_ns: int) -> DecodedRequest:
+        check, known = self._check, self._decoded
         inputs: dict[str, Array] = {}
         try:
-            for spec, shape, count, begin, end in self._places:
-                inputs[spec.name] = array_from_bytes(check, spec, shape, count, blobs[begin:end])
+            for (spec, shape, elements, _, _), given in zip(self._tensors, data, strict=True):
+                inputs[spec.name] = make(check, spec, shape, elements, given)
         except SignatureMismatch as error:
             raise InvalidRequest(with_request_id(error.message, known.request.request_id)) from None
+        request = _renewed(known.request, inputs, received_ns, size_bytes)
         # Not `_replace`, which takes as long as all the rest.
-        return DecodedRequest(
-            _renewed(known.request, inputs, received_ns), known.classifications, False, known.binary_outputs, known.shared_outputs, self
-        )
+        return DecodedRequest(request, known.classifications, False, known.binary_outputs, known.shared_outputs, self)
 
-    def learn(self, response: InferResponse, encoded: Encoded) -> None:
-        """Remembers the JSON part of the answer that carries `response`, where others can have the same."""
-        signature, head = response.signature, encoded.pieces[0]
-        if len(head) == encoded.header_length and all(_is_plain(signature, name) for name in response.outputs):
-            self._answer_head = bytes(head)
-            self._model_version = response.model_version
-            self._signature = signature
-            self._shapes = [array.shape for array in response.outputs.values()]
+    def learn(self, response: InferResponse) -> None:
+        """Remembers what the answer with `response`, which has been made, has in common with others."""
+        self._frame = frame_of(response, self._decoded)
+        self._model_version = response.model_version
+        self._signature = response.signature
+        self._shapes = [array.shape for array in response.outputs.values()]
 
     def encode(self, response: InferResponse) -> Encoded | None:
-        """The answer that carries `response`; None where its JSON part is not the one remembered."""
-        if response.signature is not self._signature or response.model_version != self._model_version:
+        """The answer that carries `response`; None where it is not like the one remembered."""
+        frame = self._frame
+        if frame is None or response.signature is not self._signature or response.model_version != self._model_version:
             return None
         arrays = list(response.outputs.values())
-        if [array.shape for array in arrays] != self._shapes:
-            return None
-        head = self._answer_head
-        return Encoded([head, *[array.tobytes() for array in arrays]], len(head))
+        return frame.filled(arrays) if [array.shape for array in arrays] == self._shapes else None
 
 
 class RepeatedRequests:
-    """Those that were seen lately, by model, version asked for, and JSON part. Confined to: the event loop."""
+    """Those that were seen lately, by model, version asked for, and text. Confined to: the event loop."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int | None, bytes], RepeatedRequest] = {}
 
     def find(self, name: str, version: int | None, text: bytes) -> RepeatedRequest | None:
-        """The request to (`name`, `version`) whose JSON part was `text`."""
+        """The request to (`name`, `version`) with that text around its numbers."""
         return self._kept.get((name, version, text))
 
     def remember(
-        self, text: bytes, check: SignatureCheck, decoded: DecodedRequest, head: Mapping[str, Any], body_bytes: int
+        self, text: bytes, lists: int | None, check: SignatureCheck, decoded: DecodedRequest, head: Mapping[str, Any]
     ) -> DecodedRequest:
-        """Keeps the request `decoded` from `head`, which is `text` parsed, where others can repeat it; and returns it."""
-        if len(text) > _KEPT_TEXT_BYTES or decoded.classifications or decoded.shared_outputs:
+        """Keeps the request `decoded`, where others can repeat it; and returns it.
+
+        Args:
+            text: Around its numbers.
+            lists: How many lists of numbers were cut out of it; None: its tensors are binary, and follow it.
+            check: What it was checked by.
+            decoded: The request.
+            head: Its JSON part, parsed.
+        """
+        if len(text) > _KEPT_TEXT_BYTES or b"\\" in text or decoded.classifications or decoded.shared_outputs:
             return decoded
-        request = decoded.request
-        if not decoded.binary_outputs.issuperset(request.output_names):
+        tensors = _lists(check, decoded.request, head, lists) if lists is not None else _blobs(check, decoded.request, head, len(text))
+        if tensors is None:
             return decoded
-        places: list[_Place] = []
-        at = len(text)
-        for tensor, (name, array) in zip(head["inputs"], request.inputs.items(), strict=True):
-            size = tensor["parameters"].get("binary_data_size") if tensor.get("parameters") else None
-            if size is None:
-                return decoded
-            places.append(_Place(check.inputs[name], array.shape, element_count(array.shape), at, at + size))
-            at += size
         if len(self._kept) >= _KEPT:
             self._kept.clear()
-        repeated = RepeatedRequest(check, decoded, tuple(places), body_bytes)
+        request = decoded.request
+        repeated = RepeatedRequest(check, decoded, tensors, request.size_bytes if lists is None else None)
         self._kept[request.model_name, request.model_version, text] = repeated
         return decoded._replace(repeats=repeated)
 
 
-def _renewed(request: InferRequest, inputs: Mapping[str, Array], received_ns: int) -> InferRequest:
+def _lists(check: SignatureCheck, request: InferRequest, head: Mapping[str, Any], lists: int) -> tuple[_Tensor, ...] | None:
+    """The inputs, if each of them, and nothing else, is one of the lists that were cut out."""
+    if len(request.inputs) != lists or any(not isinstance(tensor.get("data"), list) for tensor in head["inputs"]):
+        return None
+    return tuple(_Tensor(check.inputs[name], array.shape, element_count(array.shape), 0, 0) for name, array in request.inputs.items())
+
+
+def _blobs(check: SignatureCheck, request: InferRequest, head: Mapping[str, Any], at: int) -> tuple[_Tensor, ...] | None:
+    """The inputs, if each of them is binary; the first begins at `at`."""
+    tensors: list[_Tensor] = []
+    for tensor, (name, array) in zip(head["inputs"], request.inputs.items(), strict=True):
+        size = tensor["parameters"].get("binary_data_size") if tensor.get("parameters") else None
+        if size is None:
+            return None
+        tensors.append(_Tensor(check.inputs[name], array.shape, element_count(array.shape), at, at + size))
+        at += size
+    return tuple(tensors)
+
+
+def _renewed(request: InferRequest, inputs: Mapping[str, Array], received_ns: int, size_bytes: int) -> InferRequest:
     """`request` with other tensors."""
     return InferRequest(
         model_name=request.model_name,
@@ -140,11 +211,5 @@ def _renewed(request: InferRequest, inputs: Mapping[str, Array], received_ns: in
         deadline_ns=request.deadline_ns,
         parameters=dict(request.parameters),
         received_ns=received_ns,
-        size_bytes=request.size_bytes,
+        size_bytes=size_bytes,
     )
-
-
-def _is_plain(signature: ModelSignature, name: str) -> bool:
-    """Whether the output's bytes on the wire are those of its array."""
-    spec = signature.output(name)
-    return spec is not None and spec.datatype is not DataType.BYTES

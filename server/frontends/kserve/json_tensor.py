@@ -1,9 +1,12 @@
 """Tensor data as JSON: nested or flat lists to arrays, arrays to flat lists.
 
 Lists become arrays without a Python loop over elements: nesting is removed level by level, and the set of element types, which the
-interpreter builds at C speed, tells whether every element is what the datatype wants.
+interpreter builds at C speed, tells whether every element is what the datatype wants. Plain lists of numbers go a shorter way (`packed`):
+`struct` refuses what is no number or out of range by itself, and takes half the time of numpy; numpy's own reading of text takes seven
+times that of orjson (4096 floats: 110 us to read, 35 to pack, 64 in numpy, 820 to read in numpy).
 """
 
+import struct
 from itertools import chain
 from typing import Any
 
@@ -21,6 +24,12 @@ from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
 BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
 #: Elements printed at once.
 PRINTED_AT_ONCE = 65_536
+#: How `struct` calls the types whose elements are numbers in JSON.
+_PACKED = {
+    DataType.INT8: "b", DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q",
+    DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q",
+    DataType.FP32: "f", DataType.FP64: "d",
+}  # fmt: skip
 _FLOATS = frozenset({DataType.FP32, DataType.FP64})
 #: How Triton's JSON reader calls what it did not find.
 _TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
@@ -65,6 +74,35 @@ def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, .
     return array.reshape(shape)
 
 
+def array_from_text(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, text: bytes) -> Array:
+    """As `array_from_json`, from the text of the list.
+
+    Raises:
+        SignatureMismatch: as `array_from_json`. orjson.JSONDecodeError: it is no JSON.
+    """
+    data = orjson.loads(text)
+    while len(data) == 1 and type(data[0]) is list:
+        # A batch of one, nested.
+        data = data[0]
+    raw = packed(data, spec.datatype, text) if len(data) == count else None
+    if raw is None:
+        return array_from_json(check, spec, shape, count, data)
+    array: Array = np.ndarray(shape, spec.datatype.numpy, raw)
+    return array
+
+
+def packed(values: list[Any], datatype: DataType, text: bytes) -> bytes | None:
+    """The elements that `text`, a JSON list without strings, holds as `values`; None where not all are numbers that `datatype` can hold."""
+    code = _PACKED.get(datatype)
+    # Words are no numbers; `struct` would take the two truth values for some.
+    if code is None or b"t" in text or b"a" in text:
+        return None
+    try:
+        return struct.pack(f"<{len(values)}{code}", *values)
+    except (struct.error, OverflowError):
+        return None
+
+
 def _from_numbers(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, numbers: Array) -> Array:
     """As `array_from_json`, for data that is a flat int64 or float64 array already."""
     datatype = spec.datatype
@@ -98,6 +136,12 @@ def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fra
     if datatype in BINARY_ONLY:
         raise unsendable(datatype, output)
     return orjson.Fragment(_printed(flat, datatype)) if datatype in _FLOATS and not bool(np.isfinite(flat).all()) else flat
+
+
+def printed_numbers(array: Array) -> bytes | None:
+    """The flat list of `array`'s elements, numbers or booleans, as text; None where one is not finite."""
+    printed = orjson.dumps(np.ascontiguousarray(array).reshape(-1), option=orjson.OPT_SERIALIZE_NUMPY)
+    return None if b"null" in printed else printed
 
 
 def json_pieces(array: Array, datatype: DataType, output: str) -> list[bytes]:

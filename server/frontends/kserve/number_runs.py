@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from backends.api.tensor import DataType
 from server.core.request import Array
+from server.frontends.kserve.json_tensor import packed
 from server.frontends.limits import Limits
 from server.frontends.strict_json import bracket_levels, parse_json
 
@@ -78,18 +80,17 @@ def _numbers(run: bytes, limits: Limits) -> Array | None:
     while at < end:
         cut = run.find(b",", at + _STEP_BYTES, end)
         cut = end if cut < 0 else cut
+        # Brackets become blanks: what they separate is still separated by commas, or refused.
+        text = b"[%b]" % run[at:cut].translate(_FLATTEN)
         try:
-            # Brackets become blanks: what they separate is still separated by commas, or refused.
-            values = orjson.loads(b"[%b]" % run[at:cut].translate(_FLATTEN))
+            values = orjson.loads(text)
         except orjson.JSONDecodeError:
             return None
-        kinds = set(map(type, values))
-        if not kinds or not kinds <= {int, float}:
+        kind = DataType.FP64 if b"." in text or b"e" in text or b"E" in text else DataType.INT64
+        raw = packed(values, kind, text)
+        if not raw:
             return None
-        try:
-            pieces.append(np.array(values, dtype=np.float64 if float in kinds else np.int64))
-        except OverflowError:
-            return None
+        pieces.append(np.frombuffer(raw, kind.numpy))
         at = cut + 1
     if run[end - 1 : end] == b",":
         return None

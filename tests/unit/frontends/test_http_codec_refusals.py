@@ -7,7 +7,7 @@ import pytest
 from backends.api.errors import InvalidRequest
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
-from server.frontends.kserve import http_codec
+from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.limits import Limits
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
@@ -156,4 +156,4 @@ def test_bytes_that_are_no_text_cannot_be_answered_in_json():
     decoded = http_codec.decode(check, http_codec.Target("m", None, 0), {}, b"\xff\xfe", 0, LIMITS)._replace(binary_outputs=frozenset())
     response = asyncio.run(engine.infer(decoded.request))
     with pytest.raises(InvalidRequest, match="output 'OUTPUT' holds bytes that are not UTF-8"):
-        http_codec.encode(response, decoded, {})
+        http_answer.encode(response, decoded, {})

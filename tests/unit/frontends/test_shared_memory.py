@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from backends.api.errors import AlreadyExists, InvalidRequest, NotFound, ServingError, TooLarge, Unsupported
 from backends.api.tensor import DataType
-from server.frontends.kserve import http_codec
+from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.grpc_codec import GrpcCodec
@@ -264,7 +264,7 @@ def test_every_datatype_goes_through_shared_memory_over_http(tmp_path: Path, dat
     check = SignatureChecks(engine, LIMITS).find("echo", None)
     decoded = http_codec.decode(check, http_codec.Target("echo", None, 0), head, body, None, LIMITS, spans_of_head(head, table, LIMITS))
     response = asyncio.run(engine.infer(decoded.request))
-    encoded = http_codec.encode(response, decoded, {})
+    encoded = http_answer.encode(response, decoded, {})
     assert encoded.header_length is None
     assert orjson.loads(encoded.body)["outputs"] == [
         {
