@@ -71,6 +71,7 @@ class BatchResult:
         input_ns: Gathering inputs into Buffers.
         infer_ns: Inside `Instance.execute`.
         output_ns: Slicing outputs.
+        cpu_ns: What the thread that ran it spent on a processor, where that was measured.
     """
 
     outcomes: list[Outcome]
@@ -78,6 +79,7 @@ class BatchResult:
     input_ns: int = 0
     infer_ns: int = 0
     output_ns: int = 0
+    cpu_ns: int = 0
 
 
 class Buffer:

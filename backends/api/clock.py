@@ -14,6 +14,11 @@ class Clock(Protocol):
         """Milliseconds since the epoch; only for stamps that people read."""
 
 
+def thread_cpu_ns() -> int:
+    """Time that the thread it is called in has spent on a processor, in nanoseconds from an arbitrary origin."""
+    return time.thread_time_ns()
+
+
 class SystemClock:
     """The machine's clock."""
 

@@ -62,6 +62,7 @@ class IdentityInstance(Instance):
         """`sleep` waits out the delay; a test gives its own."""
         self._source = {output.name: source.name for source, output in zip(signature.inputs, signature.outputs, strict=True)}
         self._delay_s = delay_s
+        self.only_computes = delay_s <= 0
         self._fail_on = fail_on
         self._sleep = sleep
 

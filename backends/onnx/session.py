@@ -44,6 +44,8 @@ def session_options(knobs: SessionKnobs) -> ort.SessionOptions:
 class OnnxInstance(Instance):
     """A session on CPU. Confined to: the one worker that owns it."""
 
+    only_computes = True
+
     def __init__(
         self, session: ort.InferenceSession, signature: ModelSignature, *, static_batch_size: int | None, shrink_arena: bool
     ) -> None:

@@ -97,7 +97,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         graph_level=graph_level,
         label_files={output.name: output.label_filename for output in message.output if output.label_filename},
         warmups=samples,
-        execution=Execution(parameters.get("execution", Execution.THREAD.value)),
+        execution=Execution(parameters.get("execution", Execution.AUTO.value)),
         metric_tags=dict(sorted(message.metric_tags.items())),
         wire=normalised(message, backend.name, _platform(backend), model_filename, enqueued).SerializeToString(deterministic=True),
     )

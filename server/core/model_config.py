@@ -125,6 +125,7 @@ class Warmup:
 class Execution(enum.Enum):
     """Where batches run (config.pbtxt parameter `execution`)."""
 
+    AUTO = "auto"
     THREAD = "thread"
     INLINE = "inline"
 
@@ -147,7 +148,7 @@ class ModelConfig:
         graph_level: `optimization.graph.level`; None if not written.
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
-        execution: Thread or inline.
+        execution: Auto, thread or inline.
         metric_tags: Extra labels for metrics.
         wire: The completed `inference.ModelConfig` message, serialised: what GetModelConfig answers.
     """
@@ -165,6 +166,6 @@ class ModelConfig:
     graph_level: int | None = None
     label_files: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
-    execution: Execution = Execution.THREAD
+    execution: Execution = Execution.AUTO
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     wire: bytes = b""

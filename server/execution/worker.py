@@ -52,7 +52,8 @@ class InstanceWorker(Protocol):
         """Waits for the batches in work, then closes the instance."""
 
 
-def _run(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
+def run_batch(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
+    """Runs a batch; whatever the backend raises becomes its answer."""
     try:
         return processor.process(items)
     except BaseException as error:
@@ -72,8 +73,9 @@ class ThreadWorker:
         self._in_flight: deque[Work] = deque()
         self.depth = max(1, instance.pipeline_depth)
         self._ended = [loop.create_future() for _ in range(self.depth)]
-        for slot, ended in enumerate(self._ended):
-            processor = processor_for(instance, signature, clock)
+        #: One for each slot.
+        self.processors = [processor_for(instance, signature, clock) for _ in self._ended]
+        for slot, (processor, ended) in enumerate(zip(self.processors, self._ended, strict=True)):
             threading.Thread(target=self._serve, args=(processor, ended), name=f"{NAME_PREFIX}{name}.{slot}", daemon=True).start()
 
     @property
@@ -94,13 +96,17 @@ class ThreadWorker:
     def _serve(self, processor: BatchProcessor, ended: "asyncio.Future[None]") -> None:
         try:
             while (work := self._inbox.get()) is not None:
-                result = _run(processor, work.items)
+                result = self._run(processor, work.items)
                 self._loop.call_soon_threadsafe(self._finished, work, result)
                 # Nothing may keep the batch's tensors alive while the thread waits for the next one.
                 del work, result
             self._loop.call_soon_threadsafe(_settle, ended)
         except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
             return
+
+    def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
+        """Runs a batch. Called in a thread."""
+        return run_batch(processor, items)
 
     def _finished(self, work: Work, result: BatchResult) -> None:
         work.result = result
@@ -128,7 +134,7 @@ class InlineWorker:
     def submit(self, work: Work) -> None:
         self._is_busy = True
         try:
-            result = _run(self._processor, work.items)
+            result = run_batch(self._processor, work.items)
         finally:
             self._is_busy = False
         work.on_done(result)

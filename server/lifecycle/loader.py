@@ -27,6 +27,7 @@ from server.config.parsed import ParsedConfig
 from server.core.daemon_thread import in_daemon_thread
 from server.core.model_config import Execution, ModelConfig
 from server.core.timers import Timers
+from server.execution.auto_worker import AutoWorker, may_run_on_loop
 from server.execution.stream_worker import StreamWorker
 from server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
 from server.lifecycle.labels import read_labels
@@ -178,7 +179,9 @@ class VersionLoader:
             elif config.execution is Execution.INLINE:
                 workers.append(InlineWorker(instance, config.signature, self._clock))
             else:
-                workers.append(ThreadWorker(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
+                is_auto = config.execution is Execution.AUTO and may_run_on_loop(instance)
+                kind = AutoWorker if is_auto else ThreadWorker
+                workers.append(kind(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
         scheduler = Scheduler(
             config,
             version,

@@ -62,7 +62,7 @@ TENSOR = 'name: "x" data_type: TYPE_FP32 dims: 1'
             "dynamic_batching.priority_levels",
             "to 1000",
         ),
-        ('parameters { key: "execution" value { string_value: "fork" } }', 'parameters["execution"]', "allowed: thread, inline"),
+        ('parameters { key: "execution" value { string_value: "fork" } }', 'parameters["execution"]', "allowed: auto, thread, inline"),
         ('metric_tags { key: "a-b" value: "x" }', 'metric_tags["a-b"]', "not usable as a metric label"),
         ('metric_tags { key: "model" value: "x" }', 'metric_tags["model"]', "not usable as a metric label"),
         (

@@ -22,8 +22,8 @@ def parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
-def load(folder: Path, config: str, registry: BackendRegistry | None = None) -> None:
-    """Loads an identity model of that config, and closes it."""
+def load(folder: Path, config: str, registry: BackendRegistry | None = None) -> list[str]:
+    """Loads an identity model of that config, and closes it; the kinds of its workers."""
     version = folder / "m" / "1"
     version.mkdir(parents=True)
     (version / "model.identity").touch()
@@ -33,11 +33,13 @@ def load(folder: Path, config: str, registry: BackendRegistry | None = None) -> 
     parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
     source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
 
-    async def load_and_close() -> None:
+    async def load_and_close() -> list[str]:
         servable = await loader.load(source)
+        kinds = [type(worker).__name__ for worker in servable.scheduler._workers]
         await servable.close()
+        return kinds
 
-    asyncio.run(load_and_close())
+    return asyncio.run(load_and_close())
 
 
 def test_a_warning_says_its_place_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,3 +84,19 @@ def test_instances_are_made_for_each_device_of_their_group(tmp_path: Path) -> No
         ("one_0", 3, 3),
         ("any_0", None, 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "worker"),
+    [
+        ({}, "AutoWorker"),
+        ({"execution": "auto"}, "AutoWorker"),
+        ({"execution": "auto", "execute_delay_ms": "1"}, "ThreadWorker"),
+        ({"execution": "thread"}, "ThreadWorker"),
+        ({"execution": "inline"}, "InlineWorker"),
+    ],
+)
+def test_a_model_runs_where_its_execution_says_and_one_that_waits_never_on_the_loop_by_itself(
+    tmp_path: Path, parameters: dict[str, str], worker: str
+) -> None:
+    assert load(tmp_path, TENSORS + "".join(parameter(key, value) for key, value in parameters.items())) == [worker]
