@@ -110,11 +110,10 @@ def test_batches_of_another_size_class_are_measured_for_themselves():
 @given(st.lists(st.integers(0, 2 * MUCH_NS), max_size=300))
 def test_never_do_more_than_one_in_a_hundred_of_the_runs_of_a_stay_come_slow_before_it_ends(durations):
     paces = on_loop()
-    slow = runs = 0
-    for cpu_ns in durations:
+    slow = 0
+    for runs, cpu_ns in enumerate(durations, 1):
         if not paces.may_run_on_loop(1):
             break
-        runs += 1
         slow += cpu_ns > SLOW_NS
         assert slow <= (WINDOW_SLOW + 1) * (1 + runs // WINDOW_RUNS)
         ran(paces, cpu_ns)
