@@ -75,9 +75,7 @@ class ControlFrames:
         self._inbound.charge(self._inbound.resets, "RST_STREAM frames")
         stream = self._table.open.get(stream_id)
         if stream is None:
-            fault = self._inbound.not_open(stream_id, Step.RECEIVE_RST_STREAM)
-            if fault is not None:
-                raise fault
+            self._inbound.check_crossed(stream_id, Step.RECEIVE_RST_STREAM)
             return
         self._table.close(stream)
         self._inbound.events.append(StreamReset(stream_id, _u32(data, start)[0], False))
@@ -147,9 +145,7 @@ class ControlFrames:
             return
         stream = self._table.open.get(stream_id)
         if stream is None:
-            fault = inbound.not_open(stream_id, Step.RECEIVE_WINDOW_UPDATE)
-            if fault is not None:
-                raise fault
+            inbound.check_crossed(stream_id, Step.RECEIVE_WINDOW_UPDATE)
         elif not increment:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         else:

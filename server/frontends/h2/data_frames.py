@@ -118,9 +118,7 @@ class DataFrames:
     def _late(self, stream_id: int, length: int) -> None:
         """Drops what comes for a stream that we have reset; the connection's window counts it all the same."""
         if not self._table.was_reset_here(stream_id):
-            fault = self._inbound.not_open(stream_id, _RECEIVE_DATA)
-            if fault is not None:
-                raise fault
+            self._inbound.check_crossed(stream_id, _RECEIVE_DATA)
         if length < _LATE_FREE_BYTES:
             self._inbound.charge(self._inbound.control, "frames for streams that are reset")
         self._inflow.refund(length)

@@ -95,8 +95,7 @@ class HeaderFrames:
             self._trailers(stream, block, ends)
             return
         if not self._table.was_reset_here(stream_id):
-            fault = self._inbound.not_open(stream_id, Step.RECEIVE_HEADERS)
-            raise fault or ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is opened after stream {self._table.last_id}")
+            self._inbound.check_crossed(stream_id, Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS)
         self._inbound.charge(self._inbound.control, "frames for streams that are reset")
         self._decoder.fields(block)
 

@@ -74,13 +74,13 @@ class Inbound:
             self.is_refusing = True
             self._output.control(frames.goaway(self._table.last_id, ErrorCode.NO_ERROR, b""))
 
-    def not_open(self, stream_id: int, step: Step) -> ConnectionFault | None:
-        """The fault of a frame for a stream that is not open; None: the frame may have crossed with the end of the stream."""
-        name = step.name.removeprefix("RECEIVE_")
-        if stream_id == 0:
-            return ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{name} for stream 0")
+    def check_crossed(self, stream_id: int, step: Step) -> None:
+        """Lets a frame for a stream that is not open pass if it may have crossed with the stream's end.
+
+        Raises:
+            ConnectionFault: the stream was never opened, or the peer must know that it is closed.
+        """
         outcome = NEXT[self._table.state_of(stream_id)][step]
-        if outcome is Next.IGNORED:
-            return None
-        code = ErrorCode.STREAM_CLOSED if outcome is Next.LONG_CLOSED else ErrorCode.PROTOCOL_ERROR
-        return ConnectionFault(code, f"{name} for stream {stream_id}, which is not open")
+        if outcome is not Next.IGNORED:
+            code = ErrorCode.STREAM_CLOSED if outcome is Next.LONG_CLOSED else ErrorCode.PROTOCOL_ERROR
+            raise ConnectionFault(code, f"{step.name.removeprefix('RECEIVE_')} for stream {stream_id}, which is not open")

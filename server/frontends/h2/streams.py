@@ -115,10 +115,7 @@ class StreamTable:
         return stream_id in self._reset_here
 
     def state_of(self, stream_id: int) -> Next:
-        """The state of any stream; one whose id the peer has skipped counts as never opened."""
-        stream = self.open.get(stream_id)
-        if stream is not None:
-            return stream.state
+        """The state of a stream that is not open; one whose id the peer has skipped counts as never opened."""
         if stream_id > self.last_id or not stream_id & 1 or any(stream_id in gap for gap in self._gaps):
             return Next.IDLE
         return Next.CLOSED

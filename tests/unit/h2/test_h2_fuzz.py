@@ -10,11 +10,12 @@ from tests.fakes.h2_mutations import conversation, meddled, serve
 from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_meddled_conversation_has_a_defined_outcome(seed):
-    random_numbers = random.Random(seed)
-    data = meddled(random_numbers, conversation(random_numbers))
-    serve(data, [random_numbers.choice([1, 7, 100, 10_000])], random_numbers)
+@pytest.mark.parametrize("first_seed", range(0, 400, 10))
+def test_meddled_conversation_has_a_defined_outcome(first_seed):
+    for seed in range(first_seed, first_seed + 10):
+        random_numbers = random.Random(seed)
+        data = meddled(random_numbers, conversation(random_numbers))
+        serve(data, [random_numbers.choice([1, 7, 100, 10_000])], random_numbers)
 
 
 @given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 50), min_size=1, max_size=3), seed=st.integers(0, 1 << 32))

@@ -41,6 +41,16 @@ def test_data_is_handed_on_before_its_frame_is_whole():
     assert peer.end() is None
 
 
+def test_frame_of_nothing_but_padding_ends_a_request_before_it_is_whole():
+    peer = RawPeer()
+    data = frame(DATA, PADDED | END_STREAM, 1, b"\xff" + bytes(255))
+    peer.send(request(1), data[:9])
+    assert len(peer.events) == 1
+    peer.send(data[9:10])
+    assert peer.events[-1] == DataReceived(1, b"", True)
+    assert peer.send(data[10:], request(3))[0].stream_id == 3
+
+
 def test_large_parts_are_views_of_what_was_received_and_small_ones_are_not():
     peer = RawPeer()
     peer.send(request(1), frame(DATA, 0, 1, bytes(500)), frame(DATA, 0, 1, bytes(100_000)), frame(DATA, 0, 1, bytes(2000)))

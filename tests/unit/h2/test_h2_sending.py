@@ -171,6 +171,14 @@ def test_empty_end_needs_no_window():
     assert [(sent.kind, sent.flags) for sent in peer.output()] == [(HEADERS, END_HEADERS), (DATA, END_STREAM)]
 
 
+def test_empty_end_behind_data_that_waits_goes_with_it():
+    peer = asked()
+    peer.server.send_headers(1, HEAD)
+    assert peer.server.send_data(1, bytes(20_000)) == 20_000
+    assert peer.server.send_data(1, b"", end_stream=True) == 20_000
+    assert [(sent.kind, sent.flags) for sent in peer.output()[1:]] == [(DATA, 0), (DATA, END_STREAM)]
+
+
 def test_close_says_why_and_drops_the_rest():
     peer = asked()
     peer.server.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
