@@ -13,6 +13,7 @@ from server.config.parsed import ParsedConfig
 from server.config.ragged import batch_inputs, batch_outputs, check_ragged
 from server.config.report import Report
 from server.config.scheduling import complete_batching, complete_instances, dynamic_batching, instance_groups
+from server.config.sequences import joined_requests, sequence_batching
 from server.config.suggestions import allowed_names
 from server.config.tensors import TensorCompleter, specs
 from server.config.warmups import warmups
@@ -73,7 +74,9 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
     graph_level = message.optimization.graph.level if message.optimization.HasField("graph") else None
     _check_parameters(parameters, backend, findings, report)
-    candidate = Candidate(facts=facts, signature=signature, parameters=parameters, graph_level=graph_level)
+    sequences = sequence_batching(message, report)
+    whole = signature if signature is None or sequences is None else sequences.extend(signature)
+    candidate = Candidate(facts=facts, signature=whole, parameters=parameters, graph_level=graph_level)
     for misfit in backend.check(candidate):
         report.error(misfit.field, misfit.message)
     samples = warmups(message, signature, report) if signature is not None else ()
@@ -91,7 +94,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         version_policy=parsed.version_policy,
         model_filename=model_filename,
         instance_groups=instance_groups(message),
-        dynamic_batching=dynamic_batching(message),
+        dynamic_batching=dynamic_batching(message) if sequences is None else joined_requests(message),
+        sequences=sequences,
         max_enqueued_requests=enqueued,
         parameters=parameters,
         graph_level=graph_level,

@@ -28,6 +28,9 @@ def complete_batching(parsed: ParsedConfig, message: pb.ModelConfig, *, is_infer
     elif parsed.is_adlik and message.max_batch_size > 0:
         message.dynamic_batching.SetInParent()
         findings.default(at, "{}: Adlik's form batches every model, without delay unless one is written")
+    elif message.HasField("sequence_batching"):
+        findings.default(at, "none: sequence_batching is the scheduler")
+        return
     elif is_inferred and message.max_batch_size > 1:
         _apply(parsed.batching_defaults, message)
         shown = "{}" if parsed.batching_defaults == BatchingDefaults() else _described(message)

@@ -5,7 +5,7 @@ first dimension, that is the batch dimension: an absent or zero max_batch_size b
 was made for, and the dimension is left out of `dims`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from backends.api.model import FileTensor, ModelFacts, TensorSpec
@@ -15,6 +15,7 @@ from server.config.limits import DEFAULT_MAX_BATCH_SIZE
 from server.config.parsed import ParsedConfig
 from server.config.ragged import made_inputs, scattered_outputs
 from server.config.report import Report
+from server.config.sequences import own_inputs, own_outputs
 from server.config.suggestions import allowed_names
 from server.config.tensor_checks import Tensor, check_row
 from server.pb import model_config_pb2 as pb
@@ -38,12 +39,11 @@ class TensorCompleter:
     def complete(self) -> None:
         """Fills `max_batch_size`, `input` and `output`; notes whatever is missing or contradicts the file."""
         self._choose_batching()
-        known = self.facts.inputs
-        if known is not None and self.message.batch_input:
-            made = made_inputs(self.message)
-            known = tuple(tensor for tensor in known if tensor.name not in made)
-        self._complete_side("input", self.message.input, known)
-        self._complete_side("output", self.message.output, self.facts.outputs)
+        # What the server itself feeds to the model, and takes from it, is no business of clients.
+        hidden = made_inputs(self.message) | own_inputs(self.message)
+        self._complete_side("input", self.message.input, _without(self.facts.inputs, hidden))
+        written = {tensor.name for tensor in self.message.output}
+        self._complete_side("output", self.message.output, _without(self.facts.outputs, own_outputs(self.message) - written))
 
     def _choose_batching(self) -> None:
         written = self.message.max_batch_size
@@ -185,6 +185,10 @@ def specs(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
         )
         for tensor in tensors
     )
+
+
+def _without(tensors: tuple[FileTensor, ...] | None, hidden: Set[str]) -> tuple[FileTensor, ...] | None:
+    return tensors if tensors is None or not hidden else tuple(tensor for tensor in tensors if tensor.name not in hidden)
 
 
 def _fits(wanted: Sequence[int], row: Sequence[int]) -> bool:

@@ -19,9 +19,8 @@ def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
 
 
 def _refused(config: pb.ModelConfig) -> Iterator[str]:
-    for name in ("sequence_batching", "ensemble_scheduling"):
-        if config.HasField(name):
-            yield name
+    if config.HasField("ensemble_scheduling"):
+        yield "ensemble_scheduling"
     if config.response_cache.enable:
         yield "response_cache.enable"
     if config.model_repository_agents.agents:

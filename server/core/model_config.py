@@ -5,10 +5,11 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from backends.api.model import ModelSignature
 from backends.api.tensor import DataType
+from server.core.sequence import SequenceBatching
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class ModelConfig:
         model_filename: The file to load, relative to the version folder.
         instance_groups: At least one.
         dynamic_batching: None: no batching of several requests.
+        sequences: None: requests are not taken as sequences.
         max_enqueued_requests: Bound of the queue from Adlik's `max_enqueued_batches` (batches x max_batch_size); 0: server default.
         parameters: Key to string value.
         graph_level: `optimization.graph.level`; None if not written.
@@ -161,6 +163,7 @@ class ModelConfig:
     model_filename: str
     instance_groups: tuple[InstanceGroup, ...]
     dynamic_batching: DynamicBatching | None = None
+    sequences: SequenceBatching | None = None
     max_enqueued_requests: int = 0
     parameters: Mapping[str, str] = field(default_factory=dict)
     graph_level: int | None = None
@@ -169,3 +172,8 @@ class ModelConfig:
     execution: Execution = Execution.AUTO
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     wire: bytes = b""
+
+    @property
+    def inner(self) -> "ModelConfig":
+        """This configuration as instances are loaded and run by it: with the tensors that clients do not see."""
+        return self if self.sequences is None else replace(self, signature=self.sequences.extend(self.signature))

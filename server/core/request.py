@@ -9,6 +9,7 @@ import numpy as np
 from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
 from backends.api.responses import ResponseSink
+from server.core.sequence import SequenceMark
 from server.core.trace import RequestTrace
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -34,6 +35,7 @@ class InferRequest:
         parameters: The client's further parameters.
         received_ns: When the front took the request in, on the same scale.
         size_bytes: What the request holds in memory, for the admission budget.
+        sequence: Where in a sequence it stands; None: the client named none.
         trace: Where the points that it passes are noted; None for all but those that are traced.
         responses: Set by the engine where the model may answer any number of times: takes what it answers.
     """
@@ -51,6 +53,7 @@ class InferRequest:
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     received_ns: int = 0
     size_bytes: int = 0
+    sequence: SequenceMark | None = None
     responses: ResponseSink | None = None
     trace: RequestTrace | None = None
 

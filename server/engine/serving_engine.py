@@ -29,6 +29,7 @@ UNREAD_RESPONSES = 16
 #: Protocol extensions by Triton's names; only what this server does.
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

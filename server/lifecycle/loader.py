@@ -36,6 +36,7 @@ from server.lifecycle.snapshot import discard, take_snapshot
 from server.lifecycle.warmup import warm
 from server.observability.recorder import ServerRecorder
 from server.scheduling.scheduler import GATHER_TURNS, Scheduler
+from server.scheduling.sequences import SequenceScheduler
 
 log = logging.getLogger("stoker.lifecycle")
 
@@ -127,9 +128,10 @@ class VersionLoader:
             loaded.config = self._configure(source, loaded.files)
             loaded.labels = read_labels(source.model_dir, loaded.config)
             backend = self._registry.get(loaded.config.backend)
-            for request in self._requests(loaded.config, source.version, loaded.files):
+            inner = loaded.config.inner
+            for request in self._requests(inner, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
-            warm(loaded.config, loaded.instances, source.model_dir, self._clock)
+            warm(inner, loaded.instances, source.model_dir, self._clock)
         except BaseException:
             loaded.discard()
             raise
@@ -169,8 +171,8 @@ class VersionLoader:
         ]
 
     def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
-        config = loaded.config
-        assert config is not None
+        assert loaded.config is not None
+        config = loaded.config.inner
         loop = asyncio.get_running_loop()
         workers: list[InstanceWorker] = []
         for index, instance in enumerate(loaded.instances):
@@ -182,17 +184,30 @@ class VersionLoader:
                 is_auto = config.execution is Execution.AUTO and may_run_on_loop(instance)
                 kind = AutoWorker if is_auto else ThreadWorker
                 workers.append(kind(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
+        recorder = self._recorder.version(config.name, version, config.metric_tags)
         scheduler = Scheduler(
             config,
             version,
             workers,
             clock=self._clock,
             timers=self._timers,
-            recorder=self._recorder.version(config.name, version, config.metric_tags),
+            recorder=recorder,
             max_queue_size=self._settings.max_queue_size,
             gather_turns=self._settings.gather_turns,
         )
-        return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
+        if config.sequences is None:
+            return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
+        sequences = SequenceScheduler(
+            scheduler,
+            loaded.config.name,
+            loaded.config.signature,
+            config.sequences,
+            clock=self._clock,
+            timers=self._timers,
+            recorder=recorder,
+            max_queue_size=self._settings.max_queue_size,
+        )
+        return Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from backends.api.files import ModelFiles
 from server.core.model_config import ModelConfig
 from server.core.request import Done, InferRequest, InFlight
 from server.scheduling.scheduler import Scheduler
+from server.scheduling.sequences import SequenceScheduler
 
 
 class Servable:
@@ -26,7 +27,7 @@ class Servable:
         self,
         config: ModelConfig,
         version: int,
-        scheduler: Scheduler,
+        scheduler: Scheduler | SequenceScheduler,
         files: ModelFiles,
         labels: Mapping[str, Sequence[str]],
         discard: Callable[[ModelFiles], None],

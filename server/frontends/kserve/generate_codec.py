@@ -71,6 +71,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -
         signature=check.signature,
         priority=parameters.priority,
         timeout_us=parameters.timeout_us,
+        sequence=parameters.sequence,
         parameters=parameters.custom,
         received_ns=target.received_ns,
         size_bytes=len(body),

@@ -155,6 +155,7 @@ class GrpcCodec:
                 signature=check.signature,
                 priority=parameters.priority,
                 timeout_us=parameters.timeout_us,
+                sequence=parameters.sequence,
                 deadline_ns=deadline_ns,
                 parameters=parameters.custom,
                 received_ns=received_ns,

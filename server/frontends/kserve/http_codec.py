@@ -157,6 +157,7 @@ def _request(
         signature=check.signature,
         priority=parameters.priority,
         timeout_us=parameters.timeout_us,
+        sequence=parameters.sequence,
         parameters=parameters.custom,
         received_ns=target.received_ns,
         size_bytes=size_bytes,

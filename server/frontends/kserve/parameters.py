@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from backends.api.errors import InvalidRequest, Unsupported
 from server.core.request import ParameterValue
+from server.core.sequence import SequenceMark
 from server.frontends.kserve.shared_memory import DISABLED
 
 #: A stream client asks with it for a final marker of its own after the last response.
@@ -27,21 +28,17 @@ class RequestParameters:
         priority: 0 = the model's default.
         timeout_us: 0 = none.
         wants_empty_final: Whether a stream must end with a final marker.
-        sequence_id: The sequence the request belongs to; 0: none.
-        sequence_start: Whether it is the sequence's first.
-        sequence_end: Whether it is the sequence's last.
+        sequence: Where in a sequence the request stands; None: the client named none.
         custom: The client's own.
     """
 
-    __slots__ = ("custom", "priority", "sequence_end", "sequence_id", "sequence_start", "timeout_us", "wants_empty_final")
+    __slots__ = ("custom", "priority", "sequence", "timeout_us", "wants_empty_final")
 
     def __init__(self) -> None:
         self.priority = 0
         self.timeout_us = 0
         self.wants_empty_final = False
-        self.sequence_id: int | str = 0
-        self.sequence_start = False
-        self.sequence_end = False
+        self.sequence: SequenceMark | None = None
         self.custom: dict[str, ParameterValue] = {}
 
 
@@ -56,6 +53,8 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
         InvalidRequest: a reserved key, or a value of a wrong type or range.
     """
     read = RequestParameters()
+    sequence_id: int | str = 0
+    is_start = is_end = False
     for key, value in given.items():
         if key == "priority":
             read.priority = _unsigned(key, value)
@@ -64,11 +63,11 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
         elif key == EMPTY_FINAL_RESPONSE:
             read.wants_empty_final = _boolean(key, value)
         elif key == "sequence_id":
-            read.sequence_id = _sequence_id(value)
+            sequence_id = _sequence_id(value)
         elif key == "sequence_start":
-            read.sequence_start = _boolean(key, value)
+            is_start = _boolean(key, value)
         elif key == "sequence_end":
-            read.sequence_end = _boolean(key, value)
+            is_end = _boolean(key, value)
         elif key.startswith("triton_"):
             raise InvalidRequest(
                 f"parameter '{key[:128]}': parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified"
@@ -77,6 +76,8 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
             raise InvalidRequest(f"parameter '{key}' is reserved for Triton usage and should not be specified")
         else:
             read.custom[key] = value
+    if sequence_id or is_start or is_end:
+        read.sequence = SequenceMark(sequence_id, is_start, is_end)
     return read
 
 

@@ -111,7 +111,6 @@ def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: s
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("sequence_batching { }", "sequence_batching"),
         ("ensemble_scheduling { }", "ensemble_scheduling"),
         ("response_cache { enable: true }", "response_cache.enable"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),

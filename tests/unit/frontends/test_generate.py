@@ -147,7 +147,7 @@ def test_a_first_response_that_is_an_error_gives_the_status(error, status, text)
         ({"PROMPT": "a", "STREAM": True, "P": {"a": 0}}, "parameter 'P' has invalid type"),
         ({"PROMPT": "a", "STREAM": True, "parameters": 1}, "Expected JSON object for keyword: 'parameters'"),
         ({"PROMPT": ["a", "b"], "STREAM": True}, "The schema can not convert input 'PROMPT' to tensor with proper shape"),
-        ({"PROMPT": "a", "STREAM": True, "triton_x": 1}, "is reserved for Triton usage"),
+        ({"PROMPT": "a", "STREAM": True, "triton_x": 1}, "reserved for Triton usage"),
         (b"[]", "must be a JSON object"),
         (b"{", "failed to parse the request JSON buffer"),
     ],

@@ -1,0 +1,81 @@
+"""`sequence_batching` in a configuration: what it becomes, and what is refused."""
+
+import pytest
+
+from backends.api.model import FileTensor, ModelFacts, TensorSpec
+from backends.api.tensor import DataType
+from server.config.complete import complete
+from server.config.errors import ConfigError
+from server.config.pbtxt import parse_pbtxt
+from server.core.model_config import DynamicBatching, ModelConfig
+from server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
+from tests.fakes.named_backends import onnx_like
+
+FP32, INT32 = DataType.FP32, DataType.INT32
+FACTS = ModelFacts(
+    (FileTensor("x", FP32, (-1, 1)), FileTensor("START", INT32, (-1, 1)), FileTensor("was", FP32, (-1, 1))),
+    (FileTensor("y", FP32, (-1, 1)), FileTensor("is", FP32, (-1, 1))),
+)
+START = 'control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
+STATE = 'state { input_name: "was" output_name: "is" data_type: TYPE_FP32 dims: 1 }'
+
+
+def config_of(inside: str, more: str = "max_batch_size: 4") -> ModelConfig:
+    text = f"{more} sequence_batching {{ {inside} }}"
+    return complete(parse_pbtxt(text, source="m", model_name="m"), FACTS, onnx_like(), "model.onnx").config
+
+
+def problems_of(inside: str, more: str = "max_batch_size: 4") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config_of(inside, more)
+    return [problem.field for problem in caught.value.problems]
+
+
+def test_what_the_model_alone_sees_is_hidden_from_clients():
+    config = config_of(
+        f"max_sequence_idle_microseconds: 5 oldest {{ max_candidate_sequences: 9 max_queue_delay_microseconds: 3 }} {START} {STATE}"
+    )
+    assert config.signature.inputs == (TensorSpec("x", FP32, (1,)),)
+    assert config.signature.outputs == (TensorSpec("y", FP32, (1,)),)
+    state = SequenceState(TensorSpec("was", FP32, (1,)), TensorSpec("is", FP32, (1,)), (1,))
+    assert config.sequences == SequenceBatching(5, 9, (ControlInput(ControlKind.START, "START", INT32, (0, 1)),), (state,))
+    assert [spec.name for spec in config.inner.signature.inputs] == ["x", "START", "was"]
+    assert [spec.name for spec in config.inner.signature.outputs] == ["y", "is"]
+    assert config.dynamic_batching == DynamicBatching(max_queue_delay_us=3)
+
+
+def test_defaults_are_tritons():
+    config = config_of(f"direct {{ }} {START} {STATE}", "max_batch_size: 4 instance_group { count: 2 }")
+    assert config.sequences is not None
+    assert (config.sequences.idle_us, config.sequences.most_sequences) == (1_000_000, 8)
+
+
+@pytest.mark.parametrize(
+    ("inside", "field"),
+    [
+        (f"{START} {STATE} iterative_sequence: true", "sequence_batching.iterative_sequence"),
+        (f'control_input {{ name: "START" }} {STATE}', "sequence_batching.control_input[0].control"),
+        (f"{START.replace('int32_false_true: [ 0, 1 ]', '')} {STATE}", "sequence_batching.control_input[0].control[0]"),
+        (f"{START.replace('[ 0, 1 ]', '[ 0 ]')} {STATE}", "sequence_batching.control_input[0].control[0]"),
+        (
+            f'control_input {{ name: "START" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32 }} }} {STATE}',
+            "sequence_batching.control_input[0].control[0].data_type",
+        ),
+        (f"{START} {STATE.replace('dims: 1', '')}", "sequence_batching.state[0]"),
+        (
+            f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { data_file: @f@ }').replace('@', chr(34))}",
+            "sequence_batching.state[0].initial_state",
+        ),
+        (
+            f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { dims: 2 zero_data: true }')}",
+            "sequence_batching.state[0].initial_state[0].dims",
+        ),
+    ],
+)
+def test_what_cannot_work_is_named(inside, field):
+    assert field in problems_of(inside)
+
+
+def test_a_name_that_clients_know_cannot_be_the_models_own():
+    text = 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: 1 }'
+    assert "sequence_batching" in problems_of(START.replace("START", "x", 1), text)

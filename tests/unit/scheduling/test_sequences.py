@@ -1,0 +1,273 @@
+"""Sequences with a puppet worker and hand-turned time: order, controls, states, ends, and Triton's refusals."""
+
+import numpy as np
+import pytest
+
+from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, Unavailable
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
+from server.core.request import Answer, InferRequest, InferResponse
+from server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceMark, SequenceState
+from server.scheduling.scheduler import Scheduler
+from server.scheduling.sequences import SequenceScheduler
+from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog
+
+FP32, INT32 = DataType.FP32, DataType.INT32
+SIGNATURE = ModelSignature((TensorSpec("IN", FP32, (1,)),), (TensorSpec("OUT", FP32, (1,)),), 4)
+CONTROLS = (
+    ControlInput(ControlKind.START, "START", INT32),
+    ControlInput(ControlKind.READY, "READY", DataType.BOOL),
+    ControlInput(ControlKind.END, "END", FP32, (0.0, 2.0)),
+    ControlInput(ControlKind.ID, "ID", DataType.UINT64),
+)
+STATE = SequenceState(TensorSpec("was", FP32, (1,)), TensorSpec("is", FP32, (1,)), (1,))
+IDLE_US = 1000
+
+
+class Rig:
+    """A sequence scheduler under the test's hands. `answers` by request id."""
+
+    def __init__(self, most: int = 4, max_queue_size: int = 100, controls=CONTROLS) -> None:
+        self.time = HandTimers()
+        self.worker = PuppetWorker()
+        self.log = RecorderLog()
+        self.answers: dict[str, Answer] = {}
+        self.ended: list[str] = []
+        batching = SequenceBatching(IDLE_US, most, controls, (STATE,))
+        config = ModelConfig(
+            name="m",
+            backend="fake",
+            platform="fake",
+            signature=SIGNATURE,
+            model_filename="x",
+            instance_groups=(InstanceGroup(name="m", count=1),),
+            dynamic_batching=DynamicBatching(),
+            sequences=batching,
+        )
+        inner = Scheduler(
+            config.inner, 1, [self.worker], clock=self.time, timers=self.time, recorder=self.log, max_queue_size=max_queue_size
+        )
+        self.scheduler = SequenceScheduler(
+            inner, "m", SIGNATURE, batching, clock=self.time, timers=self.time, recorder=self.log, max_queue_size=max_queue_size
+        )
+
+    def ask(self, request_id: str, mark: SequenceMark | None, value: float = 0, rows: int = 1):
+        request = InferRequest(
+            model_name="m",
+            request_id=request_id,
+            inputs={"IN": np.full((rows, 1), value, np.float32)},
+            rows=rows,
+            output_names=("OUT",),
+            signature=SIGNATURE,
+            sequence=mark,
+        )
+        return self.scheduler.submit(
+            request, lambda answer: self.answers.__setitem__(request_id, answer), lambda: self.ended.append(request_id)
+        )
+
+    def batch(self) -> list[InferRequest]:
+        """What is in work."""
+        self.time.run()
+        return list(self.worker.works[0].items) if self.worker.works else []
+
+    def finish(self) -> None:
+        """Ends the batch in work: OUT and the state are IN and the state before it, added up."""
+        self.worker.finish([{"OUT": (sums := item.inputs["IN"] + item.inputs["was"]), "is": sums} for item in self.batch()])
+
+    def finish_all(self) -> None:
+        while self.batch():
+            self.finish()
+
+    def out(self, request_id: str) -> float:
+        answer = self.answers[request_id]
+        assert isinstance(answer, InferResponse), answer
+        assert list(answer.outputs) == ["OUT"]
+        assert answer.signature is SIGNATURE
+        return float(answer.outputs["OUT"][0, 0])
+
+
+def start(number: int | str = 7) -> SequenceMark:
+    return SequenceMark(number, is_start=True)
+
+
+def end(number: int | str = 7) -> SequenceMark:
+    return SequenceMark(number, is_end=True)
+
+
+def test_requests_of_a_sequence_run_one_after_the_other_with_the_state_of_the_one_before():
+    rig = Rig()
+    for place, mark in enumerate([start(), SequenceMark(7), end()]):
+        rig.ask(str(place), mark, value=10**place)
+    assert [item.request_id for item in rig.batch()] == ["0"]
+    rig.finish_all()
+    assert [rig.out(str(place)) for place in range(3)] == [1, 11, 111]
+    assert rig.ended == ["0", "1", "2"]
+    assert rig.scheduler.unanswered == 0
+
+
+def test_the_model_is_told_where_in_the_sequence_it_is():
+    rig = Rig()
+    seen = []
+    for place, mark in enumerate([start(), SequenceMark(7), end()]):
+        rig.ask(str(place), mark)
+    while batch := rig.batch():
+        seen.append([batch[0].inputs[name].item() for name in ("START", "READY", "END", "ID")])
+        assert all(batch[0].inputs[control.name].shape == (1, 1) for control in CONTROLS)
+        assert [batch[0].inputs[control.name].dtype for control in CONTROLS] == [control.datatype.numpy for control in CONTROLS]
+        rig.finish()
+    assert seen == [[1, True, 0.0, 7], [0, True, 0.0, 7], [0, True, 2.0, 7]]
+
+
+def test_different_sequences_share_batches():
+    rig = Rig()
+    for number in (1, 2, 3):
+        rig.ask(f"{number}a", start(number), value=number)
+        rig.ask(f"{number}b", end(number), value=number)
+    assert [item.request_id for item in rig.batch()] == ["1a", "2a", "3a"]
+    rig.finish()
+    assert [item.request_id for item in rig.batch()] == ["1b", "2b", "3b"]
+    rig.finish()
+    assert [rig.out(f"{number}b") for number in (1, 2, 3)] == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("mark", "rows", "text"),
+    [
+        (None, 1, "inference request to model 'm' must specify a non-zero or non-empty correlation ID"),
+        (SequenceMark(0, is_start=True), 1, "must specify a non-zero or non-empty correlation ID"),
+        (
+            SequenceMark(9),
+            1,
+            "inference request for sequence 9 to model 'm' must specify the START flag on the first request of the sequence",
+        ),
+        (start(), 2, "inference request to model 'm' must specify batch-size 1 due to requirements of sequence batcher"),
+        (start("text"), 1, "sequence id 'text' must be an integer for model 'm'"),
+    ],
+)
+def test_what_is_no_sequence_is_refused(mark, rows, text):
+    rig = Rig()
+    with pytest.raises(InvalidRequest) as caught:
+        rig.ask("r", mark, rows=rows)
+    assert text in caught.value.message
+    assert rig.log.failures == ["REJECTED"]
+    assert rig.scheduler.unanswered == 0
+
+
+def test_ids_may_be_text_where_the_model_takes_text():
+    rig = Rig(controls=(ControlInput(ControlKind.ID, "ID", DataType.BYTES),))
+    rig.ask("0", start("mine"))
+    assert rig.batch()[0].inputs["ID"].tolist() == [[b"mine"]]
+    with pytest.raises(InvalidRequest, match="must be a string"):
+        rig.ask("1", start(5))
+
+
+def test_an_id_too_large_for_the_models_type_is_refused():
+    rig = Rig(controls=(ControlInput(ControlKind.ID, "ID", INT32),))
+    with pytest.raises(InvalidRequest, match="is too large for model 'm', which takes INT32"):
+        rig.ask("0", start(2**40))
+
+
+def test_after_its_end_a_sequence_is_forgotten():
+    rig = Rig()
+    rig.ask("0", SequenceMark(7, is_start=True, is_end=True))
+    rig.finish_all()
+    with pytest.raises(InvalidRequest, match="START flag"):
+        rig.ask("1", SequenceMark(7))
+
+
+def test_a_sequence_idle_for_too_long_is_forgotten():
+    rig = Rig()
+    rig.ask("0", start())
+    rig.finish_all()
+    rig.time.advance(IDLE_US - 1)
+    rig.ask("1", SequenceMark(7))
+    rig.time.advance(10 * IDLE_US)  # in work: not idle
+    rig.finish_all()
+    rig.time.advance(IDLE_US)
+    with pytest.raises(InvalidRequest, match="START flag"):
+        rig.ask("2", SequenceMark(7))
+
+
+def test_another_start_begins_anew():
+    rig = Rig()
+    rig.ask("0", start(), value=5)
+    rig.ask("1", SequenceMark(7), value=5)
+    rig.ask("2", start(), value=1)
+    rig.ask("3", end(), value=1)
+    rig.finish_all()
+    assert [rig.out(name) for name in "0123"] == [5, 10, 1, 2]
+
+
+def test_sequences_beyond_the_bound_wait_for_an_end_or_for_an_idle_one():
+    rig = Rig(most=1)
+    rig.ask("0", start(1))
+    rig.ask("1", start(2), value=3)
+    rig.ask("2", start(3), value=4)
+    rig.finish_all()
+    assert set(rig.answers) == {"0"}
+    rig.ask("3", end(1))
+    rig.finish_all()
+    assert rig.out("1") == 3
+    rig.time.advance(IDLE_US)
+    rig.finish_all()
+    assert rig.out("2") == 4
+
+
+def test_a_failed_request_leaves_the_state_as_it_was():
+    rig = Rig()
+    rig.ask("0", start(), value=5)
+    rig.finish_all()
+    rig.ask("1", SequenceMark(7), value=6)
+    rig.batch()
+    rig.worker.finish([BackendFailed("no")])
+    rig.ask("2", end(), value=1)
+    rig.finish_all()
+    assert isinstance(rig.answers["1"], ServingError)
+    assert rig.out("2") == 6
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_request_that_is_taken_back_lets_the_next_one_go(is_running):
+    rig = Rig()
+    flights = [rig.ask(str(place), mark, value=10**place) for place, mark in enumerate([start(), SequenceMark(7), end()])]
+    rig.batch()
+    if not is_running:
+        flights[1].cancel()
+        rig.finish_all()
+        assert rig.out("2") == 101
+    else:
+        flights[0].cancel()
+        rig.finish_all()
+        assert rig.out("2") == 110
+    assert rig.log.failures == ["CANCELED"]
+    assert len(rig.answers) == 2
+    assert sorted(rig.ended) == ["0", "1", "2"]
+
+
+def test_waiting_requests_are_bounded():
+    rig = Rig(max_queue_size=2)
+    rig.ask("0", start())
+    rig.ask("1", SequenceMark(7))
+    with pytest.raises(Overloaded, match="Exceeds maximum queue size"):
+        rig.ask("2", SequenceMark(7))
+
+
+def test_all_that_waits_or_runs_is_answered_when_the_model_goes():
+    rig = Rig(most=1)
+    idle: list[bool] = []
+    rig.scheduler.on_idle = lambda: idle.append(True)
+    for number in (1, 2):
+        rig.ask(f"{number}a", start(number))
+        rig.ask(f"{number}b", end(number))
+    rig.batch()
+    rig.scheduler.abandon("gone")
+    assert {type(answer) for answer in rig.answers.values()} == {Unavailable}
+    assert len(rig.answers) == 4
+    assert rig.scheduler.unanswered == 0
+    assert idle == [True]
+    rig.time.advance(10 * IDLE_US)
+    rig.worker.works.clear()
+    rig.ask("again", SequenceMark(1, is_start=True, is_end=True), value=2)
+    rig.finish_all()
+    assert rig.out("again") == 2
