@@ -208,6 +208,7 @@ def _renewed(request: InferRequest, inputs: Mapping[str, Array], received_ns: in
         signature=request.signature,
         priority=request.priority,
         timeout_us=request.timeout_us,
+        sequence=request.sequence,
         deadline_ns=request.deadline_ns,
         parameters=dict(request.parameters),
         received_ns=received_ns,
