@@ -190,7 +190,7 @@ def _rows_per_s(run: Run, images: Array, window_s: float) -> float:
 def _runs(scratch: Path, threads: int, console: Console) -> list[tuple[str, float | None, Run]]:
     source = build_repository(scratch / "source", ("resnet50",))["resnet50"].path
     samples = scratch / "samples.npz"
-    np.savez(samples, **{_INPUT: np.random.default_rng(0).standard_normal((_CALIBRATION_ROWS, *_IMAGE), dtype=np.float32)})
+    np.savez(samples, data=np.random.default_rng(0).standard_normal((_CALIBRATION_ROWS, *_IMAGE), dtype=np.float32))
     made: dict[tuple[str, ...] | None, Path] = {None: source}
     runs: list[tuple[str, float | None, Run]] = [(RAW, None, _raw(source, threads))]
     for executor in EXECUTORS:

@@ -4,6 +4,7 @@ Its further levels make operators of its own, for the processor it runs on; the 
 """
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -33,4 +34,22 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
             ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors share no class of their own
             raise CompileError(f"ONNX Runtime cannot load the converted model: {' '.join(str(error).split())}") from error
-        return onnx.load(path)
+        return _without_idle_opsets(onnx.load(path))
+
+
+def _without_idle_opsets(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` without the operator sets that ONNX Runtime declares and no node is of: a runtime that lacks one would refuse the file."""
+    used = {"", "ai.onnx"} | {node.domain for graph in _graphs(model.graph) for node in graph.node}
+    kept = [each for each in model.opset_import if each.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return model
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and all below it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                yield from _graphs(inner)

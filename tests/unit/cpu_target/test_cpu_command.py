@@ -146,6 +146,12 @@ def test_what_is_written_is_served_by_the_backend_it_names_at_every_batch_size(
         np.testing.assert_allclose(found, expected(x), atol=tolerance)
 
 
+def test_the_file_names_no_operator_set_that_it_does_not_use(compile_cpu: Compile, folder: Path) -> None:
+    for words in ((), INT8):
+        assert compile_cpu(*words, "--export_popef", "--output_dir", "out").code == 0
+        assert [each.domain for each in onnx.load(folder / "out" / "model.onnx").opset_import] == [""]
+
+
 def test_int8_weights_are_signed_bytes_with_a_scale_for_each_channel(compile_cpu: Compile, folder: Path) -> None:
     assert compile_cpu(*INT8, "--export_popef", "--output_dir", "out").code == 0
     assert [path.name for path in (folder / "out").iterdir()] == ["model.onnx"]
