@@ -6,7 +6,7 @@ loads and unloads of one model are done one after the other; different models ne
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +19,7 @@ from server.core.state import IndexEntry, VersionState
 from server.lifecycle.listed_models import ListedModels
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.loader import Loader, VersionSource
+from server.lifecycle.model_list import ListFollower, ModelList
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from server.lifecycle.overrides import apply_overrides, check_overrides, split_files
 from server.lifecycle.reconcile import Generation
@@ -28,7 +29,6 @@ from server.lifecycle.settings import ControlMode, LifecycleSettings
 from server.lifecycle.settle import Settler
 from server.lifecycle.source import ModelSource
 from server.lifecycle.table import ModelRecord, Target
-from server.lifecycle.version_labels import VersionLabels
 from server.lifecycle.version_policy import wanted_versions
 from server.lifecycle.watch import RepositoryWatcher
 from server.observability.recorder import ServerRecorder
@@ -65,11 +65,11 @@ class ModelManager:
         self._on_disk: RepositorySnapshot = RepositorySnapshot()
         self._settler = Settler(round(settings.settle_s * 1e9))
         self._reconciler = Reconciler(loader, recorder, clock, settings, self._tidy)
-        self._labels = VersionLabels()
+        self._list: ModelList | None = None
         if isinstance(repository, ListedModels):
-            self._labels.replace({model.name: model.version_labels for model in repository.models})
+            follower = ListFollower(begin=self._begin_list, failures=self._list_failures, ready=self.ready_versions)
+            self._list = ModelList(repository, follower, labels_for_unavailable=settings.labels_for_unavailable)
         self._scanning = asyncio.Lock()
-        self._relisting = asyncio.Lock()
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._serial = 0
@@ -177,7 +177,7 @@ class ModelManager:
 
     def labelled_version(self, name: str, label: str) -> int | None:
         """The version of a model that the operator calls `label`; None: there is no such label."""
-        return self._labels.version(name, label, self.ready_versions(name))
+        return None if self._list is None else self._list.labelled_version(name, label)
 
     def is_ready(self) -> bool:
         """Whether every required model serves (strict), or the initial loads are over (not strict); False while stopping."""
@@ -234,37 +234,24 @@ class ModelManager:
             Unavailable: the server follows no list of models, or its control mode forbids changes. InvalidRequest, Forbidden: the list.
             ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
         """
-        source = self._repository
-        if not isinstance(source, ListedModels):
+        if self._list is None:
             raise Unavailable(NO_LIST)
         if self._settings.control_mode is ControlMode.NONE:
             raise Unavailable(CONTROL_REFUSED_NONE)
         if self._is_stopping:
             raise Unavailable(SHUTTING_DOWN)
-        await self._to_the_end(self._replace_models(source, models, is_trusted=is_trusted))
+        await self._to_the_end(self._list.replace(models, is_trusted=is_trusted))
 
-    async def _replace_models(self, source: ListedModels, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
-        async with self._relisting:
-            await asyncio.to_thread(lambda: source.replace(models, is_trusted=is_trusted))
-            async with self._scanning:
-                seen = await asyncio.to_thread(source.scan)
-                self._settler.replace(seen)
-                self._labels.replace({model.name: model.version_labels for model in models})
-                self._take(seen if self._settings.control_mode is ControlMode.EXPLICIT else self._settled(seen)[0])
-            records = [self._table[model.name] for model in models if model.name in self._table]
-            await self._reconciler.loads_end(records)
-        failures = [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
-        failures += [text for model in models for text in self._misplaced_labels(model.name)]
-        if failures:
-            raise ModelLoadError("; ".join(failures))
+    async def _begin_list(self) -> None:
+        async with self._scanning:
+            seen = await asyncio.to_thread(self._repository.scan)
+            self._settler.replace(seen)
+            self._take(seen if self._settings.control_mode is ControlMode.EXPLICIT else self._settled(seen)[0])
 
-    def _misplaced_labels(self, name: str) -> list[str]:
-        """What is wrong with the labels of a model, in TensorFlow Serving's words."""
-        return [
-            f"Request to assign label to version {version} of model {name}, which is not currently available for inference"
-            for label, version in self._labels.pending(name, self.ready_versions(name)).items()
-            if not (self._settings.labels_for_unavailable and self._labels.is_new(name, label))
-        ]
+    async def _list_failures(self, names: Iterable[str]) -> list[str]:
+        records = [self._table[name] for name in names if name in self._table]
+        await self._reconciler.loads_end(records)
+        return [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
 
     def _settled(self, seen: RepositorySnapshot) -> tuple[RepositorySnapshot, bool]:
         """What counts of what was `seen`, and whether nothing is left to settle."""

@@ -1,6 +1,6 @@
 """Names for versions, such as `stable` and `canary`. Pure: no clock, no I/O."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 
 class VersionLabels:
@@ -12,12 +12,13 @@ class VersionLabels:
 
     def __init__(self) -> None:
         self._wanted: dict[str, Mapping[str, int]] = {}
-        self._settled: dict[str, dict[str, int]] = {}
+        self._settled: dict[str, dict[str, int | None]] = {}
 
-    def replace(self, labels: Mapping[str, Mapping[str, int]]) -> None:
-        """Takes `labels`, by model, in place of all labels there were."""
+    def replace(self, labels: Mapping[str, Mapping[str, int]], ready: Callable[[str], Collection[int]]) -> None:
+        """Takes `labels`, by model, in place of all labels there were; `ready` tells the versions of a model that serve now."""
+        meant = {name: {label: self.version(name, label, ready(name)) for label in wanted} for name, wanted in self._wanted.items()}
         self._settled = {
-            name: {label: version for label, version in self._settled.get(name, {}).items() if label in wanted}
+            name: {label: version for label, version in meant.get(name, {}).items() if label in wanted and version in ready(name)}
             for name, wanted in labels.items()
         }
         self._wanted = {name: dict(wanted) for name, wanted in labels.items()}

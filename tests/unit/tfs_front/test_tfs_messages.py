@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest, NotFound, ServingError, TooLarge, Unsupported
+from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, TooLarge, Unsupported
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import Method
 from server.frontends.tfs.methods import tfs_methods
 from server.frontends.tfs.service import TfsService
+from server.frontends.tfs.settings import TfsSettings
 from server.frontends.tfs.status import FailedPrecondition, tfs_status
 from server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 from server.pb.tensorflow_serving.apis import (
@@ -21,6 +22,7 @@ from server.pb.tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
     inference_pb2,
+    model_management_pb2,
     predict_pb2,
     regression_pb2,
 )
@@ -40,10 +42,12 @@ class Call:
     deadline_ns: int | None = None
 
 
-def answered(engine: FakeEngine, name: str, request: Any, limits: Limits | None = None) -> Any:
+def answered(engine: FakeEngine, name: str, request: Any, limits: Limits | None = None, settings: TfsSettings | None = None) -> Any:
     """The answer of the method `name`, serialised and parsed again, as a client sees it."""
     bounds = limits or Limits()
-    methods: Mapping[str, Method] = {each.path.rpartition("/")[2]: each for each in tfs_methods(engine, bounds, TfsService(engine, bounds))}
+    methods: Mapping[str, Method] = {
+        each.path.rpartition("/")[2]: each for each in tfs_methods(engine, bounds, TfsService(engine, bounds, settings))
+    }
 
     async def call() -> Any:
         data = request if isinstance(request, bytes) else request.SerializeToString()
@@ -117,9 +121,9 @@ def test_output_filter_gives_those_outputs_alone():
     assert list(answered(FakeEngine(simple()), "Predict", request).outputs) == ["OUTPUT1"]
 
 
-def refusal(engine: FakeEngine, name: str, request: Any, limits: Limits | None = None) -> ServingError:
+def refusal(engine: FakeEngine, name: str, request: Any, limits: Limits | None = None, **options: Any) -> ServingError:
     with pytest.raises(ServingError) as caught:
-        answered(engine, name, request, limits)
+        answered(engine, name, request, limits, **options)
     return caught.value
 
 
@@ -287,3 +291,42 @@ def test_many_empty_examples_are_priced_before_they_are_parsed():
     request = b"\x12\x80\x80\x04\x0a\xfd\xff\x03" + b"\x0a\x00" * 32_766
     engine = FakeEngine(regressor(), budget_bytes=1 << 20)
     assert "no room" in refusal(engine, "Classify", request).message
+
+
+def reload(*models: tuple[str, str]) -> model_management_pb2.ReloadConfigRequest:
+    request = model_management_pb2.ReloadConfigRequest()
+    request.config.model_config_list.SetInParent()
+    for name, base_path in models:
+        request.config.model_config_list.config.add(name=name, base_path=base_path, model_platform="tensorflow")
+    return request
+
+
+def test_a_list_of_models_is_taken_where_the_operator_allows_it():
+    engine = FakeEngine()
+    answer = answered(engine, "HandleReloadConfigRequest", reload(("a", "/models/a")), settings=TfsSettings(allow_reload=True))
+    assert answer.status.error_code == 0
+    [[model]] = engine.lists
+    assert (model.name, str(model.base_path), model.version_policy) == ("a", "/models/a", None)
+    error = refusal(engine, "HandleReloadConfigRequest", reload())
+    assert tfs_status(error).grpc == 7
+    assert "--allow_model_reload" in error.message
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (model_management_pb2.ReloadConfigRequest(), "could not find model_config_list"),
+        (reload(("a", "relative")), "Expected model a to have an absolute path"),
+        (reload(("a", "/a"), ("a", "/b")), "Illegal to list model a multiple times"),
+    ],
+)
+def test_lists_that_are_none(request_: Any, text: str):
+    settings = TfsSettings(allow_reload=True)
+    assert text in refusal(FakeEngine(), "HandleReloadConfigRequest", request_, settings=settings).message
+
+
+def test_a_model_that_does_not_load_fails_the_reload():
+    engine = FakeEngine()
+    engine.load_error = ModelLoadError("model a: corrupt")
+    error = refusal(engine, "HandleReloadConfigRequest", reload(("a", "/a")), settings=TfsSettings(allow_reload=True))
+    assert (tfs_status(error).grpc, error.message) == (9, "model a: corrupt")

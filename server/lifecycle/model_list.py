@@ -1,0 +1,69 @@
+"""`ModelList`: one list of models taking the place of another while requests are served, and the labels that the list gives to versions."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from backends.api.errors import ModelLoadError
+from server.core.model_list import ListedModel
+from server.lifecycle.listed_models import ListedModels
+from server.lifecycle.version_labels import VersionLabels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFollower:
+    """What the list asks of the manager.
+
+    Attributes:
+        begin: Looks at the listed folders, and begins what follows for every model.
+        failures: Waits until nothing of the models named is being loaded any more, and says what failed of them, one text each.
+        ready: The READY versions of a model.
+    """
+
+    begin: Callable[[], Awaitable[None]]
+    failures: Callable[[Iterable[str]], Awaitable[list[str]]]
+    ready: Callable[[str], Collection[int]]
+
+
+class ModelList:
+    """The list of models that a manager follows. Confined to: the event loop."""
+
+    def __init__(self, source: ListedModels, follower: ListFollower, *, labels_for_unavailable: bool) -> None:
+        """`labels_for_unavailable`: whether a label that never meant anything may be given to a version that does not serve."""
+        self._source = source
+        self._follower = follower
+        self._labels_for_unavailable = labels_for_unavailable
+        self._labels = VersionLabels()
+        self._label(source.models)
+        self._changing = asyncio.Lock()
+
+    def labelled_version(self, name: str, label: str) -> int | None:
+        """The version of a model that `label` means now; None: there is no such label."""
+        return self._labels.version(name, label, self._follower.ready(name))
+
+    async def replace(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
+        """Takes `models` in place of the list; returns when what is new of them serves.
+
+        Raises:
+            InvalidRequest, Forbidden: see `ListedModels.replace`; nothing has changed then.
+            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+        """
+        async with self._changing:
+            await asyncio.to_thread(lambda: self._source.replace(models, is_trusted=is_trusted))
+            self._label(models)
+            await self._follower.begin()
+            failures = await self._follower.failures([model.name for model in models])
+            failures += [text for model in models for text in self._misplaced(model.name)]
+        if failures:
+            raise ModelLoadError("; ".join(failures))
+
+    def _label(self, models: Sequence[ListedModel]) -> None:
+        self._labels.replace({model.name: model.version_labels for model in models}, self._follower.ready)
+
+    def _misplaced(self, name: str) -> list[str]:
+        """What is wrong with the labels of a model, in TensorFlow Serving's words."""
+        return [
+            f"Request to assign label to version {version} of model {name}, which is not currently available for inference"
+            for label, version in self._labels.pending(name, self._follower.ready(name)).items()
+            if not (self._labels_for_unavailable and self._labels.is_new(name, label))
+        ]

@@ -1,0 +1,105 @@
+"""TensorFlow Serving's flags, from the command line to what the server is started with."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from backends.api.errors import InvalidRequest
+from server.config.errors import ConfigError
+from server.flags.command import command
+from server.flags.spelling import spell
+from server.flags.values import FlagError
+from server.lifecycle.listed_models import ListedModels
+from server.lifecycle.repository import ModelRepository
+from server.lifecycle.settings import ControlMode
+from server.server_config import ServerConfig
+from server.serving_start import model_places, tfs_settings
+
+
+def parsed(*words: str) -> ServerConfig:
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell(words), standalone_mode=False)
+    return found[0]
+
+
+def test_the_ports_and_the_one_model_are_called_as_there(tmp_path: Path):
+    config = parsed("--model_name=m", f"--model_base_path={tmp_path}", "--port=1", "--rest_api_port=2", "--num_load_threads=0")
+    assert (config.grpc_port, config.http_port, config.load_concurrency, config.poll_interval_s) == (1, 2, 1, 1.0)
+    source = model_places(config.serving_start, config.repositories).source
+    assert isinstance(source, ListedModels)
+    assert [(model.name, model.base_path) for model in source.models] == [("m", tmp_path)]
+    assert not config.serving_start.allow_reload
+
+
+def test_a_repository_is_still_one(tmp_path: Path):
+    config = parsed(f"--model_base_path={tmp_path}", "--enable_batching")
+    assert isinstance(model_places(config.serving_start, config.repositories).source, ModelRepository)
+    assert config.poll_interval_s == 15.0
+
+
+def test_all_that_is_set_reaches_where_it_is_used(tmp_path: Path):
+    (tmp_path / "models").write_text("model_config_list { config { name: 'a' base_path: '/a' } }")
+    (tmp_path / "batching").write_text("max_batch_size { value: 16 }")
+    (tmp_path / "monitoring").write_text("prometheus_config { enable: true path: '/m' }")
+    config = parsed(
+        f"--model_config_file={tmp_path / 'models'}",
+        "--model_config_file_poll_wait_seconds=7",
+        "--file_system_poll_wait_seconds=3",
+        "--enable_batching",
+        f"--batching_parameters_file={tmp_path / 'batching'}",
+        f"--monitoring_config_file={tmp_path / 'monitoring'}",
+        "--rest_api_timeout_in_ms=250",
+        "--max_num_load_retries=5",
+        "--num_load_threads=2",
+        "--allow_model_reload",
+        f"--model_reload_root={tmp_path}",
+        "--allow_version_labels_for_unavailable_models",
+        "--enable_model_warmup=false",
+    )
+    start = config.serving_start
+    assert (config.poll_interval_s, config.load_retries, config.load_concurrency) == (3.0, 5, 2)
+    assert (start.config_poll_s, start.rest_timeout_s, start.labels_for_unavailable) == (7.0, 0.25, True)
+    assert "--enable_model_warmup=false has no effect" in start.notices[0]
+    places = model_places(start, config.repositories)
+    assert places.file is not None
+    settings = tfs_settings(start)
+    assert (settings.metrics_path, settings.allow_reload, settings.rest_timeout_s) == ("/m", True, 0.25)
+
+
+def test_zero_seconds_mean_that_models_are_looked_at_once(tmp_path: Path):
+    assert parsed(f"--model_base_path={tmp_path}", "--file_system_poll_wait_seconds=0").control_mode is ControlMode.NONE
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "Missing option '--model-base-path'"),
+        (("--model_config_file=x", "--model_base_path=y"), "give one of them"),
+        (("--model_config_file=x", "--model_name=y"), "give one of them"),
+        (("--model_name=m", "--model_base_path=a", "--model_base_path=b"), "gives 2"),
+        (("--model_base_path=a", "--batching_parameters_file=b"), "without --enable-batching"),
+        (("--model_base_path=a", "--model_config_file_poll_wait_seconds=1"), "without --model-config-file"),
+        (("--model_base_path=a", "--allow_model_reload"), "has no effect without"),
+        (("--model_config_file=a", "--model_reload_root=/"), "without --allow-model-reload"),
+        (("--model_config_file=a", "--allow_model_reload", "--model_reload_root=/nowhere"), "expected an existing folder"),
+        (("--model_config_file=a", "--allow_model_operate"), "there is none with --model-config-file"),
+    ],
+)
+def test_flags_that_do_not_go_together(words: tuple[str, ...], text: str):
+    with pytest.raises(FlagError) as caught:
+        parsed(*words)
+    assert text in caught.value.format_message()
+
+
+def test_files_that_are_wrong_end_the_start(tmp_path: Path):
+    (tmp_path / "models").write_text("nonsense")
+    with pytest.raises(ConfigError, match="models:1"):
+        model_places(parsed(f"--model_config_file={tmp_path / 'models'}").serving_start, ())
+    with pytest.raises(FileNotFoundError):
+        model_places(parsed(f"--model_config_file={tmp_path / 'none'}").serving_start, ())
+    config = parsed("--model_name=a/b", f"--model_base_path={tmp_path}")
+    with pytest.raises(InvalidRequest, match="not a model name"):
+        model_places(config.serving_start, config.repositories)

@@ -1,0 +1,96 @@
+"""The files in text format that TensorFlow Serving is started with."""
+
+from pathlib import Path
+
+import pytest
+
+from server.config.errors import ConfigError
+from server.config.serving_files import read_batching, read_model_list, read_monitoring
+from server.core.model_config import AllVersions, LatestVersions, SpecificVersions
+
+FOLDER = Path("/etc/models")
+PATH = "/monitoring/prometheus/metrics"
+
+
+def test_a_list_of_models_with_policies_and_labels():
+    text = """
+    model_config_list: {
+      config: { name: "a", base_path: "/models/a", model_platform: "tensorflow" }
+      config { name: 'b' base_path: 'b' model_platform: 'onnxruntime_onnx' model_version_policy { specific { versions: 2 versions: 1 } }
+               version_labels { key: 'stable' value: 1 } version_labels { key: 'canary' value: 2 } }
+      config { name: "c" base_path: "/c" model_version_policy: { latest: { num_versions: 3 } } }
+      config { name: "d" base_path: "/d" model_version_policy { all {} } model_type: TENSORFLOW }
+    }
+    """
+    a, b, c, d = read_model_list(text, source="models.config", folder=FOLDER)
+    assert (a.name, a.base_path, a.version_policy, a.platform) == ("a", Path("/models/a"), None, "")
+    assert (b.base_path, b.version_policy, b.platform) == (FOLDER / "b", SpecificVersions((1, 2)), "onnxruntime_onnx")
+    assert b.version_labels == {"stable": 1, "canary": 2}
+    assert (c.version_policy, d.version_policy) == (LatestVersions(3), AllVersions())
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "model_config_list: must be written"),
+        ("model_config_list { config { base_path: '/a' } }", "config[0].name: must be written"),
+        ("model_config_list { config { name: 'a' } }", "config[0].base_path: must be written"),
+        ("model_config_list { config { name: 'a' base_path: 's3://x' } }", "not fetched from elsewhere"),
+        ("model_config_list { config { name: 'a' base_path: '/a' } config { name: 'a' base_path: '/b' } }", "model a multiple times"),
+        ("model_config_list { config { name: 'a' base_path: '/a' version_labels { key: 'x' value: 0 } } }", 'version_labels["x"]'),
+        ("model_config_list { config { name: 'a' base_path: '/a' model_version_policy { specific { } } } }", "names no version"),
+        ("model_config_list { config { name: 'a' base_path: '/a' logging_config { } } }", "logging_config: unknown field"),
+        ("model_config_list { config { nam: 'a' } }", "models.config:1: model_config_list.config[0].nam: unknown field"),
+        ("model_config_list {", "models.config:1"),
+    ],
+)
+def test_what_is_wrong_with_a_list_is_said_with_its_place(text: str, wrong: str):
+    with pytest.raises(ConfigError) as caught:
+        read_model_list(text, source="models.config", folder=FOLDER)
+    assert wrong in str(caught.value)
+
+
+def test_batching_parameters_and_what_has_no_effect():
+    text = """
+    max_batch_size { value: 32 } batch_timeout_micros { value: 500 } max_enqueued_batches { value: 4 } num_batch_threads { value: 8 }
+    allowed_batch_sizes: 8 allowed_batch_sizes: 32 pad_variable_length_inputs: true thread_pool_name { value: "p" }
+    """
+    defaults, remarks = read_batching(text, source="batching.config")
+    assert (defaults.max_batch_size, defaults.max_queue_delay_us, defaults.max_enqueued_batches) == (32, 500, 4)
+    assert defaults.preferred_batch_sizes == (8, 32)
+    said = ["allowed_batch_sizes", "num_batch_threads", "thread_pool_name", "pad_variable_length_inputs"]
+    assert [remark.removeprefix("batching.config: ").split()[0].rstrip(":") for remark in remarks] == said
+
+
+def test_batching_without_parameters_is_tensorflow_servings():
+    defaults, remarks = read_batching("", source="batching.config")
+    assert (defaults.max_batch_size, defaults.max_queue_delay_us, defaults.preferred_batch_sizes, remarks) == (1000, 0, (), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("max_batch_size { value: 0 }", "max_batch_size.value: takes 1 to"),
+        ("batch_timeout_micros { value: -1 }", "batch_timeout_micros.value: takes 0 to"),
+        ("max_batch_size { value: 8 } allowed_batch_sizes: 4", "must equal max_batch_size, which is 8, not 4"),
+        ("max_batch_size { value: 8 } allowed_batch_sizes: [8, 4]", "ascend"),
+        ("max_batch_size: 8", "takes a block"),
+    ],
+)
+def test_what_is_wrong_with_batching_parameters(text: str, wrong: str):
+    with pytest.raises(ConfigError) as caught:
+        read_batching(text, source="batching.config")
+    assert wrong in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("prometheus_config { enable: true }", PATH), ("prometheus_config { enable: true path: '/m' }", "/m"), ("", None)],
+)
+def test_where_metrics_are(text: str, path: str | None):
+    assert read_monitoring(text, source="monitoring.config", path=PATH) == path
+
+
+def test_a_path_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="takes a path such as"):
+        read_monitoring("prometheus_config { enable: true path: 'm' }", source="monitoring.config", path=PATH)

@@ -1,0 +1,43 @@
+"""Labels move once what they are given to serves."""
+
+from server.lifecycle.version_labels import VersionLabels
+
+
+def test_a_label_means_the_version_it_was_given_to():
+    labels = VersionLabels()
+    labels.replace({"m": {"stable": 1, "canary": 2}}, lambda name: ())
+    assert labels.version("m", "stable", (1, 2)) == 1
+    assert labels.version("m", "canary", (1, 2)) == 2
+    assert labels.version("m", "beta", (1, 2)) is None
+    assert labels.version("n", "stable", (1, 2)) is None
+    # What does not serve yet is named all the same: the request is told that it is not found.
+    assert labels.version("m", "canary", (1,)) == 2
+
+
+def test_a_label_that_moves_means_the_old_version_until_the_new_one_serves():
+    labels = VersionLabels()
+    labels.replace({"m": {"stable": 1}}, lambda name: ())
+    # Nobody has asked for the label yet; it meant version 1 nevertheless, because that served.
+    labels.replace({"m": {"stable": 2}}, lambda name: (1,))
+    assert labels.version("m", "stable", (1,)) == 1
+    assert labels.version("m", "stable", (1, 2)) == 2
+    # It has moved, and does not go back.
+    assert labels.version("m", "stable", (1,)) == 2
+
+
+def test_labels_that_are_gone_mean_nothing_and_begin_anew():
+    labels = VersionLabels()
+    labels.replace({"m": {"a": 1}}, lambda name: (1,))
+    assert not labels.is_new("m", "a") or labels.version("m", "a", (1,)) == 1
+    labels.replace({"m": {}}, lambda name: (1,))
+    assert labels.version("m", "a", (1,)) is None
+    labels.replace({"m": {"a": 2}}, lambda name: (1,))
+    assert labels.version("m", "a", (1,)) == 2
+    assert labels.is_new("m", "a")
+
+
+def test_what_belongs_to_versions_that_do_not_serve_is_pending():
+    labels = VersionLabels()
+    labels.replace({"m": {"a": 1, "b": 2}}, lambda name: ())
+    assert labels.pending("m", (1,)) == {"b": 2}
+    assert labels.pending("m", (1, 2)) == {}
