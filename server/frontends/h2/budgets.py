@@ -2,7 +2,7 @@
 
 
 class Budget:
-    """A token bucket. Confined to: one connection."""
+    """A token bucket, filled up only when it is empty: after a long silence a burst may come twice. Confined to: one connection."""
 
     __slots__ = ("_burst", "_left", "_per_s", "_since_s")
 

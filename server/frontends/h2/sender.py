@@ -37,6 +37,8 @@ _SEND_DATA: Final = Step.SEND_DATA
 _SEND_DATA_END: Final = Step.SEND_DATA_END
 #: A DATA frame below it that does not end what the application gave is a crumb.
 _CRUMB_BYTES: Final = 1024
+#: Streams that are gone and may still stand in the queue, beside as many as are open.
+_LISTED_SLACK: Final = 64
 #: The end of the connection's window is kept for the streams that wait, so that small answers cannot starve a large one.
 _KEPT_FOR_WAITING_BYTES: Final = DEFAULT_WINDOW_BYTES
 
@@ -210,6 +212,8 @@ class Sender:
     def set_initial_window(self, window_bytes: int) -> None:
         """The peer's SETTINGS_INITIAL_WINDOW_SIZE, which changes the windows of open streams too (RFC 9113, section 6.9.2)."""
         change = window_bytes - self.initial_window
+        if not change:
+            return
         self.initial_window = window_bytes
         for stream in self._streams.values():
             stream.send_window += change
@@ -236,7 +240,13 @@ class Sender:
     def _list(self, stream: Stream) -> None:
         if stream.waiting and not stream.is_listed and stream.send_window > 0:
             stream.is_listed = True
-            self._queue.append(stream)
+            queue = self._queue
+            if len(queue) > 2 * len(self._streams) + _LISTED_SLACK:
+                # Streams that were reset while they stood in it: with no window to send into, nothing else would take them out.
+                alive = [listed for listed in queue if listed.waiting]
+                queue.clear()
+                queue.extend(alive)
+            queue.append(stream)
 
     def _move_frame(self, stream: Stream) -> None:
         """Sends one frame of a stream's waiting data, and what follows it when it is the last."""

@@ -127,6 +127,20 @@ def test_slow_reader_costs_what_the_application_gave_and_no_more():
     assert not peer.server.has_output
 
 
+def test_streams_that_are_reset_while_they_wait_are_not_kept():
+    peer = asked(wide=False)
+    peer.server.send_answer(1, HEAD, bytes(65_536), TRAILERS)
+    peer.server.data_to_send()
+    for number in range(1000):
+        stream_id = 3 + 2 * number
+        peer.send(request(stream_id, END_HEADERS | END_STREAM), now_s=number)
+        assert peer.server.send_answer(stream_id, HEAD, bytes(10), TRAILERS) == 10
+        peer.send(frame(RST_STREAM, 0, stream_id, u32(ErrorCode.CANCEL)), now_s=number)
+        peer.server.data_to_send()
+        assert len(peer.server._sender._queue) < 70
+    assert peer.server.open_streams == 1
+
+
 def test_request_abandoned_before_its_answer_is_out_is_reset_behind_it():
     peer = asked(wide=False, end=0)
     peer.server.abandon_request(1)
