@@ -7,8 +7,6 @@ from server.frontends.h2.events import Headers
 
 #: Section 8.2.1: visible ASCII but for upper case and colon.
 _NAME: Final = re.compile(rb"[!-9;-@\[-~]+").fullmatch
-#: Section 8.2.1: no NUL, CR or LF, no blank at either end.
-_BAD_VALUE: Final = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z").search
 #: Section 8.2.2.
 _CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
@@ -53,7 +51,7 @@ class RequestRules:
                 if field not in self._passed_pseudo:
                     if name not in _PSEUDO:
                         raise MalformedError(f"unknown pseudo-header field {_shown(name)}")
-                    if _BAD_VALUE(value):
+                    if _is_bad_value(value):
                         raise MalformedError(f"invalid value of {_shown(name)}")
                     _remember(self._passed_pseudo, field)
                 if name in pseudo:
@@ -88,6 +86,11 @@ def check_trailers(headers: Headers) -> None:
         _check_field(name, value)
 
 
+def _is_bad_value(value: bytes) -> bool:
+    """Section 8.2.1: no NUL, CR or LF, no blank at either end. Searched for one by one, which is faster than a pattern for long values."""
+    return b"\0" in value or b"\n" in value or b"\r" in value or value.strip(b" \t") != value
+
+
 def _remember(passed: set[tuple[bytes, bytes]], field: tuple[bytes, bytes]) -> None:
     if len(field[0]) + len(field[1]) <= _KEPT_FIELD_BYTES:
         if len(passed) >= _KEPT_FIELDS:
@@ -111,7 +114,7 @@ def _check_pseudo(pseudo: dict[bytes, bytes]) -> None:
 def _check_field(name: bytes, value: bytes) -> None:
     if not _NAME(name):
         raise MalformedError(f"invalid field name {_shown(name)}")
-    if _BAD_VALUE(value):
+    if _is_bad_value(value):
         raise MalformedError(f"invalid value of {_shown(name)}")
     if name in _CONNECTION_FIELDS or (name == b"te" and value.lower() != b"trailers"):
         raise MalformedError(f"{_shown(name)} concerns connections, which HTTP/2 forbids")
