@@ -99,10 +99,10 @@ class StreamedCall(H2Call):
         self._messages += messages
         self._count += len(messages)
         self.has_ended = has_ended
-        if not self.head.method.kind.is_client_streaming and (self._count > 1 or (has_ended and not self._count)):
-            raise CallFault(CARDINALITY)
         if has_ended and not self._reader.is_between_messages:
             raise CallFault(CUT_SHORT)
+        if not self.head.method.kind.is_client_streaming and (self._count > 1 or (has_ended and not self._count)):
+            raise CallFault(CARDINALITY)
         if not self._messages:
             # Part of a message that the method waits for, or may: the client must be able to send the rest.
             self._refund(self._owed_bytes)

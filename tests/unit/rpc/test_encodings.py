@@ -1,0 +1,64 @@
+"""Compression of messages."""
+
+import gzip
+import zlib
+
+import pytest
+
+from server.frontends.rpc.encodings import Decompression, Encoding
+from server.frontends.rpc.refusal import CallFault
+
+
+def decompress(encoding: Encoding, data: bytes, most_bytes: int = 1 << 24) -> bytes:
+    work = Decompression(encoding, data, most_bytes)
+    parts = []
+    while not work.is_done:
+        parts.append(work.step())
+        assert len(parts[-1]) <= 2 << 20
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 70_000, 5_000_000])
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_what_is_compressed_comes_out_again(encoding: Encoding, size: int):
+    data = bytes(index * 7 % 251 for index in range(min(size, 5000))) * max(1, size // 5000)
+    assert decompress(encoding, encoding.compress(data)) == data
+
+
+def test_the_formats_are_those_that_other_programs_call_so():
+    assert gzip.decompress(Encoding.GZIP.compress(b"abc")) == b"abc"
+    assert zlib.decompress(Encoding.DEFLATE.compress(b"abc")) == b"abc"
+    assert (Encoding.GZIP.wire_name, Encoding.DEFLATE.wire_name) == (b"gzip", b"deflate")
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda data: data[:-5], "cut short"),
+        (lambda data: b"", "cut short"),
+        (lambda data: data + b"more", "followed by other bytes"),
+        (lambda data: data + bytes(200_000), "followed by other bytes"),
+        (lambda data: b"never gzip", "not valid gzip"),
+        (lambda data: data[:-8] + bytes(8), "not valid gzip"),
+    ],
+)
+def test_damaged_data_is_named(damage, text):
+    with pytest.raises(CallFault, match=text) as caught:
+        decompress(Encoding.GZIP, damage(gzip.compress(bytes(1000))))
+    assert caught.value.refusal.code == 13
+
+
+def test_a_bomb_is_stopped_while_it_comes_out():
+    bomb = gzip.compress(bytes(100 << 20), 9)
+    assert len(bomb) < 200_000
+    work = Decompression(Encoding.GZIP, bomb, 3 << 20)
+    assert len(work.step()) == 2 << 20
+    with pytest.raises(CallFault, match="exceeds the limit of 3145728 bytes once decompressed") as caught:
+        work.step()
+    assert caught.value.refusal.code == 8
+
+
+def test_what_fits_exactly_passes():
+    assert len(decompress(Encoding.DEFLATE, zlib.compress(bytes(1000)), 1000)) == 1000
+    with pytest.raises(CallFault):
+        decompress(Encoding.DEFLATE, zlib.compress(bytes(1001)), 1000)

@@ -1,0 +1,58 @@
+"""Messages cut out of a stream of bytes."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.frontends.rpc.framing import PREFIX, MessageReader, WireMessage
+from server.frontends.rpc.refusal import CallFault
+
+MESSAGES = st.lists(st.tuples(st.binary(max_size=9000), st.booleans()), max_size=6)
+
+
+def wire(*messages: tuple[bytes, bool]) -> bytes:
+    return b"".join(PREFIX.pack(flag, len(data)) + data for data, flag in messages)
+
+
+@given(messages=MESSAGES, cuts=st.lists(st.integers(0, 60_000), max_size=20), views=st.booleans())
+def test_messages_are_the_same_however_the_bytes_are_cut(messages: list[tuple[bytes, bool]], cuts: list[int], views: bool):
+    reader = MessageReader("/a.B/C", 10_000)
+    data = wire(*messages)
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    found: list[WireMessage] = []
+    for start, stop in itertools.pairwise(edges):
+        piece = data[start:stop]
+        found += reader.feed(memoryview(piece) if views else piece)
+    assert found == [WireMessage(body, flag) for body, flag in messages]
+    assert reader.is_between_messages
+
+
+def test_one_byte_at_a_time_is_gathered_in_one_buffer():
+    reader = MessageReader("/a.B/C", 100_000)
+    data = wire((bytes(50_000), False))
+    for at in range(len(data) - 1):
+        assert reader.feed(data[at : at + 1]) == []
+    assert len(reader._pieces) == 1
+    assert reader.expected_bytes == 50_000
+    assert not reader.is_between_messages
+    assert reader.feed(data[-1:]) == [WireMessage(bytes(50_000), False)]
+
+
+def test_a_message_that_is_too_large_is_refused_by_its_prefix_alone():
+    reader = MessageReader("/a.B/C", 10)
+    with pytest.raises(CallFault, match=r"a message of 11 bytes to /a\.B/C exceeds the limit of 10 bytes") as caught:
+        reader.feed(PREFIX.pack(0, 11))
+    assert caught.value.refusal.code == 8
+
+
+def test_an_unknown_flag_is_refused():
+    with pytest.raises(CallFault, match="compressed-flag 2"):
+        MessageReader("/a.B/C", 10).feed(b"\2\0\0\0\0")
+
+
+def test_a_message_of_the_greatest_length_is_not_allocated_before_it_comes():
+    reader = MessageReader("/a.B/C", (1 << 32) - 1)
+    assert reader.feed(PREFIX.pack(0, (1 << 32) - 1) + b"abc") == []
+    assert sum(map(len, reader._pieces)) == 3
