@@ -66,7 +66,7 @@ class H2Server:
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
         state = self._state
-        if state is None or self._server is None or self._sweeper is None:
+        if state is None or self._server is None or state.is_draining:
             return
         self._server.close()
         state.is_draining = True
@@ -80,8 +80,14 @@ class H2Server:
         await _within(_CLOSE_S, state)
         for connection in list(state.connections):
             connection.abort()
-        self._sweeper.cancel()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         self._server = self._sweeper = self._state = None
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open."""
+        return 0 if self._state is None else len(self._state.connections)
 
     def sweep(self, now_s: float) -> None:
         """Ends what is too slow at `now_s` of the loop's clock; runs by itself twice a second."""

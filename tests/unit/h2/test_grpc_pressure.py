@@ -1,0 +1,298 @@
+"""Clients that send too fast, read too slowly, or neither send nor read, on our own transport."""
+
+import asyncio
+
+import pytest
+
+from server.frontends.limits import Limits
+from server.frontends.rpc.method import Kind
+from server.frontends.rpc.settings import GrpcSettings
+from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.grpc_peer import connected, method, run, serving
+from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
+
+PATH = "/a.B/Method"
+MIB = 1 << 20
+
+
+async def echo(data: bytes, call) -> bytes:
+    return data
+
+
+def test_a_client_that_does_not_read_a_stream_stops_the_method():
+    sent = 0
+
+    async def pour(call) -> None:
+        nonlocal sent
+        for _ in range(100):
+            await call.send(bytes(100_000))
+            sent += 1
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple())
+        async with serving(method(PATH, pour, Kind.SERVER_STREAM), engine=engine) as (_, port), connected(port) as peer:
+            peer.reads = False
+            stream_id = peer.begin(PATH)
+            peer.send(stream_id, b"", end=True)
+            peer.flush()
+            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            # What fits no window waits with the method, not in memory.
+            assert sent == 0
+            peer.read_on()
+            answer = await peer.ended(stream_id)
+            assert (len(answer.messages), answer.status) == (100, ("0", ""))
+
+    run(scenario)
+
+
+def test_a_method_that_does_not_receive_stops_the_client():
+    go = asyncio.Event()
+
+    async def late(call) -> None:
+        await go.wait()
+        total = 0
+        while (data := await call.receive()) is not None:
+            total += len(data)
+        await call.send(str(total).encode())
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple())
+        async with serving(method(PATH, late, Kind.CLIENT_STREAM), engine=engine) as (_, port), connected(port) as peer:
+            stream_id = peer.begin(PATH)
+            peer.flush()
+            await peer.until(lambda: peer.connection.local_flow_control_window(stream_id) > 65_535)
+            sent = 0
+            # Whole messages, as many as the window takes.
+            while peer.connection.local_flow_control_window(stream_id) >= 16_384:
+                peer.send(stream_id, bytes(16_379))
+                sent += 16_379
+            assert sent < 8 * MIB
+            peer.connection.ping(b"12345678")
+            peer.flush()
+            await peer.until(lambda: peer.acks == 1)
+            assert peer.connection.local_flow_control_window(stream_id) < 16_384
+            go.set()
+            await peer.until(lambda: peer.connection.local_flow_control_window(stream_id) >= MIB)
+            assert engine.peak_bytes >= sent
+            peer.connection.end_stream(stream_id)
+            peer.flush()
+            assert (await peer.ended(stream_id)).messages == [str(sent).encode()]
+            assert engine.reserved_bytes == 0
+
+    run(scenario)
+
+
+def test_a_streamed_message_larger_than_the_window_comes_through():
+    async def size(call) -> None:
+        await call.send(str(len(await call.receive() or b"")).encode())
+
+    async def scenario() -> None:
+        async with serving(method(PATH, size, Kind.CLIENT_STREAM)) as (_, port), connected(port) as peer:
+            stream_id = peer.begin(PATH)
+            await peer.send_all(stream_id, b"\0" + (12 * MIB).to_bytes(4, "big") + bytes(12 * MIB))
+            assert (await peer.ended(stream_id)).messages == [str(12 * MIB).encode()]
+
+    run(scenario)
+
+
+def test_bytes_being_received_count_against_the_budget():
+    async def scenario() -> None:
+        engine = FakeEngine(simple(), budget_bytes=MIB)
+        async with serving(method(PATH, echo), engine=engine) as (_, port), connected(port) as peer:
+            stream_id = peer.begin(PATH)
+            await peer.send_all(stream_id, b"\0" + (2 * MIB).to_bytes(4, "big") + bytes(2 * MIB - 5))
+            answer = await peer.ended(stream_id)
+            assert answer.status[0] == "14"
+            assert "retry-after" in answer.headers
+            assert engine.peak_bytes <= MIB
+            assert (await peer.call(path=PATH)).status == ("0", "")
+
+    run(scenario)
+
+
+def test_answers_that_nobody_reads_are_counted_and_bounded():
+    async def scenario() -> None:
+        engine, loop = FakeEngine(simple()), asyncio.get_running_loop()
+
+        async def large(data: bytes, call) -> bytes:
+            return bytes(MIB)
+
+        limits = Limits(grpc_unread_bytes=4 * MIB)
+        async with (
+            serving(method(PATH, large, starts_inline=True), engine=engine, limits=limits) as (server, port),
+            connected(port) as peer,
+        ):
+            peer.reads = False
+            streams = []
+            for _ in range(8):
+                stream_id = peer.begin(PATH)
+                peer.send(stream_id, b"", end=True)
+                peer.flush()
+                streams.append(stream_id)
+            await peer.until(lambda: any(peer.answers[stream_id].is_ended for stream_id in streams))
+            refused = [peer.answers[stream_id] for stream_id in streams if peer.answers[stream_id].is_ended]
+            assert {answer.status for answer in refused} == {
+                ("8", "too many bytes of answers to this connection are unread: read them first")
+            }
+            assert 4 * MIB - 65_536 < engine.reserved_bytes <= 6 * MIB
+            # Who reads nothing for ten seconds is gone.
+            server.sweep(loop.time())
+            server.sweep(loop.time() + 9)
+            assert not peer.is_closed
+            server.sweep(loop.time() + 11)
+            await peer.until(lambda: peer.is_closed)
+
+    run(scenario)
+
+
+def test_an_answer_is_given_up_where_there_is_no_room_to_keep_it():
+    async def large(data: bytes, call) -> bytes:
+        return bytes(2 * MIB)
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple(), budget_bytes=MIB)
+        async with serving(method(PATH, large), engine=engine) as (_, port), connected(port) as peer:
+            peer.reads = False
+            # ENHANCE_YOUR_CALM, which gRPC clients know as RESOURCE_EXHAUSTED.
+            assert (await peer.call(path=PATH)).reset_code == 11
+
+    run(scenario)
+
+
+def test_no_connection_starves_another():
+    order: list[bytes] = []
+
+    async def note(data: bytes, call) -> bytes:
+        order.append(data)
+        return data
+
+    async def scenario() -> None:
+        async with serving(method(PATH, note, starts_inline=True)) as (_, port), connected(port) as greedy, connected(port) as modest:
+            await greedy.call(b"", path=PATH)
+            await modest.call(b"", path=PATH)
+            order.clear()
+            streams = []
+            for _ in range(90):
+                streams.append(greedy.begin(PATH))
+                greedy.send(streams[-1], b"greedy", end=True)
+            stream_id = modest.begin(PATH)
+            modest.send(stream_id, b"modest", end=True)
+            greedy.flush()
+            modest.flush()
+            await modest.ended(stream_id)
+            for each in streams:
+                assert (await greedy.ended(each)).status == ("0", "")
+            assert order.index(b"modest") < 90
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", PREFACE[:10], PREFACE, PREFACE + frame(SETTINGS)[:5], b"GET / HTTP/1.1\r\n\r\n"],
+    ids=["nothing", "part of the preface", "preface alone", "part of SETTINGS", "HTTP/1.1"],
+)
+def test_a_handshake_has_its_time(beginning: bytes):
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(method(PATH, echo)) as (server, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(beginning)
+            # Our own SETTINGS: the server has the connection.
+            await reader.readexactly(9)
+            server.sweep(loop.time() + 2.9)
+            server.sweep(loop.time() + 3.1)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(1 << 20)
+            writer.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\0\5a"])
+def test_a_request_whose_rest_does_not_come_is_ended(body: bytes):
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(method(PATH, echo)) as (server, port), connected(port) as peer:
+            stream_id = peer.begin(PATH)
+            if body:
+                peer.connection.send_data(stream_id, body)
+            peer.flush()
+            # An answer to another call tells that the first is under way.
+            await peer.call(path=PATH)
+            server.sweep(loop.time() + 9)
+            await peer.call(path=PATH)
+            assert not peer.answers[stream_id].is_ended
+            server.sweep(loop.time() + 11)
+            assert (await peer.ended(stream_id)).status == ("4", "the request came too slowly")
+            assert (await peer.call(path=PATH)).status == ("0", "")
+
+    run(scenario)
+
+
+def test_a_header_block_whose_rest_does_not_come_ends_the_connection():
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(method(PATH, echo)) as (server, port), connected(port) as peer:
+            await peer.call(path=PATH)
+            # HEADERS without END_HEADERS.
+            peer.write_raw(frame(1, 0, peer.connection.get_next_available_stream_id(), b"\x83"))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            server.sweep(loop.time())
+            server.sweep(loop.time() + 4)
+            assert not peer.is_closed
+            server.sweep(loop.time() + 6)
+            await peer.until(lambda: peer.is_closed)
+
+    run(scenario)
+
+
+def test_a_silent_client_is_asked_and_given_up():
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        settings = GrpcSettings(keepalive_time_s=60, keepalive_timeout_s=5)
+        async with serving(method(PATH, echo), settings=settings) as (server, port), connected(port) as peer:
+            await peer.call(path=PATH)
+            server.sweep(loop.time() + 59)
+            server.sweep(loop.time() + 61)
+            await peer.until(lambda: peer.pings == 1)
+            # It answered: all is well for another minute.
+            await peer.call(path=PATH)
+            server.sweep(loop.time() + 59)
+            assert (await peer.call(path=PATH)).status == ("0", "")
+            # One that has gone without a word answers no more.
+            peer._task.cancel()
+            server.sweep(loop.time() + 61)
+            assert server.open_connections == 1
+            server.sweep(loop.time() + 67)
+            while server.open_connections:  # noqa: ASYNC110 - a matter of some turns
+                await asyncio.sleep(0)
+
+    run(scenario)
+
+
+def test_pings_too_fast_end_the_connection():
+    async def scenario() -> None:
+        async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
+            assert (await peer.call(path=PATH)).status == ("0", "")
+            for index in range(5):
+                peer.connection.ping(bytes([index] * 8))
+            peer.flush()
+            await peer.until(lambda: peer.is_closed)
+            assert peer.goaway is not None
+            assert (peer.goaway.error_code, peer.goaway.additional_data) == (11, b"too_many_pings")
+
+    run(scenario)
+
+
+def test_pings_between_answers_are_fine():
+    async def scenario() -> None:
+        async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
+            for index in range(20):
+                assert (await peer.call(path=PATH)).status == ("0", "")
+                peer.connection.ping(bytes([index] * 8))
+                peer.flush()
+            assert peer.goaway is None
+
+    run(scenario)
