@@ -28,6 +28,8 @@ clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: forei
 $(CLIENTS_STAMP): constraints-clients.txt
 	test -x .venv-clients/bin/pip || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]' httpx
+	.venv-clients/bin/pip install --quiet --no-deps -c constraints-clients.txt tensorflow-protobuf
+	.venv-clients/bin/pip install --quiet --no-deps -c constraints-clients.txt tensorflow-serving-api
 	touch $@
 
 # The same client beside the next major version of protobuf, which its metadata does not admit but its code runs on.
