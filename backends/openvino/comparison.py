@@ -1,19 +1,19 @@
-"""How far a model's outputs on OpenVINO are from ONNX Runtime's, over one batch of made-up data: `compare_with_onnxruntime`."""
+"""How far a model's outputs on OpenVINO are from ONNX Runtime's, over made-up data: `compare_with_onnxruntime`."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
-from backends.api.backend import Instance
 from backends.api.batch import Array
 from backends.api.errors import ServingError
 from backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from backends.api.tensor import DataType
+from backends.openvino.instance import OpenVinoInstance
 
-#: Rows compared, and the size given to dims that vary.
+#: Rows compared where one model takes any, and the size given to dims that vary.
 _ROWS = 4
 _VARIABLE_SIZE = 8
 
@@ -43,7 +43,7 @@ class OutputDifference:
         return f"output '{self.name}' differs from onnxruntime's by at most {self.max_abs:.3g}{relative}, cosine {self.cosine:.6f}"
 
 
-def differences(instance: Instance, signature: ModelSignature, path: Path, *, threads: int) -> tuple[OutputDifference, ...]:
+def differences(instance: OpenVinoInstance, signature: ModelSignature, path: Path, *, threads: int) -> tuple[OutputDifference, ...]:
     """Runs the ONNX file at `path` on ONNX Runtime, and `instance` with the same data.
 
     Raises:
@@ -51,9 +51,10 @@ def differences(instance: Instance, signature: ModelSignature, path: Path, *, th
     """
     if any(spec.datatype is DataType.BF16 for spec in (*signature.inputs, *signature.outputs)):
         raise Incomparable("a tensor is bfloat16")
-    rows = instance.static_batch_size or min(_ROWS, signature.max_batch_size)
+    # At each compiled size: kernels are chosen by it, so that one of them may be off where the others are not.
+    sizes = instance.batch_sizes or (instance.static_batch_size or min(_ROWS, signature.max_batch_size),)
     rng = np.random.default_rng(0)
-    inputs = {spec.name: _drawn(rng, spec, ((rows,) if signature.is_batched else ())) for spec in signature.inputs}
+    inputs = {spec.name: _drawn(rng, spec, ((max(sizes),) if signature.is_batched else ())) for spec in signature.inputs}
     names = [spec.name for spec in signature.outputs]
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -63,25 +64,29 @@ def differences(instance: Instance, signature: ModelSignature, path: Path, *, th
     except Exception as error:  # onnxruntime's errors share no class of their own
         raise Incomparable(f"onnxruntime does not run it: {' '.join(str(error).split())[:500]}") from error
     try:
-        found = instance.execute(inputs, names)
+        found = [instance.execute({name: array[:size] if size else array for name, array in inputs.items()}, names) for size in sizes]
     except ServingError as error:
         raise Incomparable(f"OpenVINO does not run it: {error.message}") from error
-    return tuple(_compared(zip(names, expected, (found[name] for name in names), strict=True)))
+    return tuple(
+        _compared(name, [(whole[:size] if size else whole, each[name]) for size, each in zip(sizes, found, strict=True)])
+        for name, whole in zip(names, expected, strict=True)
+    )
 
 
-def _compared(outputs: Iterator[tuple[str, Array, Array]]) -> Iterator[OutputDifference]:
-    for name, expected, found in outputs:
+def _compared(name: str, runs: Sequence[tuple[Array, Array]]) -> OutputDifference:
+    """Over all `runs`, each what ONNX Runtime gave and what was found."""
+    for expected, found in runs:
         if expected.shape != found.shape:
             raise Incomparable(f"output '{name}' is {list(found.shape)}, and {list(expected.shape)} on onnxruntime")
-        wanted, got = expected.astype(np.float64).ravel(), found.astype(np.float64).ravel()
-        same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
-        with np.errstate(invalid="ignore"):
-            worst = float(np.max(np.where(same, 0.0, np.abs(wanted - got)), initial=0.0))
-        finite = np.isfinite(wanted) & np.isfinite(got)
-        wanted, got = wanted[finite], got[finite]
-        lengths = float(np.linalg.norm(wanted) * np.linalg.norm(got))
-        cosine = 1.0 if same.all() else float(wanted @ got) / lengths if lengths else 0.0
-        yield OutputDifference(name, worst, float(np.max(np.abs(wanted), initial=0.0)), cosine)
+    wanted, got = (np.concatenate([run[side].astype(np.float64).ravel() for run in runs]) for side in (0, 1))
+    same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
+    with np.errstate(invalid="ignore"):
+        worst = float(np.max(np.where(same, 0.0, np.abs(wanted - got)), initial=0.0))
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    wanted, got = wanted[finite], got[finite]
+    lengths = float(np.linalg.norm(wanted) * np.linalg.norm(got))
+    cosine = 1.0 if same.all() else float(wanted @ got) / lengths if lengths else 0.0
+    return OutputDifference(name, worst, float(np.max(np.abs(wanted), initial=0.0)), cosine)
 
 
 def _drawn(rng: np.random.Generator, spec: TensorSpec, batch: tuple[int, ...]) -> Array:

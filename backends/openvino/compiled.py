@@ -97,6 +97,7 @@ class _Request:
         self._request = request
         self._inputs = inputs
         self._own = {name: request.get_input_tensor(port.place) for name, port in inputs.items() if port.shape is not None}
+        self._windows = {name: inputs[name].view(tensor) for name, tensor in self._own.items()}
 
     def run(self, inputs: Arrays, outputs: Mapping[str, Port], output_names: Sequence[str]) -> dict[str, Array]:
         request = self._request
@@ -127,12 +128,11 @@ class _Request:
         if port.is_shared and is_whole and is_writable:
             self._request.set_input_tensor(port.place, port.tensor(array))
             return
-        own = self._own[name]
-        window = port.view(own)
+        window = self._windows[name]
         if is_whole:
             np.copyto(window, array)
         else:
             window[: len(array)] = array
             window[len(array) :] = 0
         if port.is_shared:
-            self._request.set_input_tensor(port.place, own)
+            self._request.set_input_tensor(port.place, self._own[name])

@@ -39,6 +39,8 @@ class OpenVinoInstance(Instance):
         self.pipeline_depth = pipeline_depth
         self._models: Mapping[int, CompiledModel] | None = models
         self._buckets = sorted(size for size in models if size)
+        #: The compiled ones, ascending; empty where one model takes all.
+        self.batch_sizes: Sequence[int] = tuple(self._buckets)
         self._first_input = signature.inputs[0].name if signature.inputs else ""
         self._narrowed = tuple(spec.name for spec in signature.inputs if spec.datatype in NARROWED)
 
