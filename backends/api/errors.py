@@ -67,6 +67,10 @@ class Forbidden(ServingError):
     code = ErrorCode.FORBIDDEN
 
 
+class RestrictedCall(Forbidden):
+    """A call of a restricted kind without its key; a kind of its own because Triton answers it as unavailable over gRPC."""
+
+
 class NotFound(ServingError):
     """No such model or version."""
 

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from server.flags.declare import Switch, flag, option
+from server.flags.restricted import restricted_keys
 from server.flags.trace_config import trace_config
+from server.flags.values import FlagError
+from server.frontends.kserve.header_forward import HeaderForward, PatternError
 from server.frontends.kserve.settings import KServeSettings
+from server.frontends.restricted import GRPC_KEY_PREFIX
 
 _PANEL = "KServe v2 extensions"
 
@@ -26,6 +30,34 @@ class KServeFlags:
             text="Tracing, in pieces: triton,file=PATH; triton,log-frequency=N; level=TIMESTAMPS or TENSORS; rate=N; count=N.",
         ),
     ] = None
+    http_restricted_api: Annotated[
+        list[str] | None,
+        option(
+            "http-restricted-api",
+            metavar="API[,API...]:KEY=VALUE",
+            panel=_PANEL,
+            text="Answer these categories over HTTP only with header KEY: VALUE.",
+        ),
+    ] = None
+    grpc_restricted_protocol: Annotated[
+        list[str] | None,
+        option(
+            "grpc-restricted-protocol",
+            metavar="PROTOCOL[,PROTOCOL...]:KEY=VALUE",
+            panel=_PANEL,
+            text="Answer these categories over gRPC only with metadata triton-grpc-protocol-KEY: VALUE.",
+        ),
+    ] = None
+    http_header_forward_pattern: Annotated[
+        str,
+        option("http-header-forward-pattern", metavar="REGEX", panel=_PANEL, text="HTTP headers of these names become request parameters."),
+    ] = ""
+    grpc_header_forward_pattern: Annotated[
+        str,
+        option(
+            "grpc-header-forward-pattern", metavar="REGEX", panel=_PANEL, text="gRPC metadata of these names become request parameters."
+        ),
+    ] = ""
 
     def settings(self) -> dict[str, Any]:
         """Fields of `ServerConfig`.
@@ -33,4 +65,18 @@ class KServeFlags:
         Raises:
             FlagError: a value in pieces has another form.
         """
-        return {"kserve": KServeSettings(allow_client_shm=self.allow_client_shm, trace=trace_config(self.trace_config or []))}
+        for name in ("http_header_forward_pattern", "grpc_header_forward_pattern"):
+            try:
+                HeaderForward(getattr(self, name))
+            except PatternError as error:
+                raise FlagError(f"--{name.replace('_', '-')}={getattr(self, name)}: {error}") from None
+        http, grpc = self.http_restricted_api or [], self.grpc_restricted_protocol or []
+        settings = KServeSettings(
+            allow_client_shm=self.allow_client_shm,
+            trace=trace_config(self.trace_config or []),
+            http_restricted=restricted_keys("http-restricted-api", http, what="api"),
+            grpc_restricted=restricted_keys("grpc-restricted-protocol", grpc, what="protocol", prefix=GRPC_KEY_PREFIX),
+            http_forward_pattern=self.http_header_forward_pattern,
+            grpc_forward_pattern=self.grpc_header_forward_pattern,
+        )
+        return {"kserve": settings}

@@ -8,9 +8,11 @@ from server.frontends.adlik.service import AdlikService
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.methods import kserve_methods
 from server.frontends.limits import Limits
+from server.frontends.restricted import NO_RESTRICTIONS
 from server.frontends.rpc.health import SERVICE as HEALTH_SERVICE
 from server.frontends.rpc.health import Health
 from server.frontends.rpc.method import Method, MethodTable, method_table
+from server.frontends.rpc.restricted import restricted
 from server.frontends.tfs.methods import tfs_methods
 from server.frontends.tfs.service import TfsService
 
@@ -45,4 +47,5 @@ def grpc_methods(
         from server.frontends.rpc.reflection import Reflection
 
         served.extend(Reflection({*services, HEALTH_SERVICE}, limits).methods())
-    return method_table(served)
+    restrictions = NO_RESTRICTIONS if extensions is None else extensions.grpc_restrictions
+    return method_table(restricted(served, restrictions))

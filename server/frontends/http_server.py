@@ -21,6 +21,7 @@ from server.frontends.http.exchange import (
     Send,
     error_body,
     error_response,
+    header_of,
     send_response,
 )
 from server.frontends.http.infer import HttpInfer
@@ -30,6 +31,7 @@ from server.frontends.http.routes import METRICS_TYPE, RestRoutes
 from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
+from server.frontends.restricted import Category, Restrictions, category_below_v1
 from server.frontends.tfs.service import TfsService
 from server.frontends.tfs.settings import METRICS_PATH
 
@@ -70,7 +72,13 @@ class HttpFront:
         tfs = tfs or TfsService(engine, limits)
         v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()), tfs)
         routes = RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=tfs.settings.metrics_path)
-        self._listener = HttpListener(_Dispatcher(infer, v1, routes.app()), limits, address, port, direct=InferRoutes(infer))
+        self._listener = HttpListener(
+            _Dispatcher(infer, v1, routes.app(), extensions.http_restrictions),
+            limits,
+            address,
+            port,
+            direct=InferRoutes(infer, extensions.http_restrictions),
+        )
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.
@@ -120,7 +128,8 @@ class MetricsFront:
 class _Dispatcher:
     """The ASGI app of `HttpFront`: tells the hot routes from all others, and is the last stop of every error."""
 
-    def __init__(self, infer: HttpInfer, v1: HttpV1, others: Any) -> None:
+    def __init__(self, infer: HttpInfer, v1: HttpV1, others: Any, restrictions: Restrictions) -> None:
+        self._restrictions = restrictions
         self._infer = infer
         self._v1 = v1
         self._others = others
@@ -129,6 +138,9 @@ class _Dispatcher:
         route = _INFER.match(scope["path"]) if scope["method"] == "POST" else None
         is_v1 = route is None and PREFIX.match(scope["path"]) is not None
         try:
+            if is_v1 or route is not None:
+                category = category_below_v1(scope["path"]) if is_v1 else Category.INFERENCE
+                self._restrictions.require(category, header_of(scope["headers"]))
             if is_v1:
                 await self._v1.respond(scope, receive, send)
             elif route is None:

@@ -6,7 +6,7 @@ gRPC codes are held as plain numbers, so that the HTTP front needs no grpc.
 import math
 from typing import Final, NamedTuple
 
-from backends.api.errors import AlreadyExists, Conflict, ErrorCode, Overloaded, QueueTimeout, ServingError, UnknownModel
+from backends.api.errors import AlreadyExists, Conflict, ErrorCode, Overloaded, QueueTimeout, RestrictedCall, ServingError, UnknownModel
 
 
 class Status(NamedTuple):
@@ -50,6 +50,7 @@ STATUS: Final[dict[ErrorCode, Status]] = {
 KSERVE_OVERRIDES: Final[dict[type, Status]] = {
     UnknownModel: Status(400, _NOT_FOUND),
     AlreadyExists: Status(400, _ALREADY_EXISTS),
+    RestrictedCall: Status(403, _UNAVAILABLE),
     Overloaded: Status(503, _UNAVAILABLE),
     QueueTimeout: Status(503, _UNAVAILABLE),
 }

@@ -1,6 +1,6 @@
 """One HTTP exchange at ASGI level: reading the body under the limits, sending an answer, naming an error."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -60,6 +60,17 @@ async def read_body(
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits, most)
+
+
+def header_of(headers: Iterable[tuple[bytes, bytes]]) -> Callable[[str], str | None]:
+    """What gives a header's value by its name in lower case; of several the last."""
+    given = dict(headers)
+
+    def value(name: str) -> str | None:
+        found = given.get(name.encode("latin-1"))
+        return None if found is None else found.decode("latin-1")
+
+    return value
 
 
 async def send_response(send: Send, status: int, body: bytes, headers: HeaderList) -> None:

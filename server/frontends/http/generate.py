@@ -10,6 +10,7 @@ from server.engine.interface import Engine
 from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, send_response
 from server.frontends.kserve import generate_codec
 from server.frontends.kserve.checks import SignatureChecks
+from server.frontends.kserve.header_forward import HeaderForward, with_forwarded
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
@@ -25,7 +26,9 @@ _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 class HttpGenerate:
     """Answers generate requests. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
+    def __init__(self, engine: Engine, limits: Limits, forward: HeaderForward | None = None) -> None:
+        """`forward` says which headers become parameters; None: none."""
+        self._forward = forward or HeaderForward()
         self._engine = engine
         self._limits = limits
         self._checks = SignatureChecks(engine, limits)
@@ -91,11 +94,16 @@ class HttpGenerate:
         try:
             reservation.take(await run_off_loop(memory_cost, body, limits) if is_long else memory_cost(body, limits))
             if is_long:
-                return await run_off_loop(generate_codec.decode, check, target, body, limits)
-            return generate_codec.decode(check, target, body, limits)
+                request = await run_off_loop(generate_codec.decode, check, target, body, limits)
+            else:
+                request = generate_codec.decode(check, target, body, limits)
         except ServingError:
             engine.count_refused(model, version)
             raise
+        if self._forward.is_on:
+            named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items())
+            request.parameters = with_forwarded(request.parameters, self._forward.parameters(named))
+        return request
 
     async def _responses(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         try:

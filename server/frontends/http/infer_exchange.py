@@ -8,19 +8,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from backends.api.errors import Overloaded, QueueTimeout, ServingError, TooLarge
+from backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge
 from server.core.request import Answer as EngineAnswer
 from server.core.request import InferResponse, InFlight
 from server.frontends.http.answer import Answer, Piece, joined
 from server.frontends.http.direct import Connection
-from server.frontends.http.exchange import INTERNAL_TEXT, HeaderList, error_body, error_response
+from server.frontends.http.exchange import INTERNAL_TEXT, HeaderList, error_body, error_response, header_of
 from server.frontends.http.head import RequestHead
 from server.frontends.http.infer import HttpInfer, InferCall, infer_call
 from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.header_forward import with_forwarded
 from server.frontends.kserve.http_answer import Encoded
 from server.frontends.kserve.http_codec import Body
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.reservation import Reservation
+from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions
 
 _TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
 #: Bodies from here on are read into one block of memory, as they come.
@@ -35,15 +37,22 @@ _log = logging.getLogger(__name__)
 class InferRoutes:
     """The infer route of every model, as `DirectRoutes`."""
 
-    def __init__(self, infer: HttpInfer) -> None:
+    def __init__(self, infer: HttpInfer, restrictions: Restrictions = NO_RESTRICTIONS) -> None:
+        """`restrictions` are those of the port."""
         self._infer = infer
+        self._restrictions = restrictions
 
     def find(self, head: RequestHead) -> "InferRoute | None":
         route = _TARGET.match(head.target) if head.method == "POST" else None
         if route is None:
             return None
+        try:
+            self._restrictions.require(Category.INFERENCE, header_of(head.headers))
+        except RestrictedCall:
+            # Told so by the framework's way, to which the key is asked for again.
+            return None
         version = None if route[2] is None else int(route[2])
-        return InferRoute(self._infer, infer_call(route[1].decode("ascii"), version, dict(head.headers)), head.length)
+        return InferRoute(self._infer, infer_call(route[1].decode("ascii"), version, dict(head.headers), self._infer.forward), head.length)
 
 
 class InferRoute:
@@ -183,6 +192,8 @@ class InferExchange:
             if decoded is None:
                 self._task = self._connection.begin_task(self._answer_slowly(body))
                 return
+            if call.forwarded:
+                decoded.request.parameters = with_forwarded(decoded.request.parameters, call.forwarded)
             self._decoded = decoded
             try:
                 self._flight = infer.engine.submit(decoded.request, self._done)

@@ -19,7 +19,7 @@ from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
 from server.frontends.http import schemas
 from server.frontends.http.call import HttpCall
-from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
+from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, header_of, read_body
 from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.repository import load_request, parse_object, unload_request
@@ -32,6 +32,7 @@ from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
+from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, category_of_route
 from server.pb import grpc_service_pb2 as pb
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,11 +67,12 @@ class RestRoutes:
         self._engine = engine
         self._limits = limits
         self._infer = infer
-        self._generate = HttpGenerate(engine, limits)
+        self._generate = HttpGenerate(engine, limits, None if extensions is None else extensions.http_forward)
         self._v1 = v1
         self._service = KServeService(engine, limits, extensions)
         self._metrics = metrics
         self._serving_path = serving_path
+        self._restrictions = NO_RESTRICTIONS if extensions is None else extensions.http_restrictions
 
     def app(self) -> FastAPI:
         """The app, with its OpenAPI page at /docs."""
@@ -86,7 +88,7 @@ class RestRoutes:
         )
         app.add_route("/docs", _docs, include_in_schema=False)
         app.add_route("/", _to_docs, include_in_schema=False)
-        add = _Adder(app)
+        add = _Adder(app, self._restrictions)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         add("health", "GET", "/v2/health/live", self.live, "Liveness", schemas.Live)
         add("health", "GET", "/v2/health/ready", self.ready, "Readiness", schemas.Ready)
@@ -124,7 +126,9 @@ class RestRoutes:
         if self._metrics:
             add("server", "GET", "/metrics", self.metrics, "Prometheus metrics", None)
             if self._serving_path not in (None, "/metrics"):
-                add("server", "GET", str(self._serving_path), self.serving_metrics, "Prometheus metrics, TensorFlow Serving's names", None)
+                # The operator says where, so that the path tells nothing of it.
+                summary = "Prometheus metrics, TensorFlow Serving's names"
+                add("server", "GET", str(self._serving_path), self.serving_metrics, summary, None, category=Category.STATISTICS)
         return app
 
     async def live(self, request: Request) -> Response:
@@ -241,12 +245,24 @@ class _DocumentedApp(FastAPI):
 class _Adder:
     """Adds routes with their documentation, path parameters included."""
 
-    def __init__(self, app: _DocumentedApp) -> None:
+    def __init__(self, app: _DocumentedApp, restrictions: Restrictions) -> None:
         self._app = app
+        self._restrictions = restrictions
 
     def __call__(
-        self, tag: str, method: str, path: str, endpoint: _Endpoint, summary: str, answer: Any, body: type[BaseModel] | None = None
+        self,
+        tag: str,
+        method: str,
+        path: str,
+        endpoint: _Endpoint,
+        summary: str,
+        answer: Any,
+        body: type[BaseModel] | None = None,
+        category: Category | None = None,
     ) -> None:
+        category = category or category_of_route(path)
+        if self._restrictions.restricts(category):
+            endpoint = _guarded(endpoint, category, self._restrictions)
         documented: dict[str, Any] = {
             "parameters": [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", path)
@@ -270,6 +286,14 @@ class _Adder:
             response_class=Response,
             name=f"{method} {path}",
         )
+
+
+def _guarded(endpoint: _Endpoint, category: Category, restrictions: Restrictions) -> _Endpoint:
+    async def answer(request: Request) -> Response:
+        restrictions.require(category, header_of(request.scope["headers"]))
+        return await endpoint(request)
+
+    return answer
 
 
 def _call(request: Request) -> HttpCall:

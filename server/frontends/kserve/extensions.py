@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Callable
 
+from server.frontends.kserve.header_forward import HeaderForward
 from server.frontends.kserve.log_settings import ChangeableLogs, LogControl
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.kserve.shared_memory import SharedMemory
 from server.frontends.kserve.trace_settings import TraceControl
 from server.frontends.limits import Limits
+from server.frontends.restricted import Restrictions
 from server.observability.tracer import Tracer
 
 _log = logging.getLogger("stoker.frontends")
@@ -20,6 +22,8 @@ class Extensions:
         shared_memory: Regions of client shared memory.
         logs: Log settings; None where the log is not ours to change.
         traces: Trace settings; None where nothing traces.
+        http_restrictions, grpc_restrictions: Categories of calls that must bring a key.
+        http_forward, grpc_forward: Headers that become parameters of infer requests.
     """
 
     def __init__(
@@ -43,6 +47,10 @@ class Extensions:
         self.shared_memory = SharedMemory(limits, is_allowed=settings.allow_client_shm)
         self.logs = None if logs is None else LogControl(logs)
         self.traces = None if tracer is None else TraceControl(tracer, settings.trace.settings, limits, is_model_ready)
+        self.http_restrictions = Restrictions(settings.http_restricted)
+        self.grpc_restrictions = Restrictions(settings.grpc_restricted, what="protocol")
+        self.http_forward = HeaderForward(settings.http_forward_pattern)
+        self.grpc_forward = HeaderForward(settings.grpc_forward_pattern)
         if settings.allow_client_shm:
             _log.warning("--allow-client-shm: any client may have this server read and write the POSIX shared memory objects of its user")
 

@@ -30,15 +30,18 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
     name, most_bytes = descriptor.name, limits.grpc_message_bytes
     if name == "ModelInfer":
         # No coroutine of its own: it decides what a small request costs.
-        model_infer = service.inference.model_infer
+        model_infer, forward = service.inference.model_infer, service.forward
 
         def infer(data: bytes, call: Call) -> Awaitable[bytes | Message]:
             return model_infer(data, call.deadline_ns)
 
+        def infer_forwarding(data: bytes, call: Call) -> Awaitable[bytes | Message]:
+            return model_infer(data, call.deadline_ns, forward.parameters(call.metadata.items()))
+
         return Method(
             path=path_of(descriptor),
             kind=kind_of(descriptor),
-            handle=infer,
+            handle=infer_forwarding if forward.is_on else infer,
             status=kserve_status,
             most_bytes=most_bytes,
             starts_inline=True,

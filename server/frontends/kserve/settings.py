@@ -1,8 +1,10 @@
 """What an operator allows of Triton's extensions; dangerous things are off by default."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server.frontends.restricted import Category, Key
 from server.observability.tracer import TraceSettings
 
 
@@ -26,7 +28,13 @@ class KServeSettings:
     Attributes:
         allow_client_shm: Whether clients may pass tensors in shared memory of this host.
         trace: Tracing from the start.
+        http_restricted, grpc_restricted: By restricted category, the key that calls must bring.
+        http_forward_pattern, grpc_forward_pattern: Which headers become parameters, by their whole names; empty: none.
     """
 
     allow_client_shm: bool = False
     trace: TraceStart = field(default_factory=TraceStart)
+    http_restricted: Mapping[Category, Key] = field(default_factory=dict)
+    grpc_restricted: Mapping[Category, Key] = field(default_factory=dict)
+    http_forward_pattern: str = ""
+    grpc_forward_pattern: str = ""

@@ -1,0 +1,150 @@
+"""Which headers become parameters of a request, over both protocols."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from server.flags.kserve import KServeFlags
+from server.flags.values import FlagError
+from server.frontends.http_server import HttpFront
+from server.frontends.kserve.extensions import Extensions
+from server.frontends.kserve.header_forward import HeaderForward, PatternError
+from server.frontends.kserve.inference import Inference
+from server.frontends.kserve.methods import kserve_methods
+from server.frontends.kserve.settings import KServeSettings
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, simple
+
+LIMITS = Limits()
+ROW = list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names", "forwarded"),
+    [
+        ("", ["a"], []),
+        (".*", ["a", "x-b"], ["a", "x-b"]),
+        ("my", ["my", "my-header", "not-my"], ["my"]),
+        ("MY-.*", ["my-header"], ["my-header"]),
+        ("(?-i)MY-.*", ["my-header"], []),
+        ("(?-i)my-.*", ["my-header"], ["my-header"]),
+        ("a|b", ["a", "b", "ab"], ["a", "b"]),
+        (".*", ["triton_x", "priority", "sequence_id", "headers", "x" * 300, "fine"], ["fine"]),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, names: list[str], forwarded: list[str]):
+    forward = HeaderForward(pattern)
+    for _ in range(2):
+        assert list(forward.parameters((name, "v") for name in names)) == forwarded
+    assert forward.is_on is bool(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a", "a(?=b)", "(?<!x)a", r"(a)\1", "(?P<n>a)(?P=n)", "[", "a(?>b)"])
+def test_what_is_no_pattern_of_re2_is_refused_at_the_start(pattern: str):
+    with pytest.raises(PatternError):
+        HeaderForward(pattern)
+    with pytest.raises(FlagError, match="--grpc-header-forward-pattern="):
+        KServeFlags(grpc_header_forward_pattern=pattern).settings()
+
+
+def test_escaped_digits_and_backslashes_are_no_back_references():
+    assert list(HeaderForward(r"a\d\\1?").parameters([("a1\\", "v")])) == ["a1\\"]
+
+
+def test_names_are_remembered_within_a_bound():
+    forward = HeaderForward("x-.*")
+    for number in range(2000):
+        assert forward.parameters([(f"x-{number}", "v")])
+    assert len(forward._kept) <= 512
+
+
+def extensions() -> Extensions:
+    return Extensions(LIMITS, KServeSettings(http_forward_pattern="x-.*", grpc_forward_pattern="x-.*"))
+
+
+def message() -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="simple")
+    for name in ("INPUT0", "INPUT1"):
+        request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        request.raw_input_contents.append(bytes(64))
+    return request
+
+
+class FakeCall:
+    """A unary call with metadata."""
+
+    deadline_ns = None
+
+    def __init__(self, metadata: dict[str, str]) -> None:
+        self.metadata = metadata
+
+
+def test_metadata_reach_the_model_and_stay_with_their_own_call():
+    engine = FakeEngine(simple())
+    [infer] = [method for method in kserve_methods(engine, LIMITS, extensions()) if method.path.endswith("/ModelInfer")]
+    handle: Any = infer.handle
+    custom = message()
+    custom.parameters["x-user"].string_param = "forged"
+    custom.parameters["mine"].int64_param = 1
+
+    async def scenario() -> None:
+        for data, metadata in (
+            (message(), {"x-user": "one", "y": "no"}),
+            (message(), {"x-user": "two"}),
+            (message(), {}),
+            (custom, {"x-user": "real"}),
+        ):
+            await handle(data.SerializeToString(), FakeCall(metadata))
+
+    asyncio.run(scenario())
+    assert [dict(request.parameters) for request in engine.requests] == [
+        {"x-user": "one"},
+        {"x-user": "two"},
+        {},
+        {"x-user": "real", "mine": 1},
+    ]
+
+
+def test_without_a_pattern_nothing_is_forwarded():
+    engine = FakeEngine(simple())
+    asyncio.run(Inference(engine, LIMITS).model_infer(message().SerializeToString(), None))
+    assert engine.requests[0].parameters == {}
+
+
+def test_headers_reach_the_model_on_every_path():
+    engine = FakeEngine(simple())
+    tensors = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ROW} for name in ("INPUT0", "INPUT1")]
+    binary = [
+        {"name": name, "datatype": "INT32", "shape": [1, 16], "parameters": {"binary_data_size": 64}} for name in ("INPUT0", "INPUT1")
+    ]
+    head = orjson.dumps({"inputs": binary, "parameters": {"binary_data_output": True, "mine": 1}})
+    length = {"inference-header-content-length": str(len(head))}
+
+    async def main() -> None:
+        front = HttpFront(engine, LIMITS, "127.0.0.1", 0, extensions=extensions())
+        port = await front.start()
+        try:
+            async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                for user in ("one", "two"):
+                    await client.post("/v2/models/simple/infer", json={"inputs": tensors}, headers={"X-User": user, "Y": "no"})
+                # An unusual spelling comes through the framework, the repeated JSON part from memory.
+                await client.post("/v2/models/simple/%69nfer", json={"inputs": tensors}, headers={"x-user": "three"})
+                for user in ("four", "five"):
+                    await client.post("/v2/models/simple/infer", content=head + bytes(128), headers={**length, "x-user": user})
+                await client.post("/v2/models/simple/infer", content=head + bytes(128), headers=length)
+        finally:
+            await front.stop(1)
+
+    asyncio.run(main())
+    assert [dict(request.parameters) for request in engine.requests] == [
+        {"x-user": "one"},
+        {"x-user": "two"},
+        {"x-user": "three"},
+        {"mine": 1, "x-user": "four"},
+        {"mine": 1, "x-user": "five"},
+        {"mine": 1},
+    ]

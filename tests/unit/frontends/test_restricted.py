@@ -1,0 +1,282 @@
+"""Restricted APIs: every route and every RPC, however it is written, is closed without its key. The lists come from the route tables."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from starlette.routing import Route
+
+from backends.api.errors import RestrictedCall, ServingError
+from server.flags.command import command
+from server.flags.spelling import spell
+from server.flags.values import FlagError
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.grpc_methods import grpc_methods
+from server.frontends.http.infer import HttpInfer
+from server.frontends.http.routes import RestRoutes
+from server.frontends.http.v1 import HttpV1
+from server.frontends.http_server import HttpFront
+from server.frontends.kserve.extensions import Extensions
+from server.frontends.kserve.settings import KServeSettings
+from server.frontends.limits import Limits
+from server.frontends.restricted import Category, Key, Restrictions, category_below_v1, category_of_method, category_of_route
+from server.frontends.rpc.method import Kind
+from server.frontends.tfs.service import TfsService
+from server.frontends.tfs.settings import METRICS_PATH
+from server.server_config import ServerConfig
+from tests.fakes.fake_engine import FakeEngine, simple
+
+LIMITS = Limits()
+ALL = dict.fromkeys(Category, Key("admin-key", "s3cret"))
+OPEN = {"/", "/docs", "/openapi.json"}
+PATH_VALUES = {"model": "simple", "version": "1", "region": "r", "repository": "mine", "label": "stable"}
+
+
+def engine() -> FakeEngine:
+    return FakeEngine(simple())
+
+
+def declared_routes() -> Iterator[tuple[str, str]]:
+    """Method and path of every route of the HTTP port, as declared."""
+    of = engine()
+    v1 = HttpV1(of, LIMITS, AdlikService(of, LIMITS, AdlikSettings()), TfsService(of, LIMITS))
+    for route in RestRoutes(of, LIMITS, HttpInfer(of, LIMITS), v1, metrics=True, serving_path=METRICS_PATH).app().routes:
+        assert isinstance(route, Route)
+        if route.path not in OPEN:
+            yield sorted(route.methods or ())[0], route.path
+
+
+def paths() -> list[tuple[str, str]]:
+    return [(method, path.format(**PATH_VALUES)) for method, path in declared_routes()]
+
+
+def spellings(method: str, path: str) -> Iterator[tuple[str, str]]:
+    """Other ways to write the same request."""
+    yield method, f"http://127.0.0.1{path}"
+    yield method, f"{path}?x=1"
+    yield method, f"{path}/"
+    yield method, f"/{path}"
+    yield method, f"/.{path}"
+    yield method, f"/x/..{path}"
+    yield method, f"/%2e{path}"
+    yield method, path.replace("/v", "/%76", 1)
+    yield method, path.replace("models", "%6dodels")
+    yield method, path.replace(":", "%3A")
+    yield method, path.replace("/", "%2f")
+    yield method, path.upper()
+    yield method, f"{path};x=1"
+    for other in ("HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"):
+        yield other, path
+
+
+async def statuses(port: int, requests: list[tuple[str, str]], header: str) -> list[int]:
+    """The status of each request, each on a connection of its own."""
+    found = []
+    for method, target in requests:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = b"{}" if method in ("POST", "PUT", "PATCH") else b""
+        head = f"{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n{header}\r\n"
+        writer.write(head.encode() + body)
+        answer = await reader.read(1 << 16)
+        found.append(int(answer.split(b" ", 2)[1]))
+        writer.close()
+        await writer.wait_closed()
+    return found
+
+
+def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[None]]) -> FakeEngine:
+    of = engine()
+
+    async def main() -> None:
+        front = HttpFront(of, LIMITS, "127.0.0.1", 0, extensions=Extensions(LIMITS, KServeSettings(http_restricted=keys)))
+        port = await front.start()
+        try:
+            async with asyncio.timeout(60):
+                await scenario(port)
+        finally:
+            await front.stop(1)
+
+    asyncio.run(main())
+    return of
+
+
+@pytest.mark.parametrize("header", ["", "admin-key: wrong\r\n", "admin-key:\r\n", "other: s3cret\r\n", "x-http-method-override: GET\r\n"])
+def test_no_route_is_answered_without_its_key(header: str):
+    async def scenario(port: int) -> None:
+        found = dict(zip(paths(), await statuses(port, paths(), header), strict=True))
+        assert set(found.values()) == {403}, {route: status for route, status in found.items() if status != 403}
+
+    touched = over_http(ALL, scenario)
+    assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
+
+
+def test_no_spelling_leads_around_the_key():
+    ways = [way for method, path in paths() for way in spellings(method, path)]
+
+    async def scenario(port: int) -> None:
+        found = await statuses(port, ways, "")
+        passed = [(way, status) for way, status in zip(ways, found, strict=True) if status not in (400, 403, 404, 405)]
+        assert not passed
+
+    touched = over_http(ALL, scenario)
+    assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
+
+
+def test_with_the_key_every_route_is_as_it_was():
+    async def scenario(port: int) -> None:
+        for header in ("admin-key: s3cret\r\n", "ADMIN-KEY: s3cret\r\n"):
+            assert 403 not in await statuses(port, paths(), header)
+
+    over_http(ALL, scenario)
+
+
+@pytest.mark.parametrize("category", list(Category))
+def test_one_restricted_category_closes_its_routes_and_no_others(category: Category):
+    async def scenario(port: int) -> None:
+        routes = list(declared_routes())
+        found = await statuses(port, [(method, path.format(**PATH_VALUES)) for method, path in routes], "")
+        closed = {path for (_, path), status in zip(routes, found, strict=True) if status == 403}
+        assert closed == {path for _, path in routes if category_of_route(path) is category}
+        assert closed
+
+    over_http({category: Key("k", "v")}, scenario)
+
+
+def test_the_refusal_has_tritons_words():
+    key = {Category.HEALTH: Key("admin-key", "s3cret")}
+    for restrictions, text in (
+        (Restrictions(key), "This API is restricted, expecting header 'admin-key'"),
+        (Restrictions(key, what="protocol"), "This protocol is restricted, expecting header 'admin-key'"),
+    ):
+        with pytest.raises(RestrictedCall) as refused:
+            restrictions.require(Category.HEALTH, lambda _: None)
+        assert refused.value.message == text
+        restrictions.require(Category.HEALTH, {"admin-key": "s3cret"}.get)
+        restrictions.require(Category.METADATA, lambda _: None)
+    assert "s3cret" not in repr(key)
+
+
+class FakeCall:
+    """A call with metadata, and a client that has nothing to say."""
+
+    deadline_ns = None
+
+    def __init__(self, **metadata: str) -> None:
+        self.metadata = {name.replace("_", "-"): value for name, value in metadata.items()}
+
+    async def receive(self) -> bytes | None:
+        return None
+
+
+def rpcs(keys: dict[Category, Key]) -> Any:
+    of = engine()
+    adlik = AdlikService(of, LIMITS, AdlikSettings())
+    return grpc_methods(of, LIMITS, adlik=adlik, extensions=Extensions(LIMITS, KServeSettings(grpc_restricted=keys)), reflection=True)
+
+
+async def run(method: Any, call: FakeCall) -> None:
+    if method.kind is Kind.UNARY:
+        await method.handle(b"", call)
+    elif method.kind is Kind.BIDI:
+        await method.handle(call)
+
+
+@pytest.mark.parametrize("call", [FakeCall(), FakeCall(admin_key="wrong"), FakeCall(other="s3cret")], ids=["none", "wrong", "other"])
+def test_no_rpc_runs_without_its_key(call: FakeCall):
+    for method in rpcs(ALL).values():
+
+        async def act(method: Any = method) -> None:
+            await method.handle(*([b"", call] if method.kind is Kind.UNARY else [call]))
+
+        with pytest.raises(RestrictedCall, match="This protocol is restricted, expecting header 'admin-key'"):
+            asyncio.run(act())
+        assert method.status(RestrictedCall("x")).grpc in (7, 14)
+
+
+def test_with_the_key_rpcs_are_as_they_were():
+    for method in rpcs(ALL).values():
+        # Many want more than an empty message, and say so.
+        try:
+            asyncio.run(run(method, FakeCall(admin_key="s3cret")))
+        except RestrictedCall:
+            pytest.fail(method.path)
+        except ServingError:
+            continue
+
+
+def test_what_is_not_restricted_is_not_even_wrapped():
+    plain, one = rpcs({}), rpcs({Category.HEALTH: Key("k", "v")})
+    wrapped = {path for path in plain if plain[path].handle.__qualname__ != one[path].handle.__qualname__}
+    assert wrapped == {path for path in plain if category_of_method(path) is Category.HEALTH}
+
+
+def test_what_has_no_category_cannot_be_served():
+    with pytest.raises(LookupError, match=r"/a\.B/C has no category"):
+        category_of_method("/a.B/C")
+    with pytest.raises(LookupError, match="/v2/secret has no category"):
+        category_of_route("/v2/secret")
+
+
+@pytest.mark.parametrize(
+    ("path", "category"),
+    [
+        ("/v1/models/m:predict", Category.INFERENCE),
+        ("/V1/Models/m/versions/1:Classify", Category.INFERENCE),
+        ("/v1/models/m/metadata", Category.METADATA),
+        ("/v1/models/m/labels/stable", Category.HEALTH),
+        ("/v1/models", Category.METADATA),
+    ],
+)
+def test_below_v1_the_verb_decides(path: str, category: Category):
+    assert category_below_v1(path) is category
+
+
+def parsed(*words: str) -> KServeSettings:
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell(["--model_base_path=/models", *words]), standalone_mode=False)
+    return found[0].kserve
+
+
+def test_the_flags_have_tritons_form():
+    settings = parsed(
+        "--http-restricted-api=inference,health:Infer-Key=a=b",
+        "--http-restricted-api=logging:log-key=c",
+        "--grpc-restricted-protocol=model-repository:admin-key=d",
+    )
+    assert settings.http_restricted == {
+        Category.INFERENCE: Key("infer-key", "a=b"),
+        Category.HEALTH: Key("infer-key", "a=b"),
+        Category.LOGGING: Key("log-key", "c"),
+    }
+    assert settings.grpc_restricted == {Category.MODEL_REPOSITORY: Key("triton-grpc-protocol-admin-key", "d")}
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--http-restricted-api=model-reposit,health:k=v", "unknown restricted api 'model-reposit'"),
+        ("--grpc-restricted-protocol=model-reposit:k=v", "unknown restricted protocol 'model-reposit'"),
+        ("--http-restricted-api=health,health:k=v", "restricted api 'health' can not be specified in multiple config groups"),
+        ("--http-restricted-api=health", "expected <api>[,<api>...]:<key>=<value>"),
+        ("--http-restricted-api=health:s3cret", "expected <api>[,<api>...]:<key>=<value>"),
+        ("--http-restricted-api=health:k=", "expected <api>"),
+        ("--http-restricted-api=health:a b=v", "a key's name is made of letters"),
+    ],
+)
+def test_another_form_is_refused_without_showing_keys(flag: str, text: str):
+    with pytest.raises(FlagError) as refused:
+        parsed(flag)
+    assert text in refused.value.format_message()
+    assert "s3cret" not in refused.value.format_message()
+
+
+def test_this_file_needs_no_list_of_routes():
+    # What it holds of paths are values for their parameters: new routes are tested as soon as they are declared.
+    assert len(paths()) > 40
+    assert not [path for _, path in paths() if "{" in path], Path(__file__).name
