@@ -12,7 +12,7 @@ from server.frontends.http.refusal import Refusal
 from server.frontends.limits import Limits
 
 # RFC 9112, 7.1: chunk-size [ chunk-ext ] CRLF; extensions are read over.
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]{0,8};[\t\x20-\x7e\x80-\xff]{0,230})?\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 #: Longest chunk line, extensions included.
 _LINE_BYTES = 256

@@ -1,0 +1,141 @@
+"""Heads by themselves: what is refused and with which number, and that pieces and repetitions change nothing."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.frontends.http.head import BLANK_LINE, HeadParser, RequestHead
+from server.frontends.http.refusal import Refusal
+from server.frontends.limits import Limits
+
+LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, http_body_bytes=10_000)
+HOST = b"Host: a\r\n"
+
+
+def read(block: bytes, cuts: tuple[int, ...] = ()) -> RequestHead:
+    parser = HeadParser(LIMITS)
+    edges = [0, *sorted(cuts), len(block)]
+    for begin, end in pairwise(edges):
+        parser.feed(block[begin:end])
+    return parser.head()
+
+
+def head(line: bytes, *fields: bytes, host: bytes = HOST) -> bytes:
+    return line + b"\r\n" + host + b"".join(field + b"\r\n" for field in fields) + b"\r\n"
+
+
+def test_a_head_says_what_a_request_is():
+    said = read(head(b"POST /v2/a%20b?x=1 HTTP/1.1", b"Content-Length: 12", b"X-Y: Z", b"Expect: 100-continue"))
+    assert (said.method, said.target, said.path, said.raw_path, said.query) == ("POST", b"/v2/a%20b?x=1", "/v2/a b", b"/v2/a%20b", b"x=1")
+    assert (said.version, said.length, said.keep_alive, said.expects_continue) == ("1.1", 12, True, True)
+    assert said.headers == ((b"host", b"a"), (b"content-length", b"12"), (b"x-y", b"Z"), (b"expect", b"100-continue"))
+
+
+@pytest.mark.parametrize(
+    ("block", "length", "keep_alive"),
+    [
+        (head(b"GET / HTTP/1.1"), 0, True),
+        (head(b"GET / HTTP/1.1", b"Connection: close"), 0, False),
+        (head(b"GET / HTTP/1.0"), 0, False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", 0, False),
+        (head(b"POST / HTTP/1.1", b"Transfer-Encoding: Chunked"), None, True),
+        (head(b"POST / HTTP/1.1", b"Content-Length: 00012"), 12, True),
+        (head(b"GET / HTTP/1.1", b"Connection: Upgrade", b"Upgrade: h2c", b"Content-Length: 3"), 3, True),
+    ],
+)
+def test_framing_and_persistence_follow_from_the_head(block: bytes, length: int | None, keep_alive: bool):
+    said = read(block)
+    assert said.length == length
+    assert said.keep_alive is keep_alive
+
+
+REFUSED = [
+    # Where a message ends must be said once, and plainly.
+    (head(b"POST / HTTP/1.1", b"Content-Length: 3", b"Transfer-Encoding: chunked"), 400),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding: chunked", b"Content-Length: 3"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 3", b"Content-Length: 4"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 3", b"Content-Length: 3"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 3, 3"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: +3"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: -3"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 0x3"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: "), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 99999999999999999999999"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 10001"), 413),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding: xchunked"), 400),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding: gzip, chunked"), 501),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"), 400),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding: chunked, identity"), 400),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding:"), 400),
+    (head(b"POST / HTTP/1.0", b"Transfer-Encoding: chunked"), 400),
+    (head(b"POST / HTTP/1.1", b"Transfer-Encoding : chunked"), 400),
+    # Lines.
+    (head(b"GET / HTTP/1.1", b"A: b\r\n c"), 400),
+    (head(b"GET / HTTP/1.1", b" A: b"), 400),
+    (head(b"GET / HTTP/1.1", b"A: b\nB: c"), 400),
+    (head(b"GET / HTTP/1.1", b"A: b\rc"), 400),
+    (head(b"GET / HTTP/1.1", b"A"), 400),
+    (head(b"GET / HTTP/1.1", b": b"), 400),
+    (head(b"GET / HTTP/1.1", b"A: b\0c"), 400),
+    (b"GET / HTTP/1.1\nHost: a\n\r\n\r\n", 400),
+    # The request line.
+    (head(b"get / HTTP/1.1"), 400),
+    (head(b"GET /a b HTTP/1.1"), 400),
+    (head(b"GET /\xff HTTP/1.1"), 400),
+    (head(b"GET / HTTP/1.2"), 400),
+    (head(b"GET / HTTP/2.0"), 505),
+    (b"GET /\r\n\r\n", 505),
+    (b"PRI * HTTP/2.0\r\n\r\n", 400),
+    (head(b"CONNECT a:1 HTTP/1.1"), 400),
+    # Who is asked.
+    (head(b"GET / HTTP/1.1", host=b""), 400),
+    (head(b"GET / HTTP/1.1", b"Host: b"), 400),
+    # Bounds.
+    (head(b"GET /" + b"x" * 500 + b" HTTP/1.1"), 414),
+    (head(b"GET /" + b"x" * 5000 + b" HTTP/1.1"), 414),
+    (head(b"GET / HTTP/1.1", *[b"A: b"] * 20), 431),
+    (head(b"GET / HTTP/1.1", b"A: " + b"b" * 2000), 431),
+    (head(b"GET / HTTP/1.1", b"A: " + b"b" * 5000), 431),
+]
+
+
+@pytest.mark.parametrize(("block", "status"), REFUSED)
+def test_what_cannot_be_one_plain_request_is_refused(block: bytes, status: int):
+    with pytest.raises(Refusal) as refused:
+        read(block)
+    assert refused.value.status == status
+    assert b"connection: close\r\n" in refused.value.answer()
+
+
+READ_HEADERS = [
+    b"Content-Length",
+    b"Transfer-Encoding",
+    b"Host",
+    b"Expect",
+    b"Connection",
+    b"Inference-Header-Content-Length",
+    b"Accept-Encoding",
+]
+ODD_VALUES = [b"", b"x" * 65_536, b"\xff\xfe", b"a\0b", b"9" * 100]
+
+
+@pytest.mark.parametrize("value", ODD_VALUES, ids=["empty", "64 KiB", "not ASCII", "NUL", "huge"])
+@pytest.mark.parametrize("name", READ_HEADERS)
+def test_odd_values_of_headers_that_are_read_end_in_a_head_or_a_refusal(name: bytes, value: bytes):
+    block = head(b"POST / HTTP/1.1", name + b": " + value, host=b"" if name == b"Host" else HOST)
+    status = 0
+    try:
+        assert read(block).length == 0
+    except Refusal as refusal:
+        status = refusal.status.value
+    assert status in (0, 400, 413, 431, 501)
+
+
+@given(st.data())
+def test_pieces_say_the_same_as_the_whole(data: st.DataObject):
+    block = head(b"POST /v2/models/m/infer HTTP/1.1", b"Content-Length: 12", b"Content-Type: a/b", b"X: y")
+    cuts = tuple(data.draw(st.lists(st.integers(0, len(block)), max_size=10)))
+    assert read(block, cuts) == read(block)
+    assert block.endswith(BLANK_LINE)
