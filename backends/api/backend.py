@@ -112,6 +112,8 @@ class Backend(abc.ABC):
     streams: bool = False
     #: Whether it takes `allow_ragged_batch`, `batch_input` and `batch_output`: its instances use `RaggedProcessor` where they are there.
     takes_ragged: bool = False
+    #: The max_batch_size of a model that says nothing of it and whose file allows batching; 0: the server's own.
+    default_max_batch_size: int = 0
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Takes the operator's settings for the whole backend (`--backend-config`). Called at most once, before the first load.

@@ -1,13 +1,13 @@
 """ONNX models on ONNX Runtime's CPU provider."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnxruntime as ort
 
 from backends.api.agreement import check_agreement, disagreements
 from backends.api.backend import Backend, Instance, LoadRequest
 from backends.api.candidate import Candidate, Misfit, refuse
-from backends.api.errors import ModelLoadError
+from backends.api.errors import BackendSettingError, ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts
 from backends.onnx.element_types import BY_SESSION_NAME
@@ -17,6 +17,11 @@ from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
 from backends.onnx_files.declarations import declarations, facts_of, versions_of
 from backends.onnx_files.model_file import OnnxFile
+
+#: The one setting of the whole backend, by Triton's name.
+DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
+#: As many as a configuration may write.
+MOST_ROWS = 65_536
 
 
 class OnnxRuntimeBackend(Backend):
@@ -28,6 +33,20 @@ class OnnxRuntimeBackend(Backend):
     default_model_filename = "model.onnx"
     parameter_keys = PARAMETER_KEYS
     takes_ragged = True
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Takes `default-max-batch-size`, as in Triton.
+
+        Raises:
+            BackendSettingError: another setting, or no number that it can be.
+        """
+        for name, text in settings.items():
+            if name != DEFAULT_MAX_BATCH_SIZE:
+                raise BackendSettingError(f"backend '{self.name}' has no setting '{name[:64]}'; it has {DEFAULT_MAX_BATCH_SIZE}")
+            if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) <= MOST_ROWS):
+                raise BackendSettingError(f"backend '{self.name}': {name} takes 1 to {MOST_ROWS}, not '{text[:40]}'")
+        if settings:
+            self.default_max_batch_size = int(settings[DEFAULT_MAX_BATCH_SIZE])
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return facts_of(_read(files, model_filename), model_filename)

@@ -53,7 +53,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     message = pb.ModelConfig()
     message.CopyFrom(parsed.message)
     _note_choices(parsed, backend, model_filename, findings)
-    tensors = TensorCompleter(parsed, message, facts, findings, report)
+    tensors = TensorCompleter(parsed, message, facts, findings, report, backend.default_max_batch_size)
     tensors.complete()
     is_decoupled = message.model_transaction_policy.decoupled
     check_decoupled(message, backend, report)

@@ -23,13 +23,18 @@ from server.pb import model_config_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class TensorCompleter:
-    """Completes the tensors of `message`, which starts as a copy of what was parsed. Confined to: one completion."""
+    """Completes the tensors of `message`, which starts as a copy of what was parsed. Confined to: one completion.
+
+    Attributes:
+        default_max_batch_size: The backend's; 0: it has none of its own.
+    """
 
     parsed: ParsedConfig
     message: pb.ModelConfig
     facts: ModelFacts
     findings: Findings
     report: Report
+    default_max_batch_size: int = 0
 
     @property
     def is_skipped(self) -> bool:
@@ -54,7 +59,7 @@ class TensorCompleter:
         says_tensors = bool(self.message.input) or bool(self.message.output)
         if not self.is_skipped and not (is_explicit and says_tensors) and self._is_batchable():
             in_file = self.facts.max_batch_size
-            most = self.parsed.batching_defaults.max_batch_size or DEFAULT_MAX_BATCH_SIZE
+            most = self.parsed.batching_defaults.max_batch_size or self.default_max_batch_size or DEFAULT_MAX_BATCH_SIZE
             self.message.max_batch_size = in_file or most
             how = ", or 'input' and 'output' too to keep 0" if is_explicit else ""
             default = f"{most}: the default for a file whose first dimensions are all open; write max_batch_size for more"

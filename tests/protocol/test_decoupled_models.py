@@ -24,9 +24,9 @@ output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_t
 """
 
 
-@pytest.fixture(scope="module")
-def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of two models of the repeat backend."""
+@pytest.fixture(scope="module", params=["h2", "grpcio"])
+def repeating(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of two models of the repeat backend, on either gRPC front."""
     if not entry_points(group="stoker.backends", name="repeat"):
         pytest.skip("the installed distribution is older than the repeat backend: install it again")
     repository = tmp_path_factory.mktemp("repeating")
@@ -34,7 +34,7 @@ def repeating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProces
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1" / "model.repeat").touch()
         (repository / name / "config.pbtxt").write_text(CONFIG + more)
-    with running_server(f"--model_base_path={repository}", at=tmp_path_factory.mktemp("server")) as server:
+    with running_server(f"--model_base_path={repository}", f"--grpc-front={request.param}", at=tmp_path_factory.mktemp("server")) as server:
         yield server
 
 

@@ -34,9 +34,9 @@ MODELS = (
 )
 
 
-@pytest.fixture(scope="module")
-def erring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of samples and of models that make errors easy; explicit control."""
+@pytest.fixture(scope="module", params=["h2", "grpcio"])
+def erring(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of samples and of models that make errors easy; explicit control; either gRPC front."""
     repository = copy_models(SAMPLE_MODELS, tmp_path_factory.mktemp("erring"), ["simple"])
     for name, more, kind, dims in MODELS:
         (repository / name / "1").mkdir(parents=True)
@@ -44,7 +44,11 @@ def erring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         (repository / name / "config.pbtxt").write_text(IDENTITY.format(more=more, kind=kind, dims=dims))
     (repository / "broken" / "1").mkdir(parents=True)
     (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
-    flags = ("--model-control-mode=explicit", *(f"--load-model={name}" for name in ("simple", *(row[0] for row in MODELS))))
+    flags = (
+        "--model-control-mode=explicit",
+        f"--grpc-front={request.param}",
+        *(f"--load-model={name}" for name in ("simple", *(row[0] for row in MODELS))),
+    )
     with running_server(f"--model_base_path={repository}", *flags, at=tmp_path_factory.mktemp("server")) as server:
         yield server
 

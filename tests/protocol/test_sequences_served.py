@@ -3,8 +3,10 @@
 import subprocess
 from pathlib import Path
 
+import grpc
 from onnx import TensorProto, helper
 
+from tests.fakes.kserve_rows import Answer, Ask, Tensor, over_grpc, over_http
 from tests.fakes.onnx_models import model, value
 from tests.fakes.server_process import running_server
 
@@ -21,6 +23,10 @@ sequence_batching {
   }
 }
 """
+REFUSALS: list[tuple[dict[str, int], str]] = [
+    ({"sequence_id": 9}, "for sequence 9 to model 'adding' must specify the START flag on the first request of the sequence"),
+    ({}, "to model 'adding' must specify a non-zero or non-empty correlation ID"),
+]
 
 
 def adding() -> bytes:
@@ -46,3 +52,10 @@ def test_tritonclient_finds_its_sequences_again(tmp_path: Path, clients_python: 
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.log()[-2000:]}"
         assert done.stdout.split() == ["http", "grpc", "stream"]
+        with grpc.insecure_channel(server.grpc) as channel:
+            for parameters, text in REFUSALS:
+                ask = Ask(
+                    model="adding", id="7", inputs=[Tensor(name="x", datatype="FP32", shape=(1, 1), data=[1.0])], parameters=parameters
+                )
+                for answer, status in ((over_http(server, ask), 400), (over_grpc(channel, ask), "INVALID_ARGUMENT")):
+                    assert answer == Answer(status, f"[request id: 7] inference request {text}")

@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 
+from backends.api.errors import BackendSettingError
 from backends.onnx.backend import OnnxRuntimeBackend
 from server.config.complete import complete
 from server.config.errors import ConfigError
@@ -110,6 +111,19 @@ def test_a_file_and_what_is_written_make_a_whole_configuration(name: str, tmp_pa
     parsed = parse_pbtxt(text, source="m/config.pbtxt", model_name="m") if text else empty_config("m")
     found = pb.ModelConfig.FromString(complete(parsed, facts, backend, "model.onnx").config.wire)
     assert found == text_format.Parse(DEFAULTS + expected, pb.ModelConfig())
+
+
+def test_the_backends_default_batch_size_can_be_set(tmp_path: Path):
+    backend = OnnxRuntimeBackend()
+    backend.configure({"default-max-batch-size": "32"})
+    facts = backend.inspect(onnx_files(tmp_path, VECTORS), "model.onnx")
+    assert complete(empty_config("m"), facts, backend, "model.onnx").config.signature.max_batch_size == 32
+
+
+@pytest.mark.parametrize("settings", [{"other": "1"}, {"default-max-batch-size": "0"}, {"default-max-batch-size": "many"}])
+def test_a_setting_that_the_backend_does_not_have_is_named(settings: dict[str, str]):
+    with pytest.raises(BackendSettingError, match=next(iter(settings))):
+        OnnxRuntimeBackend().configure(settings)
 
 
 def test_batches_of_a_file_that_cannot_batch_are_refused(tmp_path: Path):
