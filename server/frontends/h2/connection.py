@@ -148,7 +148,7 @@ class ServerConnection:
         """Ends the connection and all its streams; what is in the output is still to be written."""
         if not self._is_over:
             self._is_over = True
-            self._output.control(frames.goaway(self._table.last_id, code, debug))
+            self._inbound.go_away(code, debug)
             self._table.close_all()
 
     def data_to_send(self) -> list[bytes | memoryview]:

@@ -31,7 +31,19 @@ class Inbound:
         faults: Budget of broken rules.
     """
 
-    __slots__ = ("_output", "_table", "control", "events", "expected", "faults", "is_refusing", "now_s", "resets", "updates")
+    __slots__ = (
+        "_last_served",
+        "_output",
+        "_table",
+        "control",
+        "events",
+        "expected",
+        "faults",
+        "is_refusing",
+        "now_s",
+        "resets",
+        "updates",
+    )
 
     def __init__(self, limits: H2Limits, output: Output, table: StreamTable, now_s: float) -> None:
         self._output = output
@@ -40,6 +52,7 @@ class Inbound:
         self.now_s = now_s
         self.expected = SETTINGS
         self.is_refusing = False
+        self._last_served = 0
         self.control = Budget(limits.control_burst, limits.control_per_s, now_s)
         self.updates = Budget(limits.control_burst, limits.control_per_s, now_s)
         self.resets = Budget(limits.reset_burst, limits.reset_per_s, now_s)
@@ -71,8 +84,14 @@ class Inbound:
     def refuse_new(self) -> None:
         """Names the last stream to the peer, and refuses later ones."""
         if not self.is_refusing:
+            self.go_away(ErrorCode.NO_ERROR, b"")
             self.is_refusing = True
-            self._output.control(frames.goaway(self._table.last_id, ErrorCode.NO_ERROR, b""))
+
+    def go_away(self, code: ErrorCode, debug: bytes) -> None:
+        """Sends GOAWAY with the last stream that is or was served. It never names a later one than before (RFC 9113, section 6.8)."""
+        if not self.is_refusing:
+            self._last_served = self._table.last_id
+        self._output.control(frames.goaway(self._last_served, code, debug))
 
     def check_crossed(self, stream_id: int, step: Step) -> None:
         """Lets a frame for a stream that is not open pass if it may have crossed with the stream's end.

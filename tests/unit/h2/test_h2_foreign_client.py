@@ -207,6 +207,14 @@ def test_graceful_end_serves_what_was_opened_and_refuses_the_rest():
     assert peer.server.is_finished
 
 
+def test_last_stream_that_was_named_is_never_raised():
+    peer = RawPeer()
+    peer.send(request(1))
+    peer.server.finish_drain()
+    peer.send(request(3), request(5), frame(PING, 0, 1, b"in the way"))
+    assert [sent.payload[:4] for sent in peer.output() if sent.kind == GOAWAY] == [u32(1), u32(1)]
+
+
 def test_graceful_end_can_be_hurried():
     peer = RawPeer()
     peer.server.drain()

@@ -1,5 +1,7 @@
 """Answers: order, turns, bounds, and what is copied."""
 
+import weakref
+
 import pytest
 
 from server.frontends.h2.connection import ServerConnection
@@ -204,6 +206,14 @@ def test_close_says_why_and_drops_the_rest():
     peer.server.finish_drain()
     assert peer.output() == []
     assert peer.server.is_finished
+
+
+def test_connection_that_is_let_go_is_gone():
+    peer = asked(wide=False)
+    peer.server.send_answer(1, HEAD, bytes(100_000), TRAILERS)
+    gone = weakref.ref(peer.server)
+    del peer
+    assert gone() is None
 
 
 def test_ping_wants_eight_bytes():
