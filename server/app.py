@@ -23,6 +23,7 @@ from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
+from server.frontends.rpc.settings import Transport
 from server.fronts import Endpoint, Fronts
 from server.lifecycle.loader import LoaderSettings, VersionLoader
 from server.lifecycle.manager import ModelManager
@@ -37,6 +38,7 @@ from server.observability.logs import Logs
 from server.observability.metrics import Metrics
 from server.observability.tracer import Tracer
 from server.ready_file import ReadyFile
+from server.scheduling.gathering import GATHER_TURNS
 from server.server_config import ServerConfig
 from server.serving_start import model_places
 from server.shutdown import Shutdown
@@ -133,7 +135,13 @@ def _build(
         clock=clock,
         timers=LoopTimers(asyncio.get_running_loop(), clock),
         recorder=metrics,
-        settings=LoaderSettings(snapshot_dir=area, usable_cores=config.cpu_threads or usable_cores(), max_queue_size=config.max_queue_size),
+        settings=LoaderSettings(
+            snapshot_dir=area,
+            usable_cores=config.cpu_threads or usable_cores(),
+            max_queue_size=config.max_queue_size,
+            # Our own fronts hand over all requests of a read in one turn of the loop; grpcio some turns apart.
+            gather_turns=GATHER_TURNS if config.grpc.transport is Transport.GRPCIO else 1,
+        ),
     )
     settings = LifecycleSettings(
         control_mode=config.control_mode,

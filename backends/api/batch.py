@@ -123,14 +123,12 @@ class Buffer:
         With `pad_to`, rows up to it follow, zeroed (empty strings for BYTES), so that nothing of an earlier batch reaches the device.
         """
         row_shape = arrays[0].shape[1:]
-        rows = sum(array.shape[0] for array in arrays)
-        window = self.view(max(rows, pad_to or 0), row_shape)
-        at = 0
-        for array in arrays:
-            window[at : at + array.shape[0]] = array
-            at += array.shape[0]
-        if at < window.shape[0]:
-            window[at:] = b"" if self._spec.datatype.is_bytes else 0
+        rows = sum([array.shape[0] for array in arrays])
+        if pad_to is None or pad_to <= rows:
+            return np.concatenate(arrays, out=self.view(rows, row_shape))
+        window = self.view(pad_to, row_shape)
+        np.concatenate(arrays, out=window[:rows])
+        window[rows:] = b"" if self._spec.datatype.is_bytes else 0
         return window
 
     def release(self) -> None:
@@ -150,6 +148,13 @@ class BatchProcessor:
         self._signature = signature
         self._clock = clock
         self._buffers = {spec.name: Buffer(spec, signature.max_batch_size) for spec in signature.inputs} if signature.is_batched else {}
+        # Looked up for every batch.
+        self._now_ns = clock.now_ns
+        self._is_batched = signature.is_batched
+        self._inputs = {spec.name: spec for spec in signature.inputs}
+        self._outputs = {spec.name: spec for spec in signature.outputs}
+        self._has_optional_inputs = any(spec.optional for spec in signature.inputs)
+        self._references = [self._buffers[spec.name] for spec in signature.inputs if spec.datatype.is_bytes and spec.name in self._buffers]
 
     def process(self, items: Sequence[Share]) -> BatchResult:
         """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
@@ -162,7 +167,7 @@ class BatchProcessor:
         elif isinstance(together, ServingError):
             result.outcomes.append(together)
         else:
-            result.outcomes.extend(together)
+            result.outcomes = together
         return result
 
     def _attempt(self, items: Sequence[Share], result: BatchResult) -> list[Outcome] | ServingError:
@@ -179,37 +184,39 @@ class BatchProcessor:
         Raises:
             Exception: the batch failed, for all of them alike.
         """
-        rows = sum(item.rows for item in items)
-        start = self._clock.now_ns()
+        now_ns = self._now_ns
+        start = now_ns()
         try:
+            rows = items[0].rows if len(items) == 1 else sum([item.rows for item in items])
+            wanted = _union(items)
             inputs = self._gather(items, rows)
-            gathered = self._clock.now_ns()
+            gathered = now_ns()
             result.input_ns += gathered - start
             try:
-                outputs = self._instance.execute(inputs, _union(items))
+                outputs = self._instance.execute(inputs, wanted)
             finally:
-                executed = self._clock.now_ns()
+                executed = now_ns()
                 result.infer_ns += executed - gathered
             result.executions.append(rows)
-            outcomes = self._split(items, rows, outputs)
-            result.output_ns += self._clock.now_ns() - executed
+            outcomes = self._split(items, rows, wanted, outputs)
+            result.output_ns += now_ns() - executed
         finally:
-            for buffer in self._buffers.values():
+            for buffer in self._references:
                 buffer.release()
         return outcomes
 
     def _gather(self, items: Sequence[Share], rows: int) -> Arrays:
         first = items[0].inputs
-        if any(item.inputs.keys() != first.keys() for item in items):
+        if self._has_optional_inputs and any(item.inputs.keys() != first.keys() for item in items):
             # Optional inputs may be left out, but then not by some of a batch: each runs alone instead.
             raise BackendFailed("the requests of one batch bring different sets of inputs")
-        pad_to = self._instance.static_batch_size if self._signature.is_batched else None
+        pad_to = self._instance.static_batch_size if self._is_batched else None
         inputs: dict[str, Array] = {}
         for name, array in first.items():
-            spec = self._signature.input(name)
+            spec = self._inputs.get(name)
             if spec is None:
                 raise BackendFailed(f"batch holds an input '{name}' that the signature does not have")
-            if not self._signature.is_batched:
+            if not self._is_batched:
                 whole = plain(array) if spec.reshape is None else reshaped(array, 0, spec.dims, spec.reshape)
             elif len(items) == 1 and (pad_to is None or pad_to == rows) and is_plain(array):
                 # A request alone in its batch is already laid out as the device wants it: no copy.
@@ -221,13 +228,12 @@ class BatchProcessor:
             inputs[name] = whole
         return inputs
 
-    def _split(self, items: Sequence[Share], rows: int, outputs: Arrays) -> list[Outcome]:
-        missing = sorted({name for item in items for name in item.output_names} - outputs.keys())
-        if missing:
-            raise BackendFailed(f"the model did not produce output(s) {', '.join(missing)}")
+    def _split(self, items: Sequence[Share], rows: int, wanted: tuple[str, ...], outputs: Arrays) -> list[Outcome]:
         whole = {name: self._checked(name, array, rows) for name, array in outputs.items()}
+        if not whole.keys() >= set(wanted):
+            raise BackendFailed(f"the model did not produce output(s) {', '.join(sorted(set(wanted) - whole.keys()))}")
         if len(items) == 1:
-            return [{name: whole[name] for name in items[0].output_names}]
+            return [{name: whole[name] for name in wanted}]
         outcomes: list[Outcome] = []
         at = 0
         for item in items:
@@ -236,12 +242,12 @@ class BatchProcessor:
         return outcomes
 
     def _checked(self, name: str, array: Array, rows: int) -> Array:
-        spec = self._signature.output(name)
+        spec = self._outputs.get(name)
         if spec is None:
             raise BackendFailed(f"the model produced '{name}', which is not an output of its signature")
         if array.dtype != spec.datatype.numpy:
             raise BackendFailed(f"output '{name}' came as {array.dtype}, the signature says {spec.datatype.value}")
-        lead = 1 if self._signature.is_batched else 0
+        lead = 1 if self._is_batched else 0
         if lead:
             expected = self._instance.static_batch_size or rows
             if array.ndim == 0 or array.shape[0] != expected:
@@ -260,9 +266,11 @@ def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -
 
 def _union(items: Sequence[Share]) -> tuple[str, ...]:
     """Outputs that any of `items` wants, in the order first wanted."""
-    if len(items) == 1:
-        return items[0].output_names
-    return tuple(dict.fromkeys(name for item in items for name in item.output_names))
+    first = items[0].output_names
+    for item in items:
+        if item.output_names != first:
+            return tuple(dict.fromkeys(name for each in items for name in each.output_names))
+    return first
 
 
 def as_failure(error: Exception) -> BackendFailed:

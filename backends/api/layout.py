@@ -11,7 +11,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 def fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
     """Whether an array of `shape` is what `dims` (-1: any size) declares; neither holds the batch dimension."""
-    return len(shape) == len(dims) and all(dim in (size, VARIABLE) for size, dim in zip(shape, dims, strict=True))
+    return shape == dims or (len(shape) == len(dims) and all(dim in (size, VARIABLE) for size, dim in zip(shape, dims, strict=True)))
 
 
 def is_plain(array: Array) -> bool:

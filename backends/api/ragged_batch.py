@@ -30,7 +30,7 @@ class RaggedProcessor(BatchProcessor):
             inputs[made.name] = made.made_from([item.inputs[made.source] for item in items])
         return inputs
 
-    def _split(self, items: Sequence[Share], rows: int, outputs: Arrays) -> list[Outcome]:
+    def _split(self, items: Sequence[Share], rows: int, wanted: tuple[str, ...], outputs: Arrays) -> list[Outcome]:
         missing = sorted({name for item in items for name in item.output_names} - outputs.keys())
         if missing:
             raise BackendFailed(f"the model did not produce output(s) {', '.join(missing)}")

@@ -13,6 +13,7 @@ from backends.api.errors import BackendFailed, InvalidRequest
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.ragged_batch import RaggedProcessor
 from backends.api.tensor import DataType
+from backends.onnx.bindings import Bindings, are_worth_it
 from backends.onnx.element_types import BFLOAT16
 from backends.onnx.knobs import GraphOptimization, SessionKnobs
 from backends.onnx.messages import public_text
@@ -62,6 +63,7 @@ class OnnxInstance(Instance):
         # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
         self._bfloat16_in = _named(signature.inputs, DataType.BF16)
         self._bfloat16_out = _named(signature.outputs, DataType.BF16)
+        self._bindings = Bindings(session, signature) if are_worth_it(signature) else None
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if self._strings_in:
@@ -75,10 +77,23 @@ class OnnxInstance(Instance):
         return outputs
 
     def close(self) -> None:
-        self._session = None
+        self._session = self._bindings = None
 
     def _run(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         session = self._open()
+        bindings = self._bindings
+        if bindings is None:
+            return self._run_unbound(session, inputs, output_names)
+        try:
+            bound = bindings.run(inputs, output_names, self._run_options)
+        except Exception:  # noqa: BLE001 - onnxruntime's errors share no class of their own
+            # Where the request is at fault, the ordinary way says so too. Where it is not, the model gives other shapes than it declares.
+            outputs = self._run_unbound(session, inputs, output_names)
+            self._bindings = None
+            return outputs
+        return self._run_unbound(session, inputs, output_names) if bound is None else bound
+
+    def _run_unbound(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         if not self._bfloat16_out.isdisjoint(output_names):
             return self._run_values(session, inputs, output_names)
         feeds: Mapping[str, object] = inputs

@@ -35,7 +35,8 @@ from server.lifecycle.servable import Servable
 from server.lifecycle.snapshot import discard, take_snapshot
 from server.lifecycle.warmup import warm
 from server.observability.recorder import ServerRecorder
-from server.scheduling.scheduler import GATHER_TURNS, Scheduler
+from server.scheduling.gathering import GATHER_TURNS
+from server.scheduling.scheduler import Scheduler
 from server.scheduling.sequences import SequenceScheduler
 
 log = logging.getLogger("stoker.lifecycle")

@@ -95,7 +95,7 @@ class RequestQueue:
         level.waiting[entry.sequence] = entry
         self._size += 1
         self._rows += entry.rows
-        ends_ns = _earliest(entry.timeout_ns, entry.deadline_ns)
+        ends_ns = earliest(entry.timeout_ns, entry.deadline_ns)
         if ends_ns is not None:
             heapq.heappush(self._expiry, (ends_ns, entry.sequence, entry))
 
@@ -151,7 +151,22 @@ class RequestQueue:
         return entry.sequence in (level.delayed if entry.is_delayed else level.waiting)
 
 
-def _earliest(a: int | None, b: int | None) -> int | None:
+def queue_timeout_us(policy: QueuePolicy, requested_us: int) -> int:
+    """The timeout a request gets; 0 = none.
+
+    Triton's rule where the policy sets a default: the request's own counts only if overriding is allowed and it is the smaller one.
+    Where the policy sets none, a client that asks for a timeout gets it.
+    """
+    default_us = policy.default_timeout_us
+    if not default_us:
+        return requested_us
+    if requested_us and policy.allow_timeout_override:
+        return min(default_us, requested_us)
+    return default_us
+
+
+def earliest(a: int | None, b: int | None) -> int | None:
+    """The earlier of two times; None = never."""
     if a is None or b is None:
         return b if a is None else a
     return min(a, b)

@@ -5,34 +5,27 @@ what is out of time and hands batches to free workers. A waiter that is cancelle
 running is forgotten and its result dropped. Nothing else is touched either way: no request's fate depends on a batchmate.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
 
 from backends.api.batch import BatchResult, Outcome
 from backends.api.clock import Clock
-from backends.api.errors import DeadlineExceeded, ErrorCode, Overloaded, QueueTimeout, ServingError, Unavailable
-from server.core.model_config import DynamicBatching, ModelConfig, QueuePolicy
+from backends.api.errors import DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
+from server.core.model_config import DynamicBatching, ModelConfig
 from server.core.request import Done, InferRequest, InferResponse
 from server.core.timers import Timer, Timers
 from server.execution.worker import InstanceWorker, Work
 from server.observability.recorder import FailureReason, VersionRecorder
 from server.scheduling.batcher import DynamicBatcher, Wait
+from server.scheduling.fleet import Fleet
+from server.scheduling.gathering import Gathering
 from server.scheduling.ordering import ReleaseOrder
 from server.scheduling.pending import Pending, answer_of
-from server.scheduling.queue import QueueEntry, RequestQueue
-from server.scheduling.rests import InstanceRests, has_failed_wholly
+from server.scheduling.queue import QueueEntry, RequestQueue, earliest, queue_timeout_us
+from server.scheduling.tally import tally
 
 log = logging.getLogger("stoker.scheduling")
 
-#: A batch goes this many turns of the event loop after its first request came, where the front hands over requests that arrived together
-#: one at a time, some turns apart, as grpc.aio does (docs/adr/0006): no timer, nothing slept. On an idle loop the turns take some tens of
-#: microseconds. A front that hands over all of a read in one turn needs one.
-GATHER_TURNS = 32
-#: On a busy loop turns are long, and time decides, in nanoseconds.
-GATHER_NS = 1_000_000
-#: After so many requests in a row that met no other, batches stop gathering: a client that sends one at a time would wait for nobody.
-LONE_REQUESTS = 16
 #: Batches that run on the loop itself leave it to others after so long, in nanoseconds, however many wait.
 LOOP_SHARE_NS = 1_000_000
 
@@ -79,8 +72,7 @@ class Scheduler:
         self._config = config
         self._signature = config.signature
         self._version = version
-        self._workers = list(workers)
-        self._rests = InstanceRests()
+        self._fleet = Fleet(workers, recorder, model=config.name, version=version)
         self._now_ns = clock.now_ns
         self._timers = timers
         self._recorder = recorder
@@ -100,11 +92,8 @@ class Scheduler:
         self._order = ReleaseOrder[Pending, Outcome](self._answer) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
-        self._most_rows = most_rows
-        self._most_turns = gather_turns if config.dynamic_batching is not None and self._most_rows > 1 else 1
-        self._gather_turns = 0
-        self._lone_requests = 0
-        self._gather_until_ns = 0
+        most_turns = gather_turns if config.dynamic_batching is not None and most_rows > 1 else 1
+        self._gathering = Gathering(most_turns, full_rows=most_rows)
         self._pump_is_due = False
         self._is_pumping = False
         self._timer: Timer | None = None
@@ -153,7 +142,7 @@ class Scheduler:
         self._recorder.queued()
         if self._order is not None:
             self._order.expect(entry)
-        self._lone_requests = 0 if self._running or len(self._queue) > 1 else self._lone_requests + 1
+        self._gathering.arrived(bool(self._running) or len(self._queue) > 1)
         if not self._pump_is_due:
             self._ask_pump(now_ns)
         return entry
@@ -182,16 +171,14 @@ class Scheduler:
 
     def _ask_pump(self, now_ns: int) -> None:
         self._pump_is_due = True
-        self._gather_turns = self._most_turns if self._lone_requests <= LONE_REQUESTS else 1
-        self._gather_until_ns = now_ns + GATHER_NS
+        self._gathering.begin(now_ns)
         self._timers.call_soon(self._gather)
 
     def _gather(self) -> None:
         """Lets requests that have reached the process already, but not yet the queue, into the batch that is about to go."""
         if not self._pump_is_due:
             return  # the end of a batch has pumped since
-        self._gather_turns -= 1
-        if self._gather_turns <= 0 or self._queue.rows >= self._most_rows or self._now_ns() >= self._gather_until_ns:
+        if self._gathering.turn(self._queue.rows) or self._gathering.is_over(self._now_ns()):
             self._pump()
         else:
             self._timers.call_soon(self._gather)
@@ -218,27 +205,21 @@ class Scheduler:
             if now_ns - begun_ns >= LOOP_SHARE_NS:
                 # Whoever has waited for the loop meanwhile comes first.
                 self._pump_is_due = True
-                self._gather_turns = 1
+                self._gathering.begin_short()
                 self._timers.call_soon(self._gather)
                 return self._timer_ns
             for expired in queue.expire(now_ns):
                 self._expire(expired, now_ns)
-            worker = self._free_worker(now_ns)
+            worker = self._fleet.free(now_ns)
             if worker is None:
-                return _earliest(queue.next_expiry_ns(), self._rests.next_probe_ns(now_ns))
+                return earliest(queue.next_expiry_ns(), self._fleet.next_probe_ns(now_ns))
             batch = self._batcher.next_batch(queue, now_ns)
             if batch is None:
                 return None
             if isinstance(batch, Wait):
-                return _earliest(queue.next_expiry_ns(), batch.until_ns)
+                return earliest(queue.next_expiry_ns(), batch.until_ns)
             self._send(worker, batch, now_ns)
         return None
-
-    def _free_worker(self, now_ns: int) -> int | None:
-        workers = self._workers
-        if len(workers) == 1:
-            return 0 if workers[0].free_slots > 0 else None
-        return self._rests.choose([worker.free_slots for worker in workers], now_ns)
 
     def _send(self, worker: int, entries: Sequence[QueueEntry], now_ns: int) -> None:
         sent: list[Pending] = []
@@ -249,54 +230,18 @@ class Scheduler:
         self._recorder.dequeued(len(sent))
         batch = _Batch(self, sent, worker)
         self._running.add(batch)
-        self._workers[worker].submit(Work([entry.request for entry in sent], batch.finished))
+        self._fleet.submit(worker, Work([entry.request for entry in sent], batch.finished))
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)
         now_ns = self._now_ns()
-        recorder = self._recorder
-        input_ns, infer_ns, output_ns = result.input_ns, result.infer_ns, result.output_ns
-        recorder.executed(result.executions, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
-        if len(self._workers) > 1:
-            self._judge(batch.worker, result, now_ns)
-        rows: list[int] = []
-        request_ns: list[int] = []
-        queue_ns: list[int] = []
-        for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
-            if entry.is_over:
-                continue  # withdrawn or abandoned, and counted then
-            entry.is_counted = True
-            if entry.request.trace is not None:
-                entry.request.trace.computed(
-                    enqueued_ns=entry.enqueued_ns, ended_ns=now_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns
-                )
-            if isinstance(outcome, ServingError):
-                recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
-            else:
-                rows.append(entry.rows)
-                request_ns.append(now_ns - entry.request.received_ns)
-                queue_ns.append(entry.dispatched_ns - entry.enqueued_ns)
-        if rows:
-            recorder.succeeded(
-                rows=rows, request_ns=request_ns, queue_ns=queue_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns
-            )
+        self._fleet.ended(batch.worker, result, now_ns)
+        tally(self._recorder, batch.entries, result, now_ns)
         release = self._answer if self._order is None else self._order.complete
         for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
             release(entry, outcome)
         # The worker has a free slot now; a batch may be waiting for it.
         self._pump()
-
-    def _judge(self, worker: int, result: BatchResult, now_ns: int) -> None:
-        """Takes what the end of a batch tells of its instance."""
-        has_failed = has_failed_wholly(result)
-        if not self._rests.ended(worker, has_failed, now_ns):
-            return
-        self._recorder.resting(len(self._rests))
-        where = {"model": self._config.name, "version": self._version, "instance": worker}
-        if has_failed:
-            log.warning("an instance failed a whole batch and is passed over while others are well: %s", result.outcomes[0], extra=where)
-        else:
-            log.info("an instance that had failed is well again", extra=where)
 
     def _expire(self, entry: QueueEntry, now_ns: int) -> None:
         assert isinstance(entry, Pending)
@@ -377,31 +322,7 @@ class Scheduler:
         self._is_closed = True
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
-        await asyncio.gather(*(worker.close() for worker in self._workers))
-
-
-def queue_timeout_us(policy: QueuePolicy, requested_us: int) -> int:
-    """The timeout a request gets; 0 = none.
-
-    Triton's rule where the policy sets a default: the request's own counts only if overriding is allowed and it is the smaller one.
-    Where the policy sets none, a client that asks for a timeout gets it.
-    """
-    default_us = policy.default_timeout_us
-    if not default_us:
-        return requested_us
-    if requested_us and policy.allow_timeout_override:
-        return min(default_us, requested_us)
-    return default_us
-
-
-def _reason(error: ServingError) -> FailureReason:
-    return FailureReason.BACKEND if error.code is ErrorCode.BACKEND_FAILED else FailureReason.OTHER
-
-
-def _earliest(a: int | None, b: int | None) -> int | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return min(a, b)
+        await self._fleet.close()
 
 
 def _ignore() -> None:

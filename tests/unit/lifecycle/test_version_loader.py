@@ -35,7 +35,7 @@ def load(folder: Path, config: str, registry: BackendRegistry | None = None) -> 
 
     async def load_and_close() -> list[str]:
         servable = await loader.load(source)
-        kinds = [type(worker).__name__ for worker in servable.scheduler._workers]
+        kinds = [type(worker).__name__ for worker in servable.scheduler._fleet._workers]
         await servable.close()
         return kinds
 

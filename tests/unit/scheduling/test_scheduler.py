@@ -14,7 +14,9 @@ from backends.api.tensor import DataType
 from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from server.core.request import InferRequest, InferResponse
 from server.execution.worker import Work
-from server.scheduling.scheduler import GATHER_NS, GATHER_TURNS, LONE_REQUESTS, LOOP_SHARE_NS, Scheduler, queue_timeout_us
+from server.scheduling.gathering import GATHER_NS, GATHER_TURNS, LONE_REQUESTS
+from server.scheduling.queue import queue_timeout_us
+from server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
@@ -634,7 +636,7 @@ def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
             async def close(self) -> None: ...
 
         worker = OnTheLoop()
-        rig.scheduler._workers[:] = [worker]
+        rig.scheduler._fleet._workers[:] = [worker]
         tasks = [await rig.ask(rows=8) for _ in range(5)]
         seen = []
         for _ in range(GATHER_TURNS + 8):

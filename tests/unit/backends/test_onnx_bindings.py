@@ -1,0 +1,102 @@
+"""Small models run on places bound beforehand, and answer as they do without."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from backends.api.backend import Arrays
+from backends.api.errors import BackendFailed
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from backends.onnx.bindings import MOST_BYTES, MOST_SIZES, are_worth_it
+from backends.onnx.knobs import read_knobs
+from backends.onnx.session import OnnxInstance, session_options
+
+
+def signature(size: int = 4, max_batch_size: int = 8, datatype: DataType = DataType.FP32, output_size: int | None = None) -> ModelSignature:
+    inputs = tuple(TensorSpec(name, datatype, (size,)) for name in ("a", "b"))
+    outputs = tuple(TensorSpec(name, datatype, (output_size or size,)) for name in ("sum", "difference"))
+    return ModelSignature(inputs, outputs, max_batch_size)
+
+
+def instance(of: ModelSignature) -> OnnxInstance:
+    """a + b and a - b, with every dimension open."""
+    element = TensorProto.FLOAT
+    tensors = {name: helper.make_tensor_value_info(name, element, ["n", "m"]) for name in ("a", "b", "sum", "difference")}
+    nodes = [helper.make_node("Add", ["a", "b"], ["sum"]), helper.make_node("Sub", ["a", "b"], ["difference"])]
+    graph = helper.make_graph(nodes, "g", [tensors["a"], tensors["b"]], [tensors["sum"], tensors["difference"]])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = ort.InferenceSession(
+        model.SerializeToString(), session_options(read_knobs({}, None, cpu_threads=1)), providers=["CPUExecutionProvider"]
+    )
+    return OnnxInstance(session, of, static_batch_size=None, shrink_arena=False)
+
+
+def some(rows: int, size: int = 4, seed: int = 0) -> Arrays:
+    generator = np.random.default_rng(seed)
+    return {name: generator.random((rows, size), dtype=np.float32) for name in ("a", "b")}
+
+
+def test_answers_are_those_of_an_ordinary_run_at_every_batch_size_again_and_again():
+    served = instance(signature())
+    for seed, rows in enumerate([1, 8, 3, 1, 8, 8, 3]):
+        inputs = some(rows, seed=seed)
+        outputs = served.execute(inputs, ("sum", "difference"))
+        np.testing.assert_array_equal(outputs["sum"], inputs["a"] + inputs["b"])
+        np.testing.assert_array_equal(outputs["difference"], inputs["a"] - inputs["b"])
+    assert served._bindings is not None
+
+
+def test_an_answer_stays_as_it_is_when_the_next_batch_runs():
+    served = instance(signature())
+    first, second = some(2, seed=1), some(2, seed=2)
+    kept = served.execute(first, ("sum", "difference"))["sum"]
+    served.execute(second, ("sum", "difference"))
+    np.testing.assert_array_equal(kept, first["a"] + first["b"])
+
+
+def test_a_request_for_some_of_the_outputs_is_answered_with_those():
+    served = instance(signature())
+    inputs = some(2)
+    assert list(served.execute(inputs, ("difference",))) == ["difference"]
+
+
+def test_a_model_whose_outputs_are_not_as_declared_is_run_without_bindings_and_told_as_ever():
+    served = instance(signature(output_size=5))
+    assert served.execute(some(2), ("sum", "difference"))["sum"].shape == (2, 4)
+    assert served._bindings is None
+
+
+def test_a_request_that_fails_by_itself_does_not_end_the_bindings():
+    served = instance(signature())
+    good = served.execute(some(1), ("sum", "difference"))
+    with pytest.raises(BackendFailed):
+        served.execute({"a": np.zeros((1, 4), np.float32), "b": np.zeros((1, 7), np.float32)}, ("sum", "difference"))
+    assert served._bindings is not None
+    np.testing.assert_array_equal(served.execute(some(1), ("sum", "difference"))["sum"], good["sum"])
+
+
+def test_places_are_kept_for_so_many_batch_sizes_only():
+    served = instance(signature(size=1, max_batch_size=100))
+    for rows in range(1, 101):
+        inputs = some(rows, size=1)
+        np.testing.assert_array_equal(served.execute(inputs, ("sum", "difference"))["sum"], inputs["a"] + inputs["b"])
+    assert served._bindings is not None
+    assert len(served._bindings) == MOST_SIZES
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (signature(), True),
+        (signature(size=MOST_BYTES // 4 // 4 // 8), True),
+        (signature(size=MOST_BYTES // 4 // 4 // 8 + 1), False),
+        (signature(max_batch_size=0), False),
+        (signature(size=-1), False),
+        (signature(datatype=DataType.BYTES), False),
+        (signature(datatype=DataType.BF16), False),
+    ],
+)
+def test_bindings_are_for_small_batches_of_plain_numbers_of_known_shapes(of, expected):
+    assert are_worth_it(of) == expected
