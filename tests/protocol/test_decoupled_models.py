@@ -55,6 +55,20 @@ def test_events_arrive_as_they_are_made(repeating: ServerProcess):
     connection.close()
 
 
+def test_a_client_that_hangs_up_ends_the_work(repeating: ServerProcess):
+    def cancelled() -> int:
+        text = repeating.get("/metrics")[1].decode()
+        return int(text.partition('nv_inference_request_failure{model="repeat",reason="CANCELED",version="1"} ')[2].split()[0])
+
+    before = cancelled()
+    connection = http.client.HTTPConnection("127.0.0.1", repeating.http_port, timeout=30)
+    # A hundred seconds of responses.
+    connection.request("POST", "/v2/models/repeat/generate_stream", json.dumps({"IN": [1] * 2000, "DELAY": [0] + [50] * 1999}))
+    assert connection.getresponse().readline().startswith(b"data: ")
+    connection.close()
+    wait_until(lambda: cancelled() == before + 1, what="the stream to be taken back")
+
+
 def test_statistics_count_each_stream_once(repeating: ServerProcess):
     def successes() -> int:
         [stats] = repeating.json("/v2/models/repeat/stats")["model_stats"]
