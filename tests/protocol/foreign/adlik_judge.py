@@ -136,7 +136,7 @@ def check_rest(http):
         ("/v1/models/simple:predict", b"{", 400),
         ("/v1/models/ghost:predict", b'{"batch_size": 1}', 400),
         ("/v1/models/simple:ml_predict", b"{}", 501),
-        ("/v1/models/simple:predict", b'{"instances": [1]}', 501),
+        ("/v1/models/simple:predict", b'{"instances": [1]}', 400),
         ("/v1/other", None, 400),
     ):
         status, body = http(path, given)
