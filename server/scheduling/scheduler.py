@@ -12,7 +12,7 @@ from backends.api.batch import BatchResult, Outcome
 from backends.api.clock import Clock
 from backends.api.errors import DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
 from server.core.model_config import DynamicBatching, ModelConfig
-from server.core.request import Done, InferRequest, InferResponse
+from server.core.request import Answer, Done, InferRequest, InferResponse
 from server.core.timers import Timer, Timers
 from server.execution.worker import InstanceWorker, Work
 from server.observability.recorder import FailureReason, VersionRecorder
@@ -274,6 +274,9 @@ class Scheduler:
 
     def _end(self, entry: Pending) -> None:
         entry.ended()
+        # Whoever holds the entry is likely what these lead to: a cycle would keep the request in memory until the next collection.
+        entry.done = _drop
+        entry.ended = _ignore
         self._unanswered -= 1
         if not self._unanswered:
             self.on_idle()
@@ -323,6 +326,10 @@ class Scheduler:
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
         await self._fleet.close()
+
+
+def _drop(answer: Answer) -> None:
+    """Takes an answer that nobody waits for."""
 
 
 def _ignore() -> None:

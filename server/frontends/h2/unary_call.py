@@ -1,7 +1,7 @@
 """One message in, one message out: the shape of nearly every call, and so the one whose cost counts.
 
-The common call came whole in one piece and its handler is begun at once, on the connection's own turn. If it finishes without waiting there
-never is a task; if it waits, a task takes it over where it stands.
+The common call came whole in one piece and its handler is begun at once, on the connection's own turn. If it finishes without waiting, or
+tells its answer by a callback, there never is a task; if it waits, a task takes it over where it stands.
 """
 
 import asyncio
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from google.protobuf.message import Message
 
 from backends.api.errors import Cancelled, ServingError, TooLarge
+from server.core.request import InFlight
 from server.frontends.h2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers
 from server.frontends.h2.call import CARDINALITY, CUT_SHORT, H2Call
 from server.frontends.off_loop import run_off_loop
 from server.frontends.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
-from server.frontends.rpc.method import UnaryHandler
+from server.frontends.rpc.method import UnaryHandler, UnarySubmit
 from server.frontends.rpc.refusal import CallFault
 from server.frontends.rpc.request_head import RequestHead
 
@@ -40,12 +41,13 @@ class UnaryCall(H2Call):
         received_bytes: How much of it has come.
     """
 
-    __slots__ = ("_is_taken_over", "_message", "heard_s", "received_bytes", "started_s")
+    __slots__ = ("_flight", "_is_taken_over", "_message", "heard_s", "received_bytes", "started_s")
 
     def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
         self._message: WireMessage | None = None
         self._is_taken_over = True
+        self._flight: InFlight | None = None
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
@@ -105,6 +107,9 @@ class UnaryCall(H2Call):
 
     def _begin(self, data: bytes) -> None:
         method = self.head.method
+        if method.submit is not None:
+            self._submit(method.submit, data)
+            return
         handle = cast("UnaryHandler", method.handle)
         if not method.starts_inline:
             self._task = self._connection.front.loop.create_task(self._run(data))
@@ -119,6 +124,23 @@ class UnaryCall(H2Call):
         else:
             self._is_taken_over = False
             self._task = self._connection.front.loop.create_task(self._go_on(work, awaited))
+
+    def _submit(self, submit: UnarySubmit, data: bytes) -> None:
+        try:
+            flight = submit(data, self, self._told)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.fail(error)
+            return
+        if not self.is_over:
+            self._flight = flight
+
+    def _told(self, answer: bytes | Exception) -> None:
+        # What is in flight knows the call: neither is to keep the other in memory.
+        self._flight = None
+        if isinstance(answer, Exception):
+            self.fail(answer)
+        else:
+            self._answer(answer)
 
     async def _run(self, data: bytes) -> None:
         handle = cast("UnaryHandler", self.head.method.handle)
@@ -150,6 +172,9 @@ class UnaryCall(H2Call):
             self.fail(error)
 
     def _cancel_work(self) -> None:
+        if self._flight is not None:
+            flight, self._flight = self._flight, None
+            flight.cancel()
         # A task that is cancelled before its first step never gets to the handler, which has begun already and has things to put in
         # order: the task looks at `is_over` itself then.
         if self._is_taken_over:

@@ -277,7 +277,7 @@ class _Flight:
         if self._is_over:
             return
         self._is_over = True
-        inner = self.inner
+        inner, self.inner = self.inner, None
         if inner is not None:
             inner.cancel()
         if isinstance(inner, _Slow) and not inner.is_done():

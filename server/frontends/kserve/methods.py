@@ -6,8 +6,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from server.core.request import InFlight
 from server.engine.interface import Engine
 from server.frontends.kserve.extensions import Extensions
+from server.frontends.kserve.inference import Told
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import Call
@@ -30,7 +32,7 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
     name, most_bytes = descriptor.name, limits.grpc_message_bytes
     if name == "ModelInfer":
         # No coroutine of its own: it decides what a small request costs.
-        model_infer, forward = service.inference.model_infer, service.forward
+        model_infer, submit, forward = service.inference.model_infer, service.inference.submit, service.forward
 
         def infer(data: bytes, call: Call) -> Awaitable[bytes | Message]:
             return model_infer(data, call.deadline_ns)
@@ -38,10 +40,17 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
         def infer_forwarding(data: bytes, call: Call) -> Awaitable[bytes | Message]:
             return model_infer(data, call.deadline_ns, forward.parameters(call.metadata.items()))
 
+        def begin(data: bytes, call: Call, told: Told) -> InFlight:
+            return submit(data, call.deadline_ns, told)
+
+        def begin_forwarding(data: bytes, call: Call, told: Told) -> InFlight:
+            return submit(data, call.deadline_ns, told, forward.parameters(call.metadata.items()))
+
         return Method(
             path=path_of(descriptor),
             kind=kind_of(descriptor),
             handle=infer_forwarding if forward.is_on else infer,
+            submit=begin_forwarding if forward.is_on else begin,
             status=kserve_status,
             most_bytes=most_bytes,
             starts_inline=True,

@@ -9,11 +9,15 @@ from typing import Any
 from google.protobuf.message import Message
 
 from backends.api.errors import ServingError
+from server.core.request import InFlight
 from server.frontends.rpc.call import Call, StreamCall
 from server.frontends.status import Status
 
 UnaryHandler = Callable[[bytes, Call], Awaitable[bytes | Message]]
 """Takes the one serialised message and answers by one; raises `ServingError`."""
+
+UnarySubmit = Callable[[bytes, Call, Callable[[bytes | Exception], None]], InFlight]
+"""As a `UnaryHandler`, but tells the answer, or what is wrong, to a callback: once, at once or in a later turn of the loop."""
 
 StreamHandler = Callable[[StreamCall], Awaitable[None]]
 """Receives and sends on the call until it returns; raises `ServingError`."""
@@ -45,6 +49,7 @@ class Method:
         most_bytes: Largest message a client may send. A transport that sees the length first refuses before it holds the message.
         starts_inline: The handler (unary only) may be begun outside any task, because it asks for no current task (`asyncio.timeout`,
             task groups) before it first waits: a transport then makes a task only of a call that does wait.
+        submit: The handler (unary only) in the form that never takes a task; None: there is no such form. Transports may use either.
     """
 
     path: str
@@ -53,6 +58,7 @@ class Method:
     status: Callable[[ServingError], Status]
     most_bytes: int
     starts_inline: bool = False
+    submit: UnarySubmit | None = None
 
     @property
     def service(self) -> str:

@@ -1,6 +1,8 @@
 """The scheduler with puppet workers and hand-turned time: one answer for every accepted request, whatever happens."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -645,5 +647,31 @@ def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
                 seen.append(worker.batches)
         assert seen == [2, 4, 5]
         await asyncio.gather(*tasks)
+
+    run(scenario())
+
+
+def test_a_caller_and_its_request_do_not_keep_each_other_in_memory():
+    class Caller:
+        def __init__(self, scheduler: Scheduler, request: InferRequest) -> None:
+            self.flight = scheduler.submit(request, self.done, self.ended)
+
+        def done(self, answer: object) -> None: ...
+
+        def ended(self) -> None: ...
+
+    async def scenario() -> None:
+        rig = Rig()
+        answered, cancelled = Caller(rig.scheduler, rig.request()), Caller(rig.scheduler, rig.request())
+        cancelled.flight.cancel()
+        await rig.settle()
+        rig.worker.finish()
+        left = [weakref.ref(answered), weakref.ref(cancelled)]
+        gc.disable()
+        try:
+            del answered, cancelled
+            assert [reference() for reference in left] == [None, None]
+        finally:
+            gc.enable()
 
     run(scenario())
