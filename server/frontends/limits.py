@@ -27,6 +27,7 @@ class Limits:
         stream_responses: Responses of one streamed request that may wait to be sent.
         http_body_bytes: Largest HTTP body, as sent and after decompression.
         control_bytes: Largest control request (all but infer and load), over HTTP and gRPC.
+        generate_bytes: Largest body of a generate request: flat JSON is parsed in one go.
         json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
         json_depth: Nesting of JSON arrays and objects.
         json_objects: `{` in a JSON text.
@@ -70,6 +71,7 @@ class Limits:
     stream_responses: int = 16
     http_body_bytes: int = 128 * MIB
     control_bytes: int = 64 * 1024
+    generate_bytes: int = 8 * MIB
     json_bytes: int = 64 * MIB
     json_depth: int = 100
     json_objects: int = 65_536

@@ -88,7 +88,7 @@ class HttpGenerate:
             raise InvalidRequest(f"Unsupported Content-Encoding '{encoding.decode('latin-1')[:40]}', only 'identity' is supported")
         check_model_name(model)
         check = self._checks.find(model, version)
-        body = await read_body(receive, headers, reservation, limits)
+        body = await read_body(receive, headers, reservation, limits, limits.generate_bytes)
         target = generate_codec.Target(model, version, received_ns)
         is_long = len(body) > limits.decode_inline_bytes
         try:

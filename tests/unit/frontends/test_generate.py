@@ -16,11 +16,11 @@ from server.frontends.limits import Limits
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 
-def post(engine: FakeEngine, path: str, body, **headers: str) -> httpx.Response:
+def post(engine: FakeEngine, path: str, body, limits: Limits | None = None, **headers: str) -> httpx.Response:
     """The answer to one request."""
 
     async def main() -> httpx.Response:
-        front = HttpFront(engine, Limits(), "127.0.0.1", 0)
+        front = HttpFront(engine, limits or Limits(), "127.0.0.1", 0)
         port = await front.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
@@ -162,6 +162,12 @@ def test_compressed_requests_are_refused():
     answer = post(FakeEngine(text_model()), "llm/generate", b"x", **{"content-encoding": "gzip"})
     assert answer.status_code == 400
     assert "Unsupported Content-Encoding" in answer.json()["error"]
+
+
+def test_bodies_are_bounded():
+    answer = post(FakeEngine(text_model()), "llm/generate", {"PROMPT": "a" * 2000, "STREAM": True}, Limits(generate_bytes=1000))
+    assert answer.status_code == 413
+    assert "1000 bytes" in answer.json()["error"]
 
 
 def test_an_unknown_model_is_a_clients_mistake():
