@@ -22,6 +22,25 @@ class BatchSizeStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseStatistics:
+    """Responses of a decoupled model at one position, over all requests.
+
+    Attributes:
+        compute_infer, compute_output: Time that making them took.
+        success, fail: With outputs, and errors in their place.
+        empty_response: Ends of requests that brought no outputs.
+        cancel: Nobody waited for them any more.
+    """
+
+    compute_infer: Duration
+    compute_output: Duration
+    success: Duration
+    fail: Duration
+    empty_response: Duration
+    cancel: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatistics:
     """Answer of ModelStatistics for one version.
 
@@ -31,6 +50,7 @@ class ModelStatistics:
         execution_count: Executions of the model.
         success, fail: Whole requests, end to end.
         queue, compute_input, compute_infer, compute_output: Per request: `count` rises by one for each, `ns` by the time its batch took.
+        responses: By position, where the model is decoupled.
         batches: By batch size, ascending; `count` here is executions.
     """
 
@@ -46,3 +66,4 @@ class ModelStatistics:
     compute_infer: Duration = field(default_factory=Duration)
     compute_output: Duration = field(default_factory=Duration)
     batches: tuple[BatchSizeStatistics, ...] = ()
+    responses: tuple[ResponseStatistics, ...] = ()

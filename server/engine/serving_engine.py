@@ -141,13 +141,19 @@ class ServingEngine:
         if not request.signature.is_decoupled:
             yield await self.infer(request)
             return
-        version = self._manager.resolve(request.model_name, request.model_version).version
+        servable = self._manager.resolve(request.model_name, request.model_version)
+        version = servable.version
+        counts = self._metrics.version(request.model_name, version, servable.config.metric_tags).responses
+        position, last_ns = 0, self._clock.now_ns()
         responses = ResponseStream(asyncio.get_running_loop(), UNREAD_RESPONSES)
         request.responses = responses
         running = asyncio.ensure_future(self.infer(request))
         running.add_done_callback(lambda _: responses.end())
         try:
             async for outputs in responses:
+                now_ns = self._clock.now_ns()
+                counts.answered(position, now_ns - last_ns)
+                position, last_ns = position + 1, now_ns
                 yield InferResponse(
                     model_name=request.model_name,
                     model_version=version,
@@ -156,6 +162,13 @@ class ServingEngine:
                     signature=request.signature,
                 )
             await running
+            counts.ended(position, self._clock.now_ns() - last_ns)
+        except ServingError:
+            counts.failed(position, self._clock.now_ns() - last_ns)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            counts.cancelled(position, self._clock.now_ns() - last_ns)
+            raise
         finally:
             responses.close()
             running.cancel()

@@ -20,6 +20,7 @@ from server.observability.histogram import (
     Histogram,
 )
 from server.observability.recorder import FailureReason
+from server.observability.response_statistics import ResponseCounts
 
 
 class _Executions:
@@ -44,6 +45,7 @@ class VersionStatistics:
         queue_ns, input_ns, infer_ns, output_ns: Sums over the answered requests.
         execution_count: Executions of the model.
         queue_depth: Requests that wait now.
+        responses: Single responses, where the model is decoupled.
         instances_resting: Instances that are passed over now, because their last batches failed.
         request_histogram, queue_histogram, compute_histogram: Over answered requests; compute is input, infer and output together.
         rows_histogram: Rows of each execution.
@@ -65,6 +67,7 @@ class VersionStatistics:
         "queue_histogram",
         "queue_ns",
         "request_histogram",
+        "responses",
         "rows",
         "rows_histogram",
         "success_count",
@@ -86,6 +89,7 @@ class VersionStatistics:
         self.output_ns = 0
         self.execution_count = 0
         self.queue_depth = 0
+        self.responses = ResponseCounts()
         self.instances_resting = 0
         self.request_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
         self.queue_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_QUEUE_BOUNDS_NS)
@@ -160,6 +164,7 @@ class VersionStatistics:
                 )
                 for size, batch in sorted(self._batches.items())
             ),
+            responses=self.responses.snapshot(),
         )
 
     def _add_execution(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:

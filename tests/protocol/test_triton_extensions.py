@@ -3,18 +3,21 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.server_process import ServerProcess, running_server, wait_until
+from tests.fakes.server_process import ServerProcess, run_python, running_server, wait_until
 
 FOREIGN = Path(__file__).parent / "foreign"
+HAS_REPEAT = bool(entry_points(group="stoker.backends", name="repeat"))
 FLAVOURS = ("http", "grpc", "http.aio", "grpc.aio")
 CHECKS = {
     "shared_memory": "register datatypes strings input-only refusals unregister cuda",
     "log_settings": "read change refusals",
     "trace_settings": "read model clear refusals",
+    "exact_statistics": "read counts batches times",
 }
 DATATYPES = ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "STRING"]
 
@@ -31,11 +34,30 @@ def write_echo_models(repository: Path) -> None:
         )
 
 
+def write_repeat_model(repository: Path) -> None:
+    """Answers once for each element of IN."""
+    (repository / "repeat_int32" / "1").mkdir(parents=True)
+    (repository / "repeat_int32" / "1" / "model.repeat").touch()
+    (repository / "repeat_int32" / "config.pbtxt").write_text(
+        """backend: "repeat"
+model_transaction_policy { decoupled: true }
+input [
+  { name: "IN" data_type: TYPE_INT32 dims: [-1] },
+  { name: "DELAY" data_type: TYPE_UINT32 dims: [-1] },
+  { name: "WAIT" data_type: TYPE_UINT32 dims: [1] }
+]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [1] }, { name: "IDX" data_type: TYPE_UINT32 dims: [1] } ]
+"""
+    )
+
+
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Echo models, with everything allowed that these clients try."""
     at = tmp_path_factory.mktemp("extensions")
     write_echo_models(at / "models")
+    if HAS_REPEAT:
+        write_repeat_model(at / "models")
     flags = ("--allow-client-shm", "--log-format=text", f"--trace-config=triton,file={at / 'trace.json'}")
     with running_server(f"--model_base_path={at / 'models'}", *flags, at=at / "run") as running:
         yield running
@@ -74,3 +96,24 @@ def test_what_clients_traced_is_in_the_operators_file(open_server: ServerProcess
         assert {"REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END", *front} <= set(names)
         tensors = {part["activity"]: part["tensor"]["data"] for part in parts if part["id"] == number and "tensor" in part}
         assert tensors == {"TENSOR_QUEUE_INPUT": "7,8,9", "TENSOR_BACKEND_OUTPUT": "7,8,9"}
+
+
+@pytest.mark.skipif(not HAS_REPEAT, reason="the installed distribution is older than the repeat backend: install it again")
+def test_responses_of_decoupled_models_are_counted_by_position(open_server: ServerProcess, clients_python: Path):
+    assert run_python(clients_python, (FOREIGN / "decoupled_statistics.py").read_text(), open_server.grpc).split() == ["responses"]
+
+
+@pytest.fixture(scope="module")
+def closed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Echo models behind a key."""
+    at = tmp_path_factory.mktemp("restricted")
+    write_echo_models(at / "models")
+    keys = [f"--{flag}=inference,model-repository:infer-key=s3cret" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
+    with running_server(f"--model_base_path={at / 'models'}", *keys, at=at / "run") as running:
+        yield running
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_restricted_apis_want_their_key_and_are_themselves_with_it(flavour, closed_server: ServerProcess, clients_python: Path):
+    assert judge(clients_python, "restricted", flavour, closed_server) == ["closed", "open"]
+    assert "s3cret" not in closed_server.log()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from backends.api.model import VARIABLE, TensorSpec
 from server.core.description import ModelDescription
 from server.core.state import IndexEntry
-from server.core.statistics import Duration, ModelStatistics
+from server.core.statistics import Duration, ModelStatistics, ResponseStatistics
 from server.pb import grpc_service_pb2 as pb
 
 
@@ -72,6 +72,18 @@ def _statistics(each: ModelStatistics) -> pb.ModelStatistics:
             )
             for batch in each.batches
         ],
+        response_stats={str(position): _response(response) for position, response in enumerate(each.responses)},
+    )
+
+
+def _response(each: ResponseStatistics) -> pb.InferResponseStatistics:
+    return pb.InferResponseStatistics(
+        compute_infer=_duration(each.compute_infer),
+        compute_output=_duration(each.compute_output),
+        success=_duration(each.success),
+        fail=_duration(each.fail),
+        empty_response=_duration(each.empty_response),
+        cancel=_duration(each.cancel),
     )
 
 
