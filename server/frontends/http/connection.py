@@ -368,7 +368,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         data, at = self._ahead, self._at
         self._ahead, self._at = b"", 0
         self._take(data, at)
-        if not self._ahead and not self.is_in_work:
+        if not self._ahead:
             self.flow.resume_reading()
 
     # The end.

@@ -1,0 +1,217 @@
+"""Clients that mean harm, at byte level, against a real server: chunk storms, giants, smugglers, the slow, and the greedy."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.server_process import SAMPLE_MODELS, ServerProcess, running_server, wait_until
+
+MIB = 1 << 20
+INFER = b"/v2/models/simple/infer"
+INDEX = b"/v2/repository/index"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    at = tmp_path_factory.mktemp("abused")
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", "--load-model=simple", "--model-control-mode=explicit", at=at) as running:
+        yield running
+
+
+def connected(server: ServerProcess) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.http_port), timeout=20)
+
+
+def sent_and_answered(server: ServerProcess, *pieces: bytes) -> bytes:
+    """All that comes until the server hangs up, though it may stop reading before everything is sent."""
+    with closing(connected(server)) as peer:
+        try:
+            for piece in pieces:
+                peer.sendall(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        got = b""
+        try:
+            while piece := peer.recv(65_536):
+                got += piece
+        except ConnectionResetError:
+            pass
+        return got
+
+
+def resident_bytes(server: ServerProcess) -> int:
+    fields = Path(f"/proc/{server.process.pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files(server: ServerProcess) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+def head(method: bytes, path: bytes, *fields: bytes) -> bytes:
+    return b"%b %b HTTP/1.1\r\nHost: a\r\n" % (method, path) + b"".join(field + b"\r\n" for field in fields) + b"\r\n"
+
+
+def infer_body() -> bytes:
+    tensors = [{"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": list(range(16))} for i in (0, 1)]
+    return json.dumps({"inputs": tensors}).encode()
+
+
+def infer_request() -> bytes:
+    body = infer_body()
+    return head(b"POST", INFER, b"Content-Length: %d" % len(body)) + body
+
+
+@pytest.mark.parametrize("path", [INFER, INDEX])
+def test_a_storm_of_chunks_ends_in_413_and_leaves_no_memory_behind(server: ServerProcess, path: bytes):
+    storm = head(b"POST", path, b"Transfer-Encoding: chunked"), b"1\r\nA\r\n" * 1_000_000
+    for _ in range(3):
+        assert sent_and_answered(server, *storm).startswith(b"HTTP/1.1 413 ")
+    before = resident_bytes(server)
+    for _ in range(20):
+        assert sent_and_answered(server, *storm).startswith(b"HTTP/1.1 413 ")
+        begun = time.monotonic()
+        assert server.get("/v2/health/live")[0] == 200
+        assert time.monotonic() - begun < 2
+    assert resident_bytes(server) - before < 2 * MIB
+
+
+@pytest.mark.parametrize("path", [INFER, INDEX])
+@pytest.mark.parametrize(
+    ("fields", "rest", "status"),
+    [
+        ((b"Content-Length: 10737418240",), b"", 413),
+        ((b"Transfer-Encoding: chunked",), b"100000\r\n" + bytes(1 << 20) + b"\r\n", 413),
+        ((b"A: " + b"b" * (64 << 20),), b"", 431),
+        ((b"A: b",) * 10_000, b"", 431),
+    ],
+    ids=["declared", "chunked", "header", "headers"],
+)
+def test_giants_are_refused_before_room_is_made_for_them(
+    server: ServerProcess, path: bytes, fields: tuple[bytes, ...], rest: bytes, status: int
+):
+    server.get("/v2/health/live")
+    before = resident_bytes(server)
+    # A body that is answered early is dropped up to the cap, and then cut off.
+    got = sent_and_answered(server, head(b"POST", path, *fields), *[rest] * 260)
+    assert got.startswith(b"HTTP/1.1 %d " % status)
+    assert got.count(b"HTTP/1.1 ") == 1
+    wait_until(lambda: resident_bytes(server) - before < 4 * MIB, what="the memory to be given back")
+
+
+def test_a_giant_target_is_refused(server: ServerProcess):
+    assert sent_and_answered(server, head(b"GET", b"/" + b"x" * MIB)).startswith(b"HTTP/1.1 414 ")
+
+
+HIDDEN = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+SMUGGLED = [
+    head(b"POST", INFER, b"Content-Length: 6", b"Transfer-Encoding: chunked") + b"0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Content-Length: 0", b"Content-Length: 41") + HIDDEN,
+    head(b"POST", INFER, b"Content-Length: 41", b"Content-Length: 41") + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding: xchunked") + b"0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding : chunked") + b"0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding:\r\n chunked") + b"0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"A: b\nTransfer-Encoding: chunked") + b"0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding: chunked") + b"0x5\r\nabcde\r\n0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding: chunked") + b"+5\r\nabcde\r\n0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding: chunked") + b"5\nabcde\n0\n\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding: chunked") + b"5\r\nabcdeXX0\r\n\r\n" + HIDDEN,
+    head(b"POST", INFER, b"Transfer-Encoding: chunked") + b"0\r\n" + HIDDEN,
+    b"POST " + INFER + b" HTTP/1.1\nHost: a\nContent-Length: 0\n\n" + HIDDEN,
+]
+
+
+@pytest.mark.parametrize("wire", SMUGGLED)
+def test_a_message_whose_end_is_in_doubt_is_one_400_and_the_end(server: ServerProcess, wire: bytes):
+    got = sent_and_answered(server, wire)
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert got.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_request_hidden_in_a_body_is_a_body(server: ServerProcess):
+    with closing(connected(server)) as peer:
+        peer.sendall(
+            head(b"POST", INFER, b"Content-Length: %d" % len(HIDDEN)) + HIDDEN + head(b"GET", b"/v2/health/ready", b"Connection: close")
+        )
+        got = b""
+        while piece := peer.recv(65_536):
+            got += piece
+    assert [line.split()[1] for line in got.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == [b"400", b"200"]
+
+
+@pytest.mark.slow
+def test_five_hundred_slow_clients_are_let_go_and_hold_nobody_up(server: ServerProcess):
+    server.get("/v2/health/live")
+    files_before = open_files(server)
+    slow_heads, slow_bodies, slow_readers = ([connected(server) for _ in range(count)] for count in (200, 200, 100))
+    try:
+        for peer in slow_heads:
+            peer.sendall(b"GET /v2 HT")
+        for peer in slow_bodies:
+            peer.sendall(head(b"POST", INFER, b"Content-Length: 1000"))
+        for peer in slow_readers:
+            # More answers than the buffers between the two hold.
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            peer.setblocking(False)
+            try:
+                peer.send(HIDDEN.replace(b"/v2/health/live", b"/openapi.json") * 500)
+            except BlockingIOError:
+                pass
+        begun = time.monotonic()
+        slowest = 0.0
+        # Each drips a byte a second: alive, and of no use.
+        while time.monotonic() - begun < 26 and open_files(server) > files_before + 5:
+            for peer in (*slow_heads, *slow_bodies):
+                try:
+                    peer.send(b"x")
+                except OSError:
+                    continue
+            asked = time.monotonic()
+            assert server.get("/v2/health/live")[0] == 200
+            assert server.get(INFER.decode(), infer_body())[0] == 200
+            slowest = max(slowest, time.monotonic() - asked)
+            time.sleep(1)
+        assert slowest < 2
+        assert open_files(server) <= files_before + 5
+    finally:
+        for peer in (*slow_heads, *slow_bodies, *slow_readers):
+            peer.close()
+
+
+def test_sixty_four_clients_that_pipeline_a_thousand_each_hold_little(server: ServerProcess):
+    request = infer_request()
+    for _ in range(3):
+        assert server.get(INFER.decode(), infer_body())[0] == 200
+    before = resident_bytes(server)
+    peers = [connected(server) for _ in range(64)]
+    try:
+        for peer in peers:
+            peer.setblocking(False)
+        left = {peer: memoryview(request * 1000) for peer in peers}
+        most = before
+        answered = dict.fromkeys(peers, 0)
+        end = time.monotonic() + 60
+        while min(answered.values()) < 1000 and time.monotonic() < end:
+            for peer in peers:
+                try:
+                    if left[peer]:
+                        left[peer] = left[peer][peer.send(left[peer]) :]
+                except BlockingIOError:
+                    pass
+                try:
+                    answered[peer] += peer.recv(1 << 20).count(b"HTTP/1.1 200 ")
+                except BlockingIOError:
+                    pass
+            most = max(most, resident_bytes(server))
+        # A read may end inside a status line: some answers are not recognised.
+        assert sum(answered.values()) > 64 * 900
+        assert most - before < 64 * MIB
+    finally:
+        for peer in peers:
+            peer.close()

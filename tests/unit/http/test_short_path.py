@@ -1,0 +1,345 @@
+"""Infer requests at byte level, through a real listener: by the short path, in any mix with others, at any pace."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.frontends.http.connection import HttpConnection
+from server.frontends.http_server import HttpFront
+from server.frontends.limits import Limits
+from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
+
+LARGE = 200_000
+
+
+class Peer:
+    """A client at byte level."""
+
+    def __init__(self, front: HttpFront, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.front = front
+        self.port = port
+        self.reader = reader
+        self.writer = writer
+
+    async def answer(self) -> tuple[int, bytes, bytes]:
+        """Status, head and body of the next answer."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
+        return int(head.split()[1]), head, await self.reader.readexactly(length)
+
+    @property
+    def connections(self) -> list[HttpConnection]:
+        return self.front._listener.connections
+
+
+@asynccontextmanager
+async def served(engine: FakeEngine, limits: Limits) -> AsyncIterator[Peer]:
+    front = HttpFront(engine, limits, "127.0.0.1", 0)
+    port = await front.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Peer(front, port, reader, writer)
+    finally:
+        writer.close()
+        await front.stop(1)
+
+
+def talk(scenario: Callable[[Peer], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(30), served(engine, limits or Limits()) as peer:
+            await scenario(peer)
+
+    asyncio.run(main())
+    assert engine.reserved_bytes == 0
+
+
+def echo_engine(**options: Any) -> FakeEngine:
+    return FakeEngine(echo(DataType.INT32, (-1,), name="echo"), **options)
+
+
+def post(body: bytes, *fields: bytes, path: bytes = b"/v2/models/echo/infer") -> bytes:
+    lines = b"".join(field + b"\r\n" for field in fields)
+    return b"POST %b HTTP/1.1\r\nHost: a\r\n%bContent-Length: %d\r\n\r\n%b" % (path, lines, len(body), body)
+
+
+def json_body(*values: int, id: str = "") -> bytes:
+    return orjson.dumps({"id": id, "inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, len(values)], "data": values}]})
+
+
+def binary_body(array: Any) -> tuple[bytes, bytes]:
+    """The body, and the header that tells its JSON part."""
+    parameters = {"binary_data_size": array.nbytes}
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, array.size], "parameters": parameters}
+    text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    return text + array.tobytes(), b"Inference-Header-Content-Length: %d" % len(text)
+
+
+def data_of(answer: tuple[int, bytes, bytes]) -> list[int]:
+    status, head, body = answer
+    assert status == 200, body
+    if b"inference-header-content-length: " in head:
+        at = int(head.split(b"inference-header-content-length: ")[1].split(b"\r\n")[0])
+        return np.frombuffer(body[at:], np.int32).tolist()
+    data: list[int] = orjson.loads(body)["outputs"][0]["data"]
+    return data
+
+
+def test_routes_of_both_kinds_are_answered_in_order_on_one_connection():
+    binary, header = binary_body(np.arange(3, dtype=np.int32))
+    requests = [
+        (post(json_body(1, 2)), [1, 2]),
+        (b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n", {"live": True}),
+        (post(binary, header), [0, 1, 2]),
+        (post(json_body(3), path=b"/v2/models/ech%6f/infer"), [3]),
+        (post(json_body(4), path=b"/v2/models/echo/versions/1/infer?x=1"), [4]),
+        (b"GET /v2/models/nope HTTP/1.1\r\nHost: a\r\n\r\n", None),
+        (post(json_body(5)), [5]),
+    ]
+
+    async def scenario(peer: Peer) -> None:
+        peer.writer.write(b"".join(request for request, _ in requests))
+        for _, wanted in requests:
+            answer = await peer.answer()
+            if isinstance(wanted, list):
+                assert data_of(answer) == wanted
+            else:
+                assert (answer[0], orjson.loads(answer[2])) == (200, wanted) if wanted else answer[0] == 400
+
+    talk(scenario, echo_engine())
+
+
+def test_a_byte_at_a_time_is_the_same_as_all_at_once():
+    binary, header = binary_body(np.arange(3, dtype=np.int32))
+    wire = post(json_body(1, 2)) + post(binary, header) + b"\r\nGET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    async def scenario(peer: Peer) -> None:
+        peer.writer.get_extra_info("socket").setsockopt(6, 1, 1)
+        for at in range(len(wire)):
+            peer.writer.write(wire[at : at + 1])
+            await peer.writer.drain()
+        assert data_of(await peer.answer()) == [1, 2]
+        assert data_of(await peer.answer()) == [0, 1, 2]
+        assert (await peer.answer())[0] == 200
+
+    talk(scenario, echo_engine())
+
+
+def test_a_client_that_waits_is_told_to_go_on():
+    async def scenario(peer: Peer) -> None:
+        head, _, body = post(json_body(1, 2), b"Expect: 100-continue").partition(b"\r\n\r\n")
+        peer.writer.write(head + b"\r\n\r\n")
+        assert await peer.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        peer.writer.write(body)
+        assert data_of(await peer.answer()) == [1, 2]
+
+    talk(scenario, echo_engine())
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_large_bodies_come_back_whole(is_chunked: bool, is_binary: bool):
+    array = np.arange(LARGE, dtype=np.int32)
+    body, header = binary_body(array) if is_binary else (json_body(*array.tolist()), b"X: y")
+
+    async def scenario(peer: Peer) -> None:
+        if is_chunked:
+            chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[at : at + 70_000]), body[at : at + 70_000]) for at in range(0, len(body), 70_000))
+            head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n%b\r\nTransfer-Encoding: chunked\r\n\r\n" % header
+            peer.writer.write(head + chunks + b"0\r\n\r\n")
+        else:
+            peer.writer.write(post(body, header))
+        peer.writer.write(post(json_body(7)))
+        assert data_of(await peer.answer()) == array.tolist()
+        assert data_of(await peer.answer()) == [7]
+
+    engine = echo_engine()
+    talk(scenario, engine)
+    if is_binary and not is_chunked:
+        (large, _) = engine.requests
+        assert large.inputs["INPUT"].ctypes.data % 64 == 0
+        assert not large.inputs["INPUT"].flags.writeable
+
+
+def test_a_body_whose_rest_nobody_wants_is_dropped_and_the_next_request_answered():
+    async def scenario(peer: Peer) -> None:
+        # Answered as soon as the budget is known to be too small, with most of the body to come.
+        body = bytes(LARGE)
+        request = post(body)
+        peer.writer.write(request[:100_000])
+        assert (await peer.answer())[0] == 503
+        peer.writer.write(request[100_000:] + b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await peer.answer())[0] == 200
+
+    talk(scenario, echo_engine(budget_bytes=50_000))
+
+
+def test_a_declared_body_beyond_the_limit_is_refused_at_once():
+    async def scenario(peer: Peer) -> None:
+        peer.writer.write(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 10737418240\r\n\r\n")
+        assert (await peer.answer())[0] == 413
+        assert await peer.reader.read() == b""
+
+    talk(scenario, echo_engine())
+
+
+def test_a_chunked_body_beyond_the_limit_is_answered_and_then_cut_off():
+    async def scenario(peer: Peer) -> None:
+        peer.writer.write(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(2):
+            peer.writer.write(b"800\r\n" + bytes(2048) + b"\r\n")
+        assert (await peer.answer())[0] == 413
+        peer.writer.write(b"800\r\n" + bytes(2048) + b"\r\n")
+        assert await peer.reader.read() == b""
+
+    talk(scenario, echo_engine(), Limits(http_body_bytes=4000))
+
+
+def waiting_model() -> tuple[FakeModel, asyncio.Event]:
+    """A model whose requests wait for the event."""
+    model, go = echo(DataType.INT32, (-1,), name="echo"), asyncio.Event()
+
+    async def wait(request: InferRequest) -> None:
+        await go.wait()
+
+    model.before = wait
+    return model, go
+
+
+def test_a_client_that_leaves_takes_its_request_back():
+    model, _ = waiting_model()
+    engine = FakeEngine(model)
+
+    async def scenario(peer: Peer) -> None:
+        peer.writer.write(post(json_body(1, 2)) * 2)
+        await engine.arrival.wait()
+        assert engine.reserved_bytes > 0
+        peer.writer.transport.abort()
+        await engine.cancellation.wait()
+        assert len(engine.requests) == 1
+
+    talk(scenario, engine)
+
+
+def test_what_a_client_sends_ahead_waits_unread():
+    model, go = waiting_model()
+    engine = FakeEngine(model)
+    request = post(json_body(*range(100)))
+
+    async def scenario(peer: Peer) -> None:
+        sending = asyncio.create_task(send(peer, request * 5000))
+        await engine.arrival.wait()
+        (connection,) = peer.connections
+        while not connection.flow.read_paused:  # noqa: ASYNC110 - the bytes arrive in their own time
+            await asyncio.sleep(0)
+        assert len(connection._ahead) < 200_000
+        assert engine.reserved_bytes < 2000
+        go.set()
+        for _ in range(5000):
+            assert data_of(await peer.answer()) == list(range(100))
+        await sending
+
+    async def send(peer: Peer, wire: bytes) -> None:
+        peer.writer.write(wire)
+        await peer.writer.drain()
+
+    talk(scenario, engine)
+
+
+def test_one_connection_full_of_requests_leaves_turns_to_others():
+    engine = echo_engine()
+    order: list[str] = []
+    arrived = asyncio.Event()
+
+    async def note(request: InferRequest) -> None:
+        order.append(request.request_id)
+        arrived.set()
+
+    engine.models["echo"].before = note
+
+    async def scenario(peer: Peer) -> None:
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", peer.port)
+        peer.writer.write(post(json_body(1, id="many")) * 1000)
+        await arrived.wait()
+        other_writer.write(post(json_body(2, id="one")))
+        await other_reader.readuntil(b"}]}")
+        answered_before = order.index("one")
+        other_writer.close()
+        for _ in range(1000):
+            await peer.answer()
+        assert answered_before < 500
+
+    talk(scenario, engine)
+
+
+def test_answers_that_nobody_reads_stop_the_requests_behind_them():
+    array = np.arange(LARGE, dtype=np.int32)
+    body, header = binary_body(array)
+    engine = echo_engine()
+    count = 40
+
+    async def scenario(peer: Peer) -> None:
+        sending = asyncio.create_task(send(peer, post(body, header) * count))
+        (connection,) = peer.connections
+        while not connection.flow.write_paused:  # noqa: ASYNC110 - the bytes leave in their own time
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert connection.transport.get_write_buffer_size() < 2 * len(body)
+        assert len(engine.requests) < count
+        for _ in range(count):
+            assert data_of(await peer.answer()) == array.tolist()
+        await sending
+
+    async def send(peer: Peer, wire: bytes) -> None:
+        peer.writer.write(wire)
+        await peer.writer.drain()
+
+    talk(scenario, engine)
+
+
+def test_a_stop_answers_what_is_in_work_and_says_that_it_is_the_last():
+    async def main() -> None:
+        model, go = waiting_model()
+        engine = FakeEngine(model)
+        async with asyncio.timeout(20), served(engine, Limits()) as peer:
+            peer.writer.write(post(json_body(1, 2)))
+            await engine.arrival.wait()
+            stopping = asyncio.create_task(peer.front.stop(10))
+            await asyncio.sleep(0)
+            go.set()
+            answer = await peer.answer()
+            assert data_of(answer) == [1, 2]
+            assert b"connection: close\r\n" in answer[1]
+            assert await peer.reader.read() == b""
+            await stopping
+
+    asyncio.run(main())
+
+
+def test_nothing_is_kept_of_a_large_request_once_it_is_answered():
+    array = np.arange(LARGE, dtype=np.int32)
+    body, header = binary_body(array)
+    engine = echo_engine()
+
+    async def scenario(peer: Peer) -> None:
+        gc.disable()
+        try:
+            for _ in range(3):
+                peer.writer.write(post(body, header))
+                await peer.answer()
+            engine.requests.clear()
+            await asyncio.sleep(0)
+            held = [found for found in gc.get_objects() if isinstance(found, memoryview) and found.nbytes > LARGE]
+            assert not held
+        finally:
+            gc.enable()
+
+    talk(scenario, engine)
