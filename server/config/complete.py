@@ -75,6 +75,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
     graph_level = message.optimization.graph.level if message.optimization.HasField("graph") else None
     _check_parameters(parameters, backend, findings, report)
     sequences = sequence_batching(message, report)
+    if sequences is not None:
+        findings.written("sequence_batching", sequences.summary)
     whole = signature if signature is None or sequences is None else sequences.extend(signature)
     candidate = Candidate(facts=facts, signature=whole, parameters=parameters, graph_level=graph_level)
     for misfit in backend.check(candidate):

@@ -83,6 +83,13 @@ class SequenceBatching:
     controls: tuple[ControlInput, ...] = ()
     states: tuple[SequenceState, ...] = ()
 
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        known = ", ".join(f"{control.kind.value} as '{control.name}'" for control in self.controls) or "no controls"
+        kept = ", ".join(f"'{state.output.name}' as '{state.input.name}'" for state in self.states) or "no state"
+        return f"up to {self.most_sequences} sequences, idle for at most {self.idle_us} us; the model is told {known}; it is given {kept}"
+
     def extend(self, signature: ModelSignature) -> ModelSignature:
         """`signature`, which clients see, with the tensors that only the model sees."""
         outputs = {spec.name for spec in signature.outputs}
