@@ -1,0 +1,46 @@
+"""What docs/extensions.md says of names and bounds is what the server has."""
+
+from pathlib import Path
+
+from server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES
+from server.flags.groups import annotations
+from server.frontends.kserve.shared_memory import RESERVED_PREFIXES
+from server.frontends.limits import Limits
+from server.frontends.restricted import Category
+from server.observability.response_statistics import MOST_POSITIONS
+from server.observability.trace_writer import QUEUE_TRACES
+from server.observability.tracer import TraceSettings
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "extensions.md").read_text()
+
+
+def test_every_category_and_flag_of_the_extensions_is_on_the_page():
+    assert not [category for category in Category if f"`{category}`" not in PAGE and f"{category}" not in PAGE]
+    flags = {
+        "allow_client_shm",
+        "trace_config",
+        "http_restricted_api",
+        "grpc_restricted_protocol",
+        "http_header_forward_pattern",
+        "grpc_header_forward_pattern",
+    }
+    assert flags <= set(annotations())
+    for name in flags:
+        assert f"--{name.replace('_', '-')}" in PAGE
+        assert f"--{name.replace('_', '-')}" in (DOCS / "serving.md").read_text()
+
+
+def test_its_numbers_are_the_servers():
+    said = (f"{KEPT_ELEMENTS} elements", f"{KEPT_STRING_BYTES}\nbytes", f"by {QUEUE_TRACES} traces", f"up to {MOST_POSITIONS}")
+    assert not [text for text in said if text not in PAGE]
+    defaults = TraceSettings()
+    for piece, value in (("rate=N", defaults.rate), ("count=N", defaults.count), ("triton,log-frequency=N", defaults.log_frequency)):
+        assert f"| `{piece}` | {value} |" in PAGE
+    assert not [prefix for prefix in RESERVED_PREFIXES if prefix not in PAGE]
+
+
+def test_the_limits_are_in_the_table_of_limits():
+    table = (DOCS / "protocols.md").read_text()
+    for name in ("shared_memory_regions", "traced_models"):
+        assert f"| `{name}` | {getattr(Limits(), name)} |" in table
