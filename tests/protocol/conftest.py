@@ -17,14 +17,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.protocol)
 
 
+@pytest.fixture(scope="session", params=["h2", "grpcio"])
+def grpc_front(request: pytest.FixtureRequest) -> str:
+    """The flag that names what carries gRPC; whatever a server with it is asked is asked on both."""
+    return f"--grpc-front={request.param}"
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterator[ServerProcess]:
     """The sample repository, served; explicit control, so that load and unload can be tried."""
     with running_server(
         f"--model_base_path={SAMPLE_MODELS}",
         "--model-control-mode=explicit",
         "--load-model=*",
         "--grpc_reflection",
+        grpc_front,
         at=tmp_path_factory.mktemp("server"),
     ) as running:
         yield running

@@ -28,7 +28,7 @@ def write(repository: Path, name: str, config: str, **files: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def covering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def covering(tmp_path_factory: pytest.TempPathFactory, grpc_front: str) -> Iterator[ServerProcess]:
     """A server of one model for each data type, of shapes and labels, and of the sample `simple`; explicit control."""
     repository = copy_models(SAMPLE_MODELS, tmp_path_factory.mktemp("covering"), ["simple"])
     for datatype in DataType:
@@ -42,7 +42,11 @@ def covering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
     (repository / "scalar" / "1").mkdir(parents=True)
     (repository / "scalar" / "1" / "model.onnx").write_bytes(_scalar())
     with running_server(
-        f"--model_base_path={repository}", "--model-control-mode=explicit", "--load-model=*", at=tmp_path_factory.mktemp("server")
+        f"--model_base_path={repository}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        grpc_front,
+        at=tmp_path_factory.mktemp("server"),
     ) as server:
         yield server
 
