@@ -1,0 +1,120 @@
+"""What a large tensor costs: one copy on its way in, from the message to the batch, and one on its way out, from the batch to the answer.
+
+Counted by memory: `tracemalloc` sees every block that numpy and Python allocate, so a copy that nobody needs shows as a peak one tensor
+higher. The batch's own block is there before, and the model's output is its own.
+"""
+
+import asyncio
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from backends.api.backend import Arrays, Instance
+from backends.api.clock import SystemClock
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
+from server.core.request import Done, InferRequest, InferResponse, InFlight
+from server.core.timers import LoopTimers
+from server.execution.worker import InlineWorker
+from server.frontends.kserve.inference import Inference
+from server.frontends.limits import Limits
+from server.pb import grpc_service_pb2 as pb
+from server.scheduling.pending import answer_of
+from server.scheduling.scheduler import Scheduler
+from tests.fakes.fake_engine import FakeEngine, FakeModel
+from tests.fakes.puppet_worker import RecorderLog
+
+#: 1 MiB a row of FP32.
+SIZE = 1 << 18
+ROW_BYTES = 4 * SIZE
+#: What all else of a request may take: headers, arrays' heads, tasks.
+SLACK_BYTES = ROW_BYTES // 4
+SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (SIZE,)),), (TensorSpec("OUT", DataType.FP32, (SIZE,)),), 4)
+
+
+class KnownAnswer(Instance):
+    """Answers with what it has made beforehand, so that no allocation of a model's own is counted."""
+
+    def __init__(self) -> None:
+        self.answer = np.zeros((4, SIZE), np.float32)
+        self.seen: list[tuple[int, ...]] = []
+
+    def execute(self, inputs: Arrays, output_names: object) -> Arrays:
+        self.seen.append(inputs["IN"].shape)
+        self.answer[: len(inputs["IN"])] = inputs["IN"]
+        return {"OUT": self.answer[: len(inputs["IN"])]}
+
+
+class Served(FakeEngine):
+    """An engine around one real scheduler and batch processor."""
+
+    def __init__(self, instance: Instance) -> None:
+        config = ModelConfig(
+            name="m",
+            backend="fake",
+            platform="fake",
+            signature=SIGNATURE,
+            model_filename="x",
+            instance_groups=(InstanceGroup(name="m", count=1),),
+            dynamic_batching=DynamicBatching(),
+        )
+        super().__init__(FakeModel(config, lambda inputs: inputs))
+        clock = SystemClock()
+        self.scheduler = Scheduler(
+            config,
+            1,
+            [InlineWorker(instance, SIGNATURE, clock)],
+            clock=clock,
+            timers=LoopTimers(asyncio.get_running_loop(), clock),
+            recorder=RecorderLog(),
+            max_queue_size=10,
+        )
+
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
+        return self.scheduler.submit(request, done)
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        return await answer_of(self.submit, request)
+
+
+def asked(value: float, version: str = "") -> bytes:
+    message = pb.ModelInferRequest(model_name="m", model_version=version)
+    message.inputs.add(name="IN", datatype="FP32", shape=[1, SIZE])
+    message.raw_input_contents.append(np.full((1, SIZE), value, np.float32).tobytes())
+    return message.SerializeToString()
+
+
+async def answers(inference: Inference, requests: list[bytes]) -> list[bytes]:
+    return await asyncio.gather(*(inference.model_infer(data, None) for data in requests))
+
+
+# By the template of the requests before, and decoded in full, which shows what asks for the version by its number.
+@pytest.mark.parametrize("version", ["", "1"])
+@pytest.mark.parametrize("requests", [1, 4])
+def test_a_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests, version):
+    async def scenario() -> None:
+        instance = KnownAnswer()
+        # Large answers would be made in a thread, which counts the same and takes longer to warm up.
+        inference = Inference(Served(instance), Limits(decode_inline_bytes=1 << 30))
+        messages = [asked(float(number)) for number in range(requests)]
+        await answers(inference, messages)
+        messages = [asked(float(number), version) for number in range(requests)]
+        instance.seen.clear()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            found = await answers(inference, messages)
+            after, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert instance.seen == [(requests, SIZE)], "one batch"
+        # In: the block of the batch was there before, so that its copy allocates nothing. Out: each answer is one copy, and stays.
+        assert peak - before <= requests * ROW_BYTES + SLACK_BYTES
+        assert after - before >= requests * ROW_BYTES
+        for number, data in enumerate(found):
+            message = pb.ModelInferResponse.FromString(data)
+            assert np.frombuffer(message.raw_output_contents[0], np.float32).tolist()[:: SIZE // 4] == [float(number)] * 4
+
+    asyncio.run(scenario())

@@ -1,0 +1,53 @@
+"""Two models in one process, really loaded and really run: one that takes long holds up nothing of one that is quick."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+
+from backends.api.clock import SystemClock
+from backends.api.registry import BackendRegistry
+from server.config.pbtxt import parse_pbtxt
+from server.core.request import InferRequest
+from server.core.timers import LoopTimers
+from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from server.lifecycle.servable import Servable
+from server.observability.metrics import Metrics
+
+TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y" data_type: TYPE_FP32 dims: 2 }\nmax_batch_size: 4\n'
+SLOW = 'parameters { key: "execute_delay_ms" value { string_value: "1000" } }\n'
+
+
+async def load(folder: Path, name: str, config: str) -> Servable:
+    version = folder / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.identity").touch()
+    clock = SystemClock()
+    timers = LoopTimers(asyncio.get_running_loop(), clock)
+    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8)
+    loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), settings=settings)
+    parsed = parse_pbtxt(TENSORS + config, source=f"{name}/config.pbtxt", model_name=name)
+    return await loader.load(VersionSource(name=name, version=1, model_dir=folder / name, version_dir=version, parsed=parsed))
+
+
+async def ask(servable: Servable) -> None:
+    inputs = {"x": np.ones((1, 2), np.float32)}
+    signature = servable.config.signature
+    done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    request = InferRequest(model_name=servable.name, inputs=inputs, output_names=("y",), signature=signature)
+    servable.submit(request, done.set_result, lambda: None)
+    await done
+
+
+def test_a_model_that_takes_long_holds_up_nothing_of_one_that_is_quick(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        slow, quick = await load(tmp_path, "slow", SLOW), await load(tmp_path, "quick", "")
+        waiting = asyncio.ensure_future(ask(slow))
+        # Far less than the slow one's one batch takes, on any machine that is not standing still.
+        for _ in range(40):
+            await asyncio.wait_for(ask(quick), 10)
+        assert not waiting.done()
+        await asyncio.wait_for(waiting, 10)
+        await asyncio.gather(slow.close(), quick.close())
+
+    asyncio.run(scenario())
