@@ -37,11 +37,16 @@ class ModelAsk(NamedTuple):
 
     def answered(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
         """What an answer of `version` says; `signature`: whether it names the signature too."""
-        spec = model_pb2.ModelSpec(name=self.name)
+        spec = model_pb2.ModelSpec()
+        self.answer_into(spec, version, signature=signature)
+        return spec
+
+    def answer_into(self, spec: model_pb2.ModelSpec, version: int, *, signature: bool = True) -> None:
+        """As `answered`, into an empty `spec`."""
+        spec.name = self.name
         spec.version.value = version
         if signature:
             spec.signature_name = self.signature_name or DEFAULT_SIGNATURE
-        return spec
 
 
 def read_spec(spec: model_pb2.ModelSpec) -> ModelAsk:

@@ -67,6 +67,8 @@ def check_names(check: SignatureCheck, names: Mapping[str, object]) -> None:
         InvalidRequest: as TensorFlow Serving says it.
     """
     known = check.inputs
+    if len(names) == len(known) and all(map(known.__contains__, names)):
+        return
     required = {name for name, spec in known.items() if not spec.optional}
     if required <= names.keys() <= known.keys():
         return

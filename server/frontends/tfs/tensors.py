@@ -89,22 +89,29 @@ def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, limi
 
 def tensor_pieces(array: Array, datatype: DataType) -> list[bytes | memoryview]:
     """The serialised TensorProto of `array`, in pieces to be joined. Safe in a thread."""
-    tensor = tensor_pb2.TensorProto(dtype=NUMBERS[datatype])
+    tensor = tensor_pb2.TensorProto()
+    if datatype not in _AS_BYTES or not array.size:
+        fill_tensor(tensor, array, datatype)
+        return [tensor.SerializeToString()]
+    _describe(tensor, array, datatype)
+    return [tensor.SerializeToString(), *length_delimited(_FIELDS[VALUE_FIELDS[datatype]].number, array_pieces(array, datatype))]
+
+
+def fill_tensor(tensor: tensor_pb2.TensorProto, array: Array, datatype: DataType) -> None:
+    """Makes the empty `tensor` hold `array`, value by value. Safe in a thread."""
+    _describe(tensor, array, datatype)
+    flat = array.reshape(-1)
+    values = (flat.view(np.uint16) if datatype is DataType.FP16 else flat).tolist()
+    if datatype is DataType.BYTES:
+        values = [value.encode() if isinstance(value, str) else value for value in values]
+    getattr(tensor, VALUE_FIELDS[datatype]).extend(values)
+
+
+def _describe(tensor: tensor_pb2.TensorProto, array: Array, datatype: DataType) -> None:
+    tensor.dtype = NUMBERS[datatype]
     add_dim = tensor.tensor_shape.dim.add
     for size in array.shape:
         add_dim(size=size)
-    name = VALUE_FIELDS[datatype]
-    if datatype in _AS_BYTES:
-        pieces = array_pieces(array, datatype)
-        return [tensor.SerializeToString(), *length_delimited(_FIELDS[name].number, pieces)] if array.size else [tensor.SerializeToString()]
-    flat = np.ascontiguousarray(array).reshape(-1)
-    if datatype is DataType.FP16:
-        flat = flat.view(np.uint16)
-    values = flat.tolist()
-    if datatype is DataType.BYTES:
-        values = [value.encode() if isinstance(value, str) else value for value in values]
-    getattr(tensor, name).extend(values)
-    return [tensor.SerializeToString()]
 
 
 def length_delimited(number: int, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
