@@ -17,9 +17,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from server.frontends.http.answer import Piece
 from server.frontends.http.asgi import AsgiExchange, AsgiPeer
-from server.frontends.http.chunks import ChunkedBody
+from server.frontends.http.body import BodyFrame
 from server.frontends.http.direct import Exchange
-from server.frontends.http.head import BLANK_LINE, HeadParser, RequestHead
+from server.frontends.http.head import RequestHead
+from server.frontends.http.head_reader import HeadReader
 from server.frontends.http.port import HttpPort, KnownHead
 from server.frontends.http.refusal import Refusal
 
@@ -40,7 +41,7 @@ class _Phase(enum.Enum):
     BODY = 2
     #: The whole request has come; its answer has not been written.
     ANSWER = 3
-    #: Refused: whatever comes is dropped until the client hangs up.
+    #: Nothing more is said: whatever comes is dropped until the client hangs up.
     REFUSED = 4
 
 
@@ -52,14 +53,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._limits = port.limits
         self._phase = _Phase.HEAD
         self._since_s = port.loop.time()
-        self._parser: HeadParser | None = None
-        self._tail = b""
+        self._heads = HeadReader(port)
         self._exchange: Exchange | None = None
         self._room: memoryview | None = None
-        self._chunks: ChunkedBody | None = None
-        self._body_left = 0
-        self._body_bytes = 0
-        self._body_since_s = 0.0
+        self._body: BodyFrame | None = None
+        self._awaits_go_ahead = False
         #: Read from the socket and not yet looked at, from `_at` on.
         self._ahead = b""
         self._at = 0
@@ -149,12 +147,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif phase is _Phase.HEAD:
             if waited_s > limits.header_timeout_s:
                 self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
-        elif phase is _Phase.BODY and not self.flow.read_paused:
-            idle_s = limits.body_idle_timeout_s
-            if waited_s > idle_s:
-                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no further byte of the body within {idle_s:g} s"))
-            elif now_s - self._body_since_s > idle_s + self._body_bytes / limits.body_bytes_per_s:
-                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body comes slower than {limits.body_bytes_per_s} bytes a second"))
+        elif phase is _Phase.BODY and self._body is not None and not self.flow.read_paused:
+            refusal = self._body.slowness(now_s)
+            if refusal is not None:
+                self._refuse(refusal)
 
     def shutdown(self) -> None:
         """Ends the connection now if nothing is in work on it, else with the answer."""
@@ -212,36 +208,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _take_head(self, data: bytes, at: int) -> int:
         """Reads a head, and begins its request where it is complete; returns where it stopped."""
-        parser = self._parser
-        if parser is None:
-            if data[at] in b"\r\n":
-                # Blank lines begin no message, and do not keep a connection alive.
-                self._expect_head()
-                at = len(data) - len(data[at:].lstrip(b"\r\n"))
-                if at == len(data):
-                    return at
-            end = data.find(BLANK_LINE, at)
-            if end >= 0:
-                end += len(BLANK_LINE)
-                return self._begin(self._port.find(data[at:end]), data, end)
-            self._expect_head()
-            parser = self._parser = HeadParser(self._limits)
-        # The blank line may come in pieces.
-        joined = self._tail + data[at:]
-        end = joined.find(BLANK_LINE)
-        if end < 0:
-            parser.feed(data[at:])
-            self._tail = joined[-len(BLANK_LINE) + 1 :]
-            return len(data)
-        begin, at = at, at + end + len(BLANK_LINE) - len(self._tail)
-        parser.feed(data[begin:at])
-        self._parser, self._tail = None, b""
-        return self._begin(self._port.known(parser), data, at)
-
-    def _expect_head(self) -> None:
+        known, at = self._heads.take(data, at)
+        if known is not None:
+            return self._begin(known, data, at)
+        # Blank lines begin no message, and do not keep a connection alive.
         if self._phase is _Phase.IDLE:
             self._phase = _Phase.HEAD
             self._since_s = self._port.loop.time()
+        return at
 
     def _begin(self, known: KnownHead, data: bytes, at: int) -> int:
         """Begins the request whose head ends at `at`; returns the end of its body where that has come whole, else `at`."""
@@ -265,10 +239,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.receive(b"", True)
             return at
         self._phase = _Phase.BODY
-        self._since_s = self._body_since_s = self._port.loop.time()
-        self._body_bytes = 0
-        self._body_left = length or 0
-        self._chunks = ChunkedBody(self._limits) if length is None else None
+        self._body = BodyFrame(length, self._limits, self._port.loop.time())
+        self._awaits_go_ahead = route is None and head.expects_continue
         if at == len(data):
             self._room = exchange.room()
         return at
@@ -283,23 +255,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _take_body(self, data: bytes, at: int) -> int:
         """Hands what `data` holds of the body from `at` to its request; returns where it stopped."""
-        assert self._exchange is not None
-        chunks = self._chunks
-        if chunks is not None:
-            unframed = bytearray()
-            at = chunks.feed(data, at, unframed)
-            piece, is_last = bytes(unframed), chunks.is_complete
-        elif (room := self._exchange.room()) is not None:
-            size = min(self._body_left, len(data) - at)
+        body, exchange = self._body, self._exchange
+        assert body is not None
+        assert exchange is not None
+        room = exchange.room()
+        if room is not None:
+            size = body.most(len(data) - at)
             room[:size] = memoryview(data)[at : at + size]
             self._take_in_place(size)
             return at + size
-        else:
-            piece = data[at : at + self._body_left]
-            self._body_left -= len(piece)
-            at += len(piece)
-            is_last = not self._body_left
-        exchange = self._note_body(len(piece), is_last)
+        piece, at = body.take(data, at, self._port.loop.time())
+        is_last = self._note_body(exchange, body)
         if piece or is_last:
             exchange.receive(piece, is_last)
         self._go_on(exchange, is_last)
@@ -307,24 +273,24 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _take_in_place(self, size: int) -> None:
         """So many bytes of the body have come, and stand where the request wants them."""
-        self._body_left -= size
-        is_last = not self._body_left
-        exchange = self._note_body(size, is_last)
+        body, exchange = self._body, self._exchange
+        assert body is not None
+        assert exchange is not None
+        body.note(size, self._port.loop.time())
+        is_last = self._note_body(exchange, body)
         exchange.received(size, is_last)
         self._go_on(exchange, is_last)
 
-    def _note_body(self, size: int, is_last: bool) -> Exchange:
-        exchange = self._exchange
-        assert exchange is not None
-        self._since_s = self._port.loop.time()
-        self._body_bytes += size
-        if exchange.is_answered and self._body_bytes > self._limits.http_body_bytes:
+    def _note_body(self, exchange: Exchange, body: BodyFrame) -> bool:
+        """Whether that was the end of the body."""
+        if exchange.is_answered and body.size_bytes > self._limits.http_body_bytes:
             # Answered without a look at its body, and more of it comes than anybody would have read.
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
-        if is_last:
+        if body.is_complete:
             # Before the request knows: its answer may come at once.
             self._phase = _Phase.ANSWER
-        return exchange
+            self._body = None
+        return body.is_complete
 
     def _go_on(self, exchange: Exchange, is_last: bool) -> None:
         self._room = None if is_last else exchange.room()
@@ -338,7 +304,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """The answer to the present request is written."""
         if self._phase is _Phase.ANSWER:
             self._await_next()
-        elif self._phase is _Phase.BODY:
+        elif self._phase is _Phase.BODY and self._body is not None:
+            if self._awaits_go_ahead and not self._body.size_bytes:
+                # Nobody can tell whether what comes next is the body, or the next request of a client that took the answer for a no.
+                self._exchange = None
+                self._end_our_side()
+                return
             # What is left of the body is read and dropped first, so that the client sees the answer and not a reset.
             self._room = None
             self.flow.resume_reading()
@@ -379,14 +350,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         may_answer = self._exchange is None or not self._exchange.has_begun
         self._end_exchange()
-        self._phase = _Phase.REFUSED
-        self._room = None
-        self._ahead = b""
         if may_answer:
             self.transport.write(refusal.answer())
+        self._end_our_side()
+
+    def _end_our_side(self) -> None:
+        """Says no more, and drops what comes until the client has ended its side.
+
+        A close now, with bytes unread, would reset the connection and might take the last answer with it.
+        """
+        self._phase = _Phase.REFUSED
         self._since_s = self._port.loop.time()
-        # A close now, with bytes unread, would reset the connection and might take the answer with it: end our side, and drop what
-        # comes until the client has ended its own.
+        self._room = self._body = None
+        self._ahead = b""
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.flow.resume_reading()

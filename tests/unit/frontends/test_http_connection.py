@@ -302,6 +302,17 @@ def test_a_body_after_its_answer_is_not_swallowed_without_end():
     talk(scenario, read_nothing, Limits(http_body_bytes=1000))
 
 
+def test_an_answer_before_the_go_ahead_is_the_last():
+    async def scenario(peer: Peer) -> None:
+        peer.send(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n")
+        assert (await peer.answer())[0] == 200
+        # The client takes it for a no; what it sends now is not the body, and there is no second answer.
+        peer.send(b"GET / HTTP/1.1\r\n\r\n")
+        assert await peer.is_closed()
+
+    talk(scenario, read_nothing)
+
+
 def test_an_offer_of_another_protocol_is_answered_in_http_1():
     async def scenario(peer: Peer) -> None:
         peer.send(b"GET /a HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n")

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from backends.api.errors import InvalidRequest
 from backends.api.tensor import DataType
 from server.core.request import InferResponse
-from server.frontends.http.infer import HttpInfer, InferCall, infer_call
+from server.frontends.http.infer import HttpInfer, InferCall
 from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
@@ -183,7 +183,7 @@ def test_what_could_be_read_in_two_ways_is_not_remembered(body: bytes):
 def test_two_inputs_keep_their_lists():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
-    call = infer_call("simple", None, {})
+    call = PLAIN._replace(model="simple")
     for at in range(3):
         rows = [[list(range(at, at + 16))], [list(range(50 + at, 66 + at))]]
         tensors = [{"name": f"INPUT{i}", "data": rows[i], "datatype": "INT32", "shape": [1, 16]} for i in (0, 1)]
