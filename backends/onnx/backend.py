@@ -73,7 +73,9 @@ class OnnxRuntimeBackend(Backend):
                 f"{public_text(error, request.files.root)}"
             ) from error
         _check_session(session, facts)
-        return OnnxInstance(session, request.signature, static_batch_size=static_batch_size, shrink_arena=knobs.shrink_arena)
+        return OnnxInstance(
+            session, request.signature, static_batch_size=static_batch_size, shrink_arena=knobs.shrink_arena, mem_arena=knobs.mem_arena
+        )
 
 
 def _read(files: ModelFiles, model_filename: str) -> OnnxFile:

@@ -13,6 +13,7 @@ from backends.api.errors import BackendFailed, InvalidRequest
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.ragged_batch import RaggedProcessor
 from backends.api.tensor import DataType
+from backends.onnx.arena import Spikes
 from backends.onnx.bindings import Bindings, are_worth_it
 from backends.onnx.element_types import BFLOAT16
 from backends.onnx.knobs import GraphOptimization, SessionKnobs
@@ -48,16 +49,23 @@ class OnnxInstance(Instance):
     only_computes = True
 
     def __init__(
-        self, session: ort.InferenceSession, signature: ModelSignature, *, static_batch_size: int | None, shrink_arena: bool
+        self,
+        session: ort.InferenceSession,
+        signature: ModelSignature,
+        *,
+        static_batch_size: int | None,
+        shrink_arena: bool,
+        mem_arena: bool = True,
     ) -> None:
         """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing."""
         self.static_batch_size = static_batch_size
         self.batch_processor = RaggedProcessor if signature.is_ragged else None
         self._session: ort.InferenceSession | None = session
-        self._run_options: ort.RunOptions | None = None
-        if shrink_arena:
-            self._run_options = ort.RunOptions()
-            self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._shrinking = ort.RunOptions()
+        self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._run_options: ort.RunOptions | None = self._shrinking if shrink_arena else None
+        has_one_shape = all(spec.is_static for spec in signature.inputs)
+        self._spikes = Spikes() if mem_arena and not shrink_arena and not has_one_shape else None
         self._strings_in = _named(signature.inputs, DataType.BYTES)
         self._strings_out = _named(signature.outputs, DataType.BYTES)
         # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
@@ -99,8 +107,11 @@ class OnnxInstance(Instance):
         feeds: Mapping[str, object] = inputs
         if self._bfloat16_in:
             feeds = {name: _bfloat16(array) if name in self._bfloat16_in else array for name, array in inputs.items()}
+        options = self._run_options
+        if self._spikes is not None and self._spikes.is_one(sum([array.nbytes for array in inputs.values()])):
+            options = self._shrinking
         # The session's inner `run` would save 2 us of 6, and is not public.
-        return dict(zip(output_names, session.run(output_names, feeds, self._run_options), strict=True))
+        return dict(zip(output_names, session.run(output_names, feeds, options), strict=True))
 
     def _run_values(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         feeds = {
