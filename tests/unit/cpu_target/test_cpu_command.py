@@ -251,7 +251,7 @@ def test_ir_is_written_with_its_weights_beside_it(compile_cpu: Compile, folder: 
         (("--precision", "int8", "--export_popef"), 2, "precision int8 needs data_preprocess: samples to calibrate with"),
         (("--precision", "int8"), 2, "precision int8 is made by compiling: give export_popef, or model_repository and model_name"),
         (("--precision", "fp16", "--export_popef"), 2, "precision fp16: target 'cpu' has fp32, bf16, int8"),
-        ((*INT8, "--export_popef", "--int8_skip_op_names", "frist"), 2, "the converted model has no 'frist'; did you mean first?"),
+        ((*INT8, "--export_popef", "--int8_skip_op_names", "fist"), 2, "the converted model has no 'fist'; did you mean first?"),
         ((*INT8, "--export_popef", "--int8_skip_op_types", "Conv"), 2, "int8_skip_op_types: the converted model has no 'Conv'"),
         (("--export_popef", "--int8_skip_op_types", "MatMul"), 2, "int8_skip_op_types is for precision int8, not fp32"),
         ((*INT8, "--export_popef", "--quantizer", "nncf"), 2, "quantizer nncf makes OpenVINO IR: give format openvino too"),
