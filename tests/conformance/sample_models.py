@@ -208,6 +208,9 @@ def _openvino_unreadable() -> dict[str, Mapping[str, bytes]]:
     return {wrong: files for wrong, files in _onnx_unreadable().items() if wrong != "too new"}
 
 
+#: Backends whose requests are answered by streams of responses: what is asked here is about batches, one answer each.
+DECOUPLED_ONLY = frozenset({"repeat"})
+
 SAMPLES: dict[str, BackendSamples] = {
     "openvino": BackendSamples(
         model=_openvino_echo,
