@@ -132,7 +132,9 @@ class VersionLoader:
             inner = loaded.config.inner
             for request in self._requests(inner, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
+            since_ns = self._clock.now_ns()
             warm(inner, loaded.instances, source.model_dir, self._clock)
+            loaded.warmup_ns = self._clock.now_ns() - since_ns if inner.warmups else None
         except BaseException:
             loaded.discard()
             raise
@@ -186,6 +188,8 @@ class VersionLoader:
                 kind = AutoWorker if is_auto else ThreadWorker
                 workers.append(kind(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
         recorder = self._recorder.version(config.name, version, config.metric_tags)
+        if loaded.warmup_ns is not None:
+            self._recorder.warmed(config.name, version, duration_ns=loaded.warmup_ns)
         scheduler = Scheduler(
             config,
             version,
@@ -219,6 +223,7 @@ class _Loaded:
     config: ModelConfig | None = None
     instances: list[Instance] = field(default_factory=list)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    warmup_ns: int | None = None
 
     def discard(self) -> None:
         """Closes the instances and removes the snapshot."""

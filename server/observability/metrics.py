@@ -79,6 +79,9 @@ class Metrics:
     def loaded(self, name: str, version: int, *, seconds: float) -> None:
         self._entry(name, version).load_s = seconds
 
+    def warmed(self, name: str, version: int, *, duration_ns: int) -> None:
+        self._entry(name, version).warmups.observe(duration_ns)
+
     def load_failed(self, name: str, version: int | None) -> None:
         failures = self._series.load_failures
         if name not in failures and len(failures) >= MAX_FAILING_MODELS:

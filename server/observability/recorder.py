@@ -55,6 +55,9 @@ class ServerRecorder(Protocol):
     def loaded(self, name: str, version: int, *, seconds: float) -> None:
         """A load ended well."""
 
+    def warmed(self, name: str, version: int, *, duration_ns: int) -> None:
+        """The warm-up of a load ended well."""
+
     def load_failed(self, name: str, version: int | None) -> None:
         """A load or reload failed."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from server.core.state import VersionState
+from server.observability.histogram import SERVING_LATENCY_BOUNDS_NS, Histogram
 from server.observability.statistics import VersionStatistics
 
 Labels = dict[str, str]
@@ -34,6 +35,7 @@ class VersionSeries:
         state: None until a state was reported.
         load_s: Seconds of its last good load; None until there was one.
         is_reload_failed: Whether it serves although its last reload failed.
+        warmups: Times of its warm-ups, in nanoseconds.
     """
 
     labels: Labels
@@ -41,6 +43,7 @@ class VersionSeries:
     state: VersionState | None = None
     load_s: float | None = None
     is_reload_failed: bool = False
+    warmups: Histogram = field(default_factory=lambda: Histogram(SERVING_LATENCY_BOUNDS_NS))
 
 
 def _none_yet() -> int:

@@ -67,6 +67,16 @@ class ServingFamilies:
             examples.add_sample(f"{_PREFIX}request_example_count_total", {"model": name}, sum(each.rows for each in found))
         yield examples
         yield from _loads(models)
+        paths = {
+            f"{name}/{each.labels['version']}": [each.warmups] for name, found in models.items() for each in found if each.warmups.count
+        }
+        yield _histograms(
+            f"{_PREFIX}model_warmup_latency",
+            "Distribution of wall time (in microseconds) for warming up the model",
+            SERVING_LATENCY_BOUNDS_NS,
+            {_path(each): [each.warmups] for each in warmed},
+            lambda path: {"model_path": path, "status": "OK"},
+        )
 
 
 def _request_count(statistics: Mapping[str, Sequence[VersionStatistics]]) -> Metric:
@@ -98,11 +108,15 @@ def _histograms(
 
 
 def _loads(models: Mapping[str, Sequence[VersionSeries]]) -> Iterator[Metric]:
-    """Times of the last loads; `model_path` is model and version: where it lies is the operator's business."""
+    """Times of the last loads."""
     latency = Metric(":tensorflow:cc:saved_model:load_latency", "Time (in microseconds) of the last load", "counter")
     for versions in models.values():
         for version in versions:
             if version.load_s is not None:
-                path = f"{version.labels['model']}/{version.labels['version']}"
-                latency.add_sample(latency.name, {"model_path": path}, round(version.load_s * 1e6))
+                latency.add_sample(latency.name, {"model_path": _path(version)}, round(version.load_s * 1e6))
     yield latency
+
+
+def _path(version: VersionSeries) -> str:
+    """What `model_path` says: model and version, because where they lie is the operator's business."""
+    return f"{version.labels['model']}/{version.labels['version']}"

@@ -190,6 +190,7 @@ class FakeRecorder:
         self.states: dict[tuple[str, int], VersionState] = {}
         self.history: list[tuple[str, int, VersionState]] = []
         self.loads: list[tuple[str, int, float]] = []
+        self.warmups: list[tuple[str, int, int]] = []
         self.failures: list[tuple[str, int | None]] = []
         self.stale: set[tuple[str, int]] = set()
 
@@ -202,6 +203,9 @@ class FakeRecorder:
 
     def loaded(self, name: str, version: int, *, seconds: float) -> None:
         self.loads.append((name, version, seconds))
+
+    def warmed(self, name: str, version: int, *, duration_ns: int) -> None:
+        self.warmups.append((name, version, duration_ns))
 
     def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
         if is_failed:

@@ -22,14 +22,14 @@ def parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
-def load(folder: Path, config: str, registry: BackendRegistry | None = None) -> list[str]:
+def load(folder: Path, config: str, registry: BackendRegistry | None = None, metrics: Metrics | None = None) -> list[str]:
     """Loads an identity model of that config, and closes it; the kinds of its workers."""
     version = folder / "m" / "1"
     version.mkdir(parents=True)
     (version / "model.identity").touch()
     clock, timers = FakeClock(), HandTimers()
     settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8)
-    loader = VersionLoader(registry or BackendRegistry(), clock=clock, timers=timers, recorder=Metrics(clock), settings=settings)
+    loader = VersionLoader(registry or BackendRegistry(), clock=clock, timers=timers, recorder=metrics or Metrics(clock), settings=settings)
     parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
     source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
 
@@ -60,6 +60,16 @@ def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp
         "m/config.pbtxt:5: parameters[\"fail_on\"]: takes a number, not 'x'"
     )
     assert ["foo" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
+
+
+def test_the_time_of_a_warm_up_is_told_where_there_is_one(tmp_path: Path) -> None:
+    sample = 'model_warmup { name: "w" inputs { key: "x" value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }\n'
+    for folder, config, count in ((tmp_path / "warm", TENSORS + sample, 1), (tmp_path / "cold", TENSORS, 0)):
+        metrics = Metrics(FakeClock())
+        folder.mkdir()
+        load(folder, config, metrics=metrics)
+        warmed = b':tensorflow:serving:model_warmup_latency_count{model_path="m/1",status="OK"} 1\n'
+        assert metrics.render_serving().count(warmed) == count
 
 
 class Cards(FakeBackend):

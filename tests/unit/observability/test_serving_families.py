@@ -14,6 +14,7 @@ def test_figures_are_shown_by_model_under_tensorflow_servings_names():
             recorder.executed([2], input_ns=1000, infer_ns=1000, output_ns=0)
     metrics.version("m", 1, {}).failed(FailureReason.REJECTED, request_ns=5)
     metrics.loaded("m", 1, seconds=0.25)
+    metrics.warmed("m", 2, duration_ns=10_000)
     lines = metrics.render_serving().decode().splitlines()
     latency = ':tensorflow:serving:request_latency_bucket{API="Predict",entrypoint="any",le="%s",model_name="m",status="OK"} %d'
     for line in (
@@ -31,6 +32,7 @@ def test_figures_are_shown_by_model_under_tensorflow_servings_names():
         ':tensorflow:serving:request_example_count_total{model="m"} 6',
         ':tensorflow:serving:runtime_latency_count{API="Predict",model_name="m",runtime="backend"} 3',
         ':tensorflow:cc:saved_model:load_latency{model_path="m/1"} 250000',
+        ':tensorflow:serving:model_warmup_latency_bucket{le="10",model_path="m/2",status="OK"} 1',
     ):  # fmt: skip
         assert line in lines
     assert sum(line.startswith(":tensorflow:serving:request_latency_bucket") for line in lines) == 34

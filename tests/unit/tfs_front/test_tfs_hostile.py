@@ -1,0 +1,137 @@
+"""Whatever comes in TensorFlow Serving's protocol, the answer is an answer or a named error; slow requests end in time."""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.api.errors import ServingError
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.http.v1 import HttpV1
+from server.frontends.kserve.reservation import Reservation
+from server.frontends.limits import Limits
+from server.frontends.tfs.model_spec import ModelAsk
+from server.frontends.tfs.rest import TfsRest
+from server.frontends.tfs.service import TfsService
+from server.frontends.tfs.settings import TfsSettings
+from server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
+from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature, simple
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.just({"b64": "AAA="}),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["x", "s", "b64", "y"]), inner, max_size=3),
+    max_leaves=12,
+)
+BODIES = st.dictionaries(st.sampled_from(["instances", "inputs", "examples", "context", "signature_name"]), VALUES, max_size=3)
+
+
+def mixed() -> FakeModel:
+    of = signature(
+        [TensorSpec("x", DataType.FP32, (-1,)), TensorSpec("s", DataType.BYTES, (-1,), optional=True)],
+        [TensorSpec("y", DataType.FP32, (-1,))],
+    )
+    return model("m", of, lambda inputs: {"y": inputs["x"]})
+
+
+def outcome(answer: Coroutine[Any, Any, Any]) -> Any:
+    """What `answer` gives, or the text of the error that it ends in; anything else that it raises fails the test."""
+    try:
+        return asyncio.run(answer)
+    except ServingError as error:
+        return error.message
+
+
+@settings(max_examples=300, deadline=None)
+@given(body=BODIES | VALUES, verb=st.sampled_from(["predict", "classify", "regress"]))
+def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
+    engine = FakeEngine(mixed())
+    rest = TfsRest(engine, Limits(), TfsService(engine, Limits()))
+
+    async def ask() -> bytes:
+        with Reservation(engine) as reservation:
+            return bytes(await getattr(rest, verb)(ModelAsk("m"), body, 10, reservation))
+
+    found = outcome(ask())
+    assert found
+    assert isinstance(found, str) or json.loads(found)
+    assert engine.reserved_bytes == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.binary(max_size=60), kind=st.sampled_from(["predict", "classify", "regress", "multi_inference"]))
+def test_any_bytes_are_answered_or_refused_by_name(data: bytes, kind: str):
+    engine = FakeEngine(mixed())
+    service = TfsService(engine, Limits())
+    answer = service.predicting.from_message if kind == "predict" else getattr(service.examples, kind)
+    for message in (data, b"\x0a\x03\x0a\x01m" + data):
+        assert outcome(answer(message, None))
+    assert engine.reserved_bytes == 0
+
+
+def test_dimensions_are_bounded_before_anything_is_made_of_them():
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "simple"
+    for name in ("INPUT0", "INPUT1"):
+        request.inputs[name].dtype = 3  # type: ignore[assignment] # an enum's number
+        for _ in range(5000):
+            request.inputs[name].tensor_shape.dim.add(size=1 << 40)
+    engine = FakeEngine(simple())
+    with pytest.raises(ServingError, match="more than the 32 dimensions allowed"):
+        asyncio.run(TfsService(engine, Limits()).predicting.from_message(request.SerializeToString(), None))
+    assert engine.peak_bytes < 4 << 20
+
+
+def test_tasks_and_classes_of_one_answer_are_bounded():
+    wide = model(
+        "m",
+        signature([TensorSpec("x", DataType.FP32, (1,))], [TensorSpec("y", DataType.FP32, (1000,))]),
+        lambda inputs: {"y": np.zeros((len(inputs["x"]), 1000), np.float32)},
+    )
+    request = classification_pb2.ClassificationRequest()
+    request.model_spec.name = "m"
+    for _ in range(8):
+        request.input.example_list.examples.add().features.feature["x"].float_list.value.append(1)
+    service = TfsService(FakeEngine(wide), Limits(class_count=7999))
+    with pytest.raises(ServingError, match="8 samples of 1000 classes are more than the 7999"):
+        asyncio.run(service.examples.classify(request.SerializeToString(), None))
+    many = inference_pb2.MultiInferenceRequest()
+    for _ in range(65):
+        many.tasks.add()
+    with pytest.raises(ServingError, match="65 tasks, more than the 64 allowed"):
+        asyncio.run(service.examples.multi_inference(many.SerializeToString(), None))
+
+
+def test_a_rest_request_ends_when_its_time_is_over():
+    async def forever(request: InferRequest) -> None:
+        await asyncio.Event().wait()
+
+    slow = simple()
+    slow.before = forever
+    engine = FakeEngine(slow)
+    limits = Limits()
+    adlik = AdlikService(engine, limits, AdlikSettings())
+    v1 = HttpV1(engine, limits, adlik, TfsService(engine, limits, TfsSettings(rest_timeout_s=0.01)))
+    body = json.dumps({"instances": [{"INPUT0": [1] * 16, "INPUT1": [1] * 16}]}).encode()
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"method": "POST", "path": "/v1/models/simple:predict", "query_string": b"", "headers": []}
+    asyncio.run(v1.respond(scope, receive, send))
+    assert sent[0]["status"] == 504
+    assert b"not answered within 0.01 s" in sent[1]["body"]
+    assert engine.cancelled
+    assert engine.reserved_bytes == 0
