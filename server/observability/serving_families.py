@@ -67,9 +67,7 @@ class ServingFamilies:
             examples.add_sample(f"{_PREFIX}request_example_count_total", {"model": name}, sum(each.rows for each in found))
         yield examples
         yield from _loads(models)
-        paths = {
-            f"{name}/{each.labels['version']}": [each.warmups] for name, found in models.items() for each in found if each.warmups.count
-        }
+        warmed = [each for found in models.values() for each in found if each.warmups.count]
         yield _histograms(
             f"{_PREFIX}model_warmup_latency",
             "Distribution of wall time (in microseconds) for warming up the model",
