@@ -23,6 +23,7 @@ from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
+from server.frontends.kserve.settings import TraceStart
 from server.frontends.rpc.settings import Transport
 from server.fronts import Endpoint, Fronts
 from server.lifecycle.loader import LoaderSettings, VersionLoader
@@ -36,6 +37,7 @@ from server.observability.backend_families import BackendFamilies
 from server.observability.banner import address_line, print_startup, without_ready_version
 from server.observability.logs import Logs
 from server.observability.metrics import Metrics
+from server.observability.span_export import SpanExport
 from server.observability.tracer import Tracer
 from server.ready_file import ReadyFile
 from server.scheduling.gathering import GATHER_TURNS
@@ -81,7 +83,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     places.source.check_roots()
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
-    tracer = Tracer(config.kserve.trace.file, SystemClock().now_ns, config.kserve.trace.settings)
+    tracer = _tracer(config.kserve.trace)
     manager, engine = _build(config, places.source, backends, area, sink, tracer)
     fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
@@ -122,6 +124,14 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
         tracer.close()
         if not is_refused:
             log.info("stopped")
+
+
+def _tracer(start: TraceStart) -> Tracer:
+    clock = SystemClock()
+    spans = None
+    if start.collector is not None:
+        spans = SpanExport(start.collector, clock.wall_ms() * 1_000_000 - clock.now_ns())
+    return Tracer(start.file, clock.now_ns, start.settings, spans)
 
 
 def _build(

@@ -27,7 +27,8 @@ class KServeFlags:
             "trace-config",
             metavar="[MODE,]NAME=VALUE",
             panel=_PANEL,
-            text="Tracing, in pieces: triton,file=PATH; triton,log-frequency=N; level=TIMESTAMPS or TENSORS; rate=N; count=N.",
+            text="Tracing, in pieces: triton,file=PATH; triton,log-frequency=N; opentelemetry,url=URL; "
+            "level=TIMESTAMPS or TENSORS; rate=N; count=N.",
         ),
     ] = None
     http_restricted_api: Annotated[

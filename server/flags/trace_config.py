@@ -5,9 +5,15 @@ from pathlib import Path
 
 from server.flags.values import BadValue, FlagError, whole_number
 from server.frontends.kserve.settings import TraceStart
+from server.observability.span_export import Collector, missing_packages
 from server.observability.tracer import TraceLevel, TraceSettings
 
-_FORM = "triton,file=PATH; triton,log-frequency=N; or one of level=, rate=, count= and mode="
+_SPANS = "opentelemetry"
+_MODES = ("triton", _SPANS)
+_FORM = (
+    "triton,file=PATH; triton,log-frequency=N; opentelemetry,url=URL; opentelemetry,resource=KEY=VALUE; "
+    "or one of level=, rate=, count= and mode="
+)
 _NUMBERS = {"rate": whole_number(1, (1 << 32) - 1), "count": whole_number(-1, (1 << 31) - 1)}
 _FREQUENCY = whole_number(0, (1 << 32) - 1)
 
@@ -16,54 +22,74 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
     """What the pieces say together. Settings that may stand alone may also stand behind their mode.
 
     Raises:
-        FlagError: a piece has another form, or a level is set without a file.
+        FlagError: a piece has another form, modes are mixed, or a level is set and traces have nowhere to go.
     """
+    modes: dict[str, str] = {}
     file: Path | None = None
+    url = Collector().url
+    resource = dict(Collector().resource)
     levels: set[TraceLevel] = set()
     numbers = {"rate": 1000, "count": -1, "log-frequency": 0}
     for piece in pieces:
-        name, value = _split(piece)
-        if name == "file":
+        mode, name, value = _split(piece)
+        if mode:
+            modes[mode] = piece
+        if name == "file" and mode != _SPANS:
             if not value:
                 raise FlagError(f"--trace-config {piece}: the file's name is empty")
             file = Path(value)
         elif name == "level":
             levels = _with_level(levels, piece, value)
-        elif name in ("rate", "count", "log-frequency"):
+        elif name in ("rate", "count") or (name == "log-frequency" and mode != _SPANS):
             try:
                 numbers[name] = _NUMBERS.get(name, _FREQUENCY)(value)
             except BadValue as error:
                 raise FlagError(f"--trace-config {piece}: expected {error.expected}") from None
+        elif name == "url" and mode == _SPANS and value.startswith(("http://", "https://")):
+            url = value
+        elif name == "resource" and mode == _SPANS and "=" in value:
+            key, _, resource[key] = value.partition("=")
         elif name != "mode":
             raise FlagError(f"--trace-config {piece}: expected {_FORM}")
-    if levels and file is None:
-        raise FlagError("--trace-config level=... has no effect without a file: give --trace-config triton,file=PATH too")
-    if file is not None and not file.parent.is_dir():
-        raise FlagError(f"--trace-config triton,file={file}: its folder does not exist")
+    if len(modes) > 1:
+        raise FlagError(f"--trace-config {' and '.join(modes.values())}: modes {' and '.join(modes)} exclude each other")
+    has_spans = _SPANS in modes
+    _check_places(levels, file, has_spans=has_spans)
     settings = TraceSettings(
         levels=tuple(level for level in TraceLevel if level in levels),
         rate=numbers["rate"],
         count=numbers["count"],
         log_frequency=numbers["log-frequency"],
     )
-    return TraceStart(file=file, settings=settings)
+    return TraceStart(file=file, collector=Collector(url=url, resource=resource) if has_spans else None, settings=settings)
 
 
-def _split(piece: str) -> tuple[str, str]:
-    """Name and value of a piece whose mode, if it names one, is offered."""
+def _check_places(levels: set[TraceLevel], file: Path | None, *, has_spans: bool) -> None:
+    """Refuses traces that would go nowhere, or where they cannot be carried."""
+    if has_spans:
+        if missing := missing_packages():
+            raise FlagError(f"--trace-config mode={_SPANS} needs packages that are not installed: {', '.join(missing)}")
+        if TraceLevel.TENSORS in levels:
+            raise FlagError(f"--trace-config level=TENSORS: spans carry no tensors, mode {_SPANS} takes TIMESTAMPS only")
+    elif levels and file is None:
+        raise FlagError("--trace-config level=... has no effect without a file: give --trace-config triton,file=PATH too")
+    if file is not None and not file.parent.is_dir():
+        raise FlagError(f"--trace-config triton,file={file}: its folder does not exist")
+
+
+def _split(piece: str) -> tuple[str, str, str]:
+    """Mode (empty: none is named), name and value of a piece."""
     name, equals, value = piece.partition("=")
     mode, comma, rest = name.partition(",")
     if comma:
         name = rest
-    elif name == "mode":
-        mode = value
+    else:
+        mode = value if name == "mode" else ""
     if not equals or not name:
         raise FlagError(f"--trace-config {piece}: expected {_FORM}")
-    if mode == "opentelemetry":
-        raise FlagError(f"--trace-config {piece}: mode opentelemetry is not offered; traces are written by mode triton")
-    if (comma or name == "mode") and mode != "triton":
-        raise FlagError(f"--trace-config {piece}: unknown mode '{mode}', expected triton")
-    return name, value
+    if (comma or name == "mode") and mode not in _MODES:
+        raise FlagError(f"--trace-config {piece}: unknown mode '{mode}', expected {' or '.join(_MODES)}")
+    return mode, name, value
 
 
 def _with_level(levels: set[TraceLevel], piece: str, value: str) -> set[TraceLevel]:

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from server.core.request import Done, InferRequest, InferResponse
 from server.core.trace import RequestTrace, TraceRecord
@@ -32,6 +33,20 @@ class TraceSettings:
     rate: int = 1000
     count: int = -1
     log_frequency: int = 0
+
+
+class TraceSink(Protocol):
+    """Where traces go."""
+
+    @property
+    def dropped(self) -> int:
+        """Traces that never arrived."""
+
+    def put(self, record: TraceRecord) -> None:
+        """Takes a trace. Called on any thread; never waits."""
+
+    def close(self) -> None:
+        """Hands on what waits."""
 
 
 class _Sampler:
@@ -74,20 +89,29 @@ class Tracer:
 
     Attributes:
         is_on: Whether any request may be traced now: all that is asked for every request.
-        path: Where traces go; None: no request is ever traced.
+        path: The file that traces go to; None: there is none.
+        mode: How they are written, by Triton's names.
     """
 
-    def __init__(self, path: Path | None, now_ns: Callable[[], int], settings: TraceSettings | None = None) -> None:
-        """Traces into `path` as `settings` say."""
+    def __init__(
+        self, path: Path | None, now_ns: Callable[[], int], settings: TraceSettings | None = None, spans: TraceSink | None = None
+    ) -> None:
+        """Traces into `path`, or to `spans` where given, as `settings` say."""
         self.path = path
+        self.mode = "triton" if spans is None else "opentelemetry"
         self._now_ns = now_ns
-        self._writer = None if path is None else TraceWriter(path)
+        self._writer = TraceWriter(path) if spans is None and path is not None else spans
         self._of_all = _Sampler(settings or TraceSettings())
         self._of_models: dict[str, _Sampler] = {}
         self._number = 0
         self._file_number = -1
         self.is_on = False
         self._update_is_on()
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether traces go anywhere; if not, no request is ever traced."""
+        return self._writer is not None
 
     @property
     def dropped(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.frontends.restricted import Category, Key
+from server.observability.span_export import Collector
 from server.observability.tracer import TraceSettings
 
 
@@ -13,11 +14,13 @@ class TraceStart:
     """How requests are traced from the start.
 
     Attributes:
-        file: Where traces go; None: nothing can be traced.
+        file: Where traces go, in mode triton.
+        collector: Where they go, in mode opentelemetry. Without either nothing can be traced.
         settings: What is traced until clients change it.
     """
 
     file: Path | None = None
+    collector: Collector | None = None
     settings: TraceSettings = field(default_factory=TraceSettings)
 
 

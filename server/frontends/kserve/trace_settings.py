@@ -12,7 +12,7 @@ from server.frontends.limits import Limits
 from server.observability.tracer import TraceLevel, Tracer, TraceSettings
 
 FILE_IS_FIXED = "trace file location can not be updated through network protocol"
-MODE = "triton"
+FILE_MODE = "triton"
 _OFF = "OFF"
 _LEVELS = frozenset(level.value for level in TraceLevel)
 #: By name on the wire: the field, the least and the greatest value. What an unsigned or signed 32-bit integer holds.
@@ -47,14 +47,16 @@ class TraceControl:
         """
         self._check_model(model)
         settings = self._effective(model, self._made)
-        return {
+        shown = {
             "trace_level": [level.value for level in settings.levels] or [_OFF],
             "trace_rate": [str(settings.rate)],
             "trace_count": [str(self._tracer.left(model))],
-            "log_frequency": [str(settings.log_frequency)],
-            "trace_file": ["" if self._tracer.path is None else str(self._tracer.path)],
-            "trace_mode": [MODE],
         }
+        if self._tracer.mode == FILE_MODE:
+            shown["log_frequency"] = [str(settings.log_frequency)]
+            shown["trace_file"] = ["" if self._tracer.path is None else str(self._tracer.path)]
+        shown["trace_mode"] = [self._tracer.mode]
+        return shown
 
     def update(self, model: str, given: Given) -> None:
         """Changes what `given` names, all of it or nothing.
@@ -66,7 +68,7 @@ class TraceControl:
         self._check_model(model)
         changes = dict(self._made.get(model, {}))
         for name, values in given.items():
-            field, value = _read(name, values)
+            field, value = _read(name, values, self._tracer.mode)
             if value is None:
                 changes.pop(field, None)
             else:
@@ -94,7 +96,7 @@ class TraceControl:
             return
         if settings.rate == 0:
             raise InvalidRequest("Attempting to set invalid trace setting :sample rate must be non-zero")
-        if self._tracer.path is None:
+        if not self._tracer.has_sink:
             how = "start the server with --trace-config triton,file=PATH"
             raise InvalidRequest(f"Attempting to set invalid trace setting :trace file name is not given; {how}")
 
@@ -103,12 +105,12 @@ class TraceControl:
             raise InvalidRequest(f"Request for unknown model : {model[:128]}")
 
 
-def _read(name: str, values: Sequence[str] | None) -> tuple[str, Any]:
+def _read(name: str, values: Sequence[str] | None, mode: str) -> tuple[str, Any]:
     """The field of `TraceSettings` that a setting is, and its value; None clears it."""
     if name == "trace_file":
         raise Unsupported(FILE_IS_FIXED)
     if name == "trace_mode":
-        if values and list(values) != [MODE]:
+        if values and list(values) != [mode]:
             raise Unsupported("trace mode can not be updated through network protocol")
         return "mode", None
     if name == "trace_level":

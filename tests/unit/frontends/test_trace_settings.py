@@ -13,6 +13,7 @@ from server.flags.values import FlagError
 from server.frontends.kserve.settings import TraceStart
 from server.frontends.kserve.trace_settings import TraceControl
 from server.frontends.limits import Limits
+from server.observability.span_export import Collector
 from server.observability.tracer import TraceLevel, Tracer, TraceSettings
 from server.server_config import ServerConfig
 
@@ -111,6 +112,25 @@ def started(*words: str) -> TraceStart:
     return found[0].kserve.trace
 
 
+def test_mode_opentelemetry_is_refused_without_its_packages(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.flags.trace_config.missing_packages", lambda: ["opentelemetry-sdk"])
+    with pytest.raises(FlagError) as refused:
+        started("--trace-config=mode=opentelemetry")
+    assert "needs packages that are not installed: opentelemetry-sdk" in refused.value.format_message()
+
+
+def test_mode_opentelemetry_says_where_spans_go(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.flags.trace_config.missing_packages", list)
+    pieces = ["mode=opentelemetry", "opentelemetry,url=http://c:4318/v1/traces", "opentelemetry,resource=service.name=mine", "rate=2"]
+    start = started(*(f"--trace-config={piece}" for piece in pieces))
+    assert start.collector == Collector(url="http://c:4318/v1/traces", resource={"service.name": "mine"})
+    assert start.settings == TraceSettings(rate=2)
+    for more, text in (("level=TENSORS", "spans carry no tensors"), ("triton,log-frequency=1", "exclude each other")):
+        with pytest.raises(FlagError) as refused:
+            started(*(f"--trace-config={piece}" for piece in [*pieces, more]))
+        assert text in refused.value.format_message()
+
+
 def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
     assert started() == TraceStart()
     file = tmp_path / "t.json"
@@ -133,8 +153,9 @@ def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
         ("level=TENSORS", "has no effect without a file"),
         ("triton,file=", "the file's name is empty"),
         ("triton,file=/no/such/folder/t", "its folder does not exist"),
-        ("mode=opentelemetry", "mode opentelemetry is not offered"),
-        ("opentelemetry,url=localhost:4318", "mode opentelemetry is not offered"),
+        ("opentelemetry,url=localhost:4318", "expected triton,file=PATH"),
+        ("opentelemetry,file=x", "expected triton,file=PATH"),
+        ("opentelemetry,log-frequency=1", "expected triton,file=PATH"),
         ("jaeger,file=x", "unknown mode 'jaeger'"),
     ],
 )

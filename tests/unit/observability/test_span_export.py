@@ -1,0 +1,72 @@
+"""Traces as OpenTelemetry spans; skipped where the SDK, which is no dependency, is not installed."""
+
+from typing import Any
+
+import pytest
+
+from server.core.trace import TraceRecord
+from server.observability.span_export import Collector, SpanExport, missing_packages
+
+OFFSET_NS = 1_000_000
+
+
+def test_what_is_missing_is_named_by_its_distribution(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.observability.span_export.NEEDED", {"no-such-thing": "no_such_package.part", "here": "json"})
+    assert missing_packages() == ["no-such-thing"]
+
+
+def exported(record: TraceRecord) -> list[Any]:
+    pytest.importorskip("opentelemetry.sdk.trace")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    export = SpanExport(Collector(resource={"service.name": "mine"}), OFFSET_NS, exporter)
+    export.put(record)
+    export.close()
+    assert export.dropped == 0
+    return list(exporter.get_finished_spans())
+
+
+def test_a_request_is_three_spans_with_events_at_their_times():
+    record = TraceRecord(1, "m", 7, "r", None)
+    stamps = {
+        "HTTP_RECV_START": 1,
+        "REQUEST_START": 10,
+        "QUEUE_START": 11,
+        "COMPUTE_START": 20,
+        "COMPUTE_INPUT_END": 21,
+        "COMPUTE_OUTPUT_START": 29,
+        "COMPUTE_END": 30,
+        "REQUEST_END": 31,
+        "HTTP_SEND_END": 40,
+    }
+    record.timestamps.extend(stamps.items())
+    spans = {span.name: span for span in exported(record)}
+    outer, model, compute = spans["InferRequest"], spans["m"], spans["compute"]
+    assert [(span.start_time - OFFSET_NS, span.end_time - OFFSET_NS) for span in (outer, model, compute)] == [(1, 40), (10, 31), (20, 30)]
+    assert outer.parent is None
+    assert model.parent.span_id == outer.context.span_id
+    assert compute.parent.span_id == model.context.span_id
+    events = {event.name: event.timestamp - OFFSET_NS for span in spans.values() for event in span.events}
+    assert events == stamps
+    assert dict(outer.attributes) == {"triton.model_name": "m", "triton.model_version": 7, "triton.request_id": "r"}
+    assert outer.resource.attributes["service.name"] == "mine"
+
+
+def test_a_request_that_went_no_further_is_as_many_spans_as_it_began():
+    record = TraceRecord(1, "m", 7, "", None)
+    assert exported(record) == []
+    record.timestamps.append(("REQUEST_START", 10))
+    assert {span.name for span in exported(record)} == {"InferRequest", "m"}
+
+
+def test_what_the_sdk_raises_fails_no_request():
+    pytest.importorskip("opentelemetry.sdk.trace")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    export = SpanExport(Collector(), OFFSET_NS, InMemorySpanExporter())
+    broken = TraceRecord(1, "m", 7, "", None)
+    broken.timestamps.append(("REQUEST_START", "no number"))  # type: ignore[arg-type]
+    export.put(broken)
+    assert export.dropped == 1
+    export.close()
