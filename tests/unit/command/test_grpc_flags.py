@@ -1,0 +1,49 @@
+"""The flags of the gRPC port's transport, from the command line to what the server is started with."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from server.flags.command import command
+from server.flags.spelling import spell
+from server.frontends.rpc.settings import GrpcSettings, Transport
+from server.server_config import ServerConfig
+
+
+def parsed(*words: str) -> GrpcSettings:
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell([*words, f"--model_base_path={Path.cwd()}"]), standalone_mode=False)
+    return found[0].grpc
+
+
+def test_our_own_transport_is_the_default_with_the_settings_defaults():
+    assert parsed() == GrpcSettings() == GrpcSettings(transport=Transport.H2)
+
+
+def test_tritons_milliseconds_become_seconds():
+    given = parsed(
+        "--grpc_front=grpcio",
+        "--grpc-keepalive-time=1500",
+        "--grpc-keepalive-timeout=250",
+        "--grpc-http2-min-recv-ping-interval-without-data=0",
+        "--grpc-http2-max-ping-strikes=7",
+        "--grpc-max-connection-age=60000",
+        "--grpc-max-connection-age-grace=0",
+    )
+    assert given == GrpcSettings(
+        transport=Transport.GRPCIO,
+        keepalive_time_s=1.5,
+        keepalive_timeout_s=0.25,
+        min_ping_interval_s=0.0,
+        max_ping_strikes=7,
+        max_connection_age_s=60.0,
+        max_connection_age_grace_s=0.0,
+    )
+
+
+def test_an_unknown_transport_is_named():
+    with pytest.raises(typer.BadParameter, match="h2 or grpcio"):
+        parsed("--grpc-front=http3")

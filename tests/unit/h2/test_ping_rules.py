@@ -1,0 +1,42 @@
+"""gRPC's keepalive rules, without a connection."""
+
+from server.frontends.h2.ping_rules import PingRules
+from server.frontends.rpc.settings import GrpcSettings
+
+SETTINGS = GrpcSettings(min_ping_interval_s=10, max_ping_strikes=2, keepalive_time_s=100, keepalive_timeout_s=20)
+
+
+def test_pings_at_the_allowed_pace_are_never_too_many():
+    rules = PingRules(SETTINGS, 0.0)
+    assert not any(rules.is_too_many(10.0 * n) for n in range(100))
+
+
+def test_the_third_strike_is_one_too_many():
+    rules = PingRules(SETTINGS, 0.0)
+    assert [rules.is_too_many(n * 1.0) for n in range(4)] == [False, False, False, True]
+
+
+def test_data_sent_meanwhile_forgives_all():
+    rules = PingRules(SETTINGS, 0.0)
+    for n in range(3):
+        assert not rules.is_too_many(n * 1.0)
+    rules.has_sent_data = True
+    assert [rules.is_too_many(3 + n * 1.0) for n in range(4)] == [False, False, False, True]
+
+
+def test_a_silent_peer_is_asked_once_and_is_dead_when_it_does_not_answer():
+    rules = PingRules(SETTINGS, 0.0)
+    assert not rules.should_ask(99.0)
+    assert rules.should_ask(100.0)
+    assert not rules.should_ask(101.0)
+    assert not rules.is_dead(119.0)
+    assert rules.is_dead(120.0)
+
+
+def test_anything_heard_is_an_answer():
+    rules = PingRules(SETTINGS, 0.0)
+    assert rules.should_ask(100.0)
+    rules.heard_s = 100.5
+    assert not rules.is_dead(130.0)
+    assert not rules.should_ask(200.0)
+    assert rules.should_ask(200.5)

@@ -1,0 +1,38 @@
+"""The table that the gRPC port serves."""
+
+import asyncio
+import subprocess
+import sys
+
+from server.frontends.adlik.service import AdlikService
+from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.grpc_methods import grpc_methods
+from server.frontends.limits import Limits
+from server.frontends.rpc.method import Kind
+from server.pb import grpc_service_pb2 as pb
+from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.fake_rpc import FakeCall
+
+
+def test_every_method_of_the_services_is_there_in_its_shape():
+    engine = FakeEngine(simple())
+    table = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()))
+    for descriptor in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
+        method = table[f"/inference.GRPCInferenceService/{descriptor.name}"]
+        assert method.kind.is_client_streaming == descriptor.client_streaming
+    assert table["/grpc.health.v1.Health/Watch"].kind is Kind.SERVER_STREAM
+    assert not any("reflection" in path for path in table)
+
+
+def test_a_method_needs_no_transport():
+    engine = FakeEngine(simple())
+    table = grpc_methods(engine, Limits(), adlik=AdlikService(engine, Limits(), AdlikSettings()), reflection=True)
+    live = table["/inference.GRPCInferenceService/ServerLive"]
+    answer = asyncio.run(live.handle(b"", FakeCall()))  # type: ignore[call-arg, arg-type]
+    assert answer == pb.ServerLiveResponse(live=True)
+
+
+def test_the_front_of_our_own_loads_no_grpc_library():
+    modules = "server.frontends.h2.server, server.frontends.grpc_methods, server.frontends.rpc.reflection"
+    script = f"import sys, {modules}; print('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"
