@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from backends.api.backend import Instance, LoadRequest
@@ -19,10 +20,13 @@ from backends.api.files import ModelFiles
 from backends.api.model import ModelSignature
 from backends.api.tensor import DataType
 from backends.openvino.backend import OpenVinoBackend
+from backends.openvino.parameters import ModelParameters
 from tests.fakes import onnx_models
 from tests.fakes.onnx_models import signature, version_files
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
+
+from backends.openvino.loading import Loader  # noqa: E402 - it imports OpenVINO
 
 Load = Callable[..., Instance]
 
@@ -96,6 +100,58 @@ def test_bfloat16_is_used_only_where_asked_for(load: Load) -> None:
     assert plain.tobytes() == single.tobytes()
     difference = np.abs(single - brief).max() / np.abs(single).max()
     assert 0 < difference < 0.02
+
+
+def test_bfloat16_becomes_single_precision_where_the_cpu_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class WithoutBfloat16:
+        """A core on a CPU without bfloat16; what it compiles with is noted."""
+
+        def __init__(self) -> None:
+            self.core = ov.Core()
+            self.compiled_with: list[str] = []
+
+        def get_property(self, device: str, name: str) -> list[str]:
+            return [capability for capability in self.core.get_property(device, name) if capability != "BF16"]
+
+        def read_model(self, path: str) -> object:
+            return self.core.read_model(path)
+
+        def compile_model(self, model: object, device: str, settings: dict[str, object]) -> object:
+            self.compiled_with.append(str(settings["INFERENCE_PRECISION_HINT"]))
+            return self.core.compile_model(model, device, settings)
+
+    loader = Loader()
+    loader._core = core = WithoutBfloat16()
+    parameters = ModelParameters(precision="bf16", buckets=(4,))
+    loader.load(request(tmp_path, convolution(), CONVOLVED), parameters, None).close()
+    assert core.compiled_with == ["f32"]
+    assert "precision bf16 becomes f32, as this CPU has no bfloat16 instructions" in caplog.text
+
+
+def test_quantised_models_are_right_at_every_batch_size(load: Load) -> None:
+    """Two products in eight bits, one behind the other, with the kernels that would join them switched off."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {"zero": np.uint8(128), "scale": np.float32(0.05), "weight_scale": np.float32(0.005)}
+    arrays |= {f"w{n}": rng.integers(-127, 128, shape, np.int8) for n, shape in enumerate([(16, 64), (64, 10)])}
+    make = onnx_models.helper.make_node
+    nodes = []
+    value = "x"
+    for n in (0, 1):
+        nodes += [
+            make("QuantizeLinear", [value, "scale", "zero"], [f"q{n}"]),
+            make("DequantizeLinear", [f"q{n}", "scale", "zero"], [f"d{n}"]),
+            make("DequantizeLinear", [f"w{n}", "weight_scale"], [f"f{n}"]),
+            make("MatMul", [f"d{n}", f"f{n}"], [value := f"p{n}"]),
+        ]
+    nodes += [make("QuantizeLinear", [value, "scale", "zero"], ["q2"]), make("DequantizeLinear", ["q2", "scale", "zero"], ["y"])]
+    tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    proto = onnx_models.model(nodes, [onnx_models.value("x", ("n", 16))], [onnx_models.value("y", ("n", 10))], tensors)
+    served = signature({"x": (DataType.FP32, (16,))}, {"y": (DataType.FP32, (10,))}, 16)
+    instance = load(proto, served, batch_buckets="1,2,3,4,5,6,7,8,12,16", INFERENCE_NUM_THREADS="1")
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for rows in range(1, 17):
+        x = rng.standard_normal((rows, 16)).astype(np.float32)
+        np.testing.assert_allclose(instance.execute({"x": x}, ["y"])["y"], session.run(["y"], {"x": x})[0], atol=0.21)
 
 
 def test_batches_run_side_by_side_up_to_the_depth(load: Load) -> None:
