@@ -1,4 +1,4 @@
-"""Tells the recorder what became of a batch, once for all of its requests."""
+"""Tells the recorder what became of a batch, once for all of its requests, and the traces of those that are traced."""
 
 from collections.abc import Iterable
 
@@ -19,6 +19,8 @@ def tally(recorder: VersionRecorder, entries: Iterable[Pending], result: BatchRe
         if entry.is_over:
             continue  # withdrawn or abandoned, and counted then
         entry.is_counted = True
+        if (trace := entry.request.trace) is not None:
+            trace.computed(enqueued_ns=entry.enqueued_ns, ended_ns=now_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
         if isinstance(outcome, ServingError):
             recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
         else:

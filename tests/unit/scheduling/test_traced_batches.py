@@ -1,0 +1,38 @@
+"""A traced request learns from its batch when it waited and when it was computed."""
+
+import numpy as np
+
+from backends.api.batch import BatchResult
+from backends.api.errors import BackendFailed
+from backends.api.model import ModelSignature
+from server.core.request import InferRequest
+from server.core.trace import RequestTrace, TraceRecord
+from server.scheduling.pending import Pending
+from server.scheduling.tally import tally
+from tests.fakes.puppet_worker import RecorderLog
+
+SIGNATURE = ModelSignature((), (), 0)
+
+
+def pending(enqueued_ns: int, trace: RequestTrace | None) -> Pending:
+    request = InferRequest(model_name="m", inputs={"IN": np.zeros(1)}, output_names=(), signature=SIGNATURE, trace=trace)
+    return Pending(request, None, 1, enqueued_ns, None, lambda _: None, lambda: None, lambda _: None)
+
+
+def test_what_is_traced_in_a_batch_gets_its_points_and_the_others_nothing():
+    record = TraceRecord(1, "m", 1, "", None)
+    trace = RequestTrace(record, lambda _: None, 5, has_timestamps=True, has_tensors=False)
+    entries = [pending(10, trace), pending(11, None)]
+    result = BatchResult([{}, BackendFailed("no")], executions=[2], input_ns=10, infer_ns=20, output_ns=30)
+    tally(RecorderLog(), entries, result, 100)
+    assert record.timestamps == [
+        ("REQUEST_START", 5),
+        ("QUEUE_START", 10),
+        ("COMPUTE_START", 40),
+        ("COMPUTE_INPUT_END", 50),
+        ("COMPUTE_OUTPUT_START", 70),
+        ("COMPUTE_END", 100),
+    ]
+    failed = pending(12, trace)
+    tally(RecorderLog(), [failed], BatchResult([BackendFailed("no")], input_ns=1, infer_ns=1, output_ns=1), 200)
+    assert record.timestamps[-1] == ("COMPUTE_END", 200)
