@@ -10,7 +10,7 @@ from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
-from server.serving_start import ServingStart
+from server.serving_settings import ServingStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from server.flags.declare import Switch, flag, number, option, path
 from server.flags.values import FlagError
 from server.lifecycle.settings import ControlMode
-from server.serving_start import ServingStart
+from server.serving_settings import ServingStart
 
 _PANEL = "TensorFlow Serving"
 _DAY_S = 86_400

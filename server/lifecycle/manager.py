@@ -217,7 +217,7 @@ class ModelManager:
                 for record in list(self._table.values()):
                     self._tidy(record)
                 return True
-            snapshot, is_settled = self._settled(seen)
+            snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
             self._take(snapshot)
             return is_settled
 
@@ -245,23 +245,19 @@ class ModelManager:
     async def _begin_list(self) -> None:
         async with self._scanning:
             seen = await asyncio.to_thread(self._repository.scan)
-            self._settler.replace(seen)
-            self._take(seen if self._settings.control_mode is ControlMode.EXPLICIT else self._settled(seen)[0])
+            # Whoever names the models says that they are complete: nothing has to settle, and the answer can tell what became of them.
+            self._settler.restart(seen)
+            self._take(seen)
 
     async def _list_failures(self, names: Iterable[str]) -> list[str]:
         records = [self._table[name] for name in names if name in self._table]
         await self._reconciler.loads_end(records)
         return [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
 
-    def _settled(self, seen: RepositorySnapshot) -> tuple[RepositorySnapshot, bool]:
-        """What counts of what was `seen`, and whether nothing is left to settle."""
-        snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
-        for note in set(snapshot.notes) - set(self._on_disk.notes):
-            log.info("%s", note)
-        return snapshot, is_settled
-
     def _take(self, snapshot: RepositorySnapshot) -> None:
         """Makes `snapshot` what is wanted, of every model."""
+        for note in set(snapshot.notes) - set(self._on_disk.notes):
+            log.info("%s", note)
         self._on_disk = snapshot
         for name, listing in snapshot.models.items():
             record = self._table.setdefault(name, ModelRecord(name))

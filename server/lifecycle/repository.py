@@ -17,7 +17,7 @@ from server.lifecycle.bounds import MAX_MODELS
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.model_folder import CONFIG_NAME, entries
 from server.lifecycle.model_reader import ModelReader, broken_listing
-from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
+from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
 from server.lifecycle.tree import open_folder
 
 log = logging.getLogger("stoker.lifecycle")
@@ -136,7 +136,8 @@ class ModelRepository:
             return self._broken(index, name, "the model folder is a symbolic link; it must be a real folder")
         listing = self._reader.read(index, self.roots[index] / name, name, notes, parent=folder)
         if listing is None:
-            notes.append(f"folder '{name}' is passed over: it has neither a {CONFIG_NAME} nor a version folder such as '1'")
+            hint = "; if it is a version, serve the folder around it with --model_name" if parse_version(name) is not None else ""
+            notes.append(f"folder '{name}' is passed over: it has neither a {CONFIG_NAME} nor a version folder such as '1'{hint}")
         return listing
 
     def _find_in(self, index: int, name: str) -> ModelListing | None:

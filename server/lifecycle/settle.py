@@ -60,10 +60,10 @@ class Settler:
             versions = {version: _Watched(accepted=part, seen=part) for version, part in listing.versions.items()}
             self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, last=listing)
 
-    def replace(self, snapshot: RepositorySnapshot) -> None:
-        """Accepts at once which models `snapshot` has, because somebody said so; what is in those known before still has to settle."""
-        self._models = {name: watched for name, watched in self._models.items() if name in snapshot.models}
-        self.start(RepositorySnapshot({name: listing for name, listing in snapshot.models.items() if name not in self._models}))
+    def restart(self, snapshot: RepositorySnapshot) -> None:
+        """Accepts all of `snapshot` and nothing else, because somebody has said that this is what counts."""
+        self._models.clear()
+        self.start(snapshot)
 
     def settle(self, snapshot: RepositorySnapshot, now_ns: int) -> tuple[RepositorySnapshot, bool]:
         """What counts after this scan, and whether nothing is left to wait for (else scan again after the settling time)."""

@@ -134,6 +134,23 @@ def test_a_new_list_takes_the_place_of_the_old_one_at_once(mode: ControlMode, tm
     scenario()
 
 
+def test_another_folder_under_the_same_name_is_loaded_before_the_answer(tmp_path: Path):
+    a, b = folder(tmp_path, "a", 1), folder(tmp_path, "b", 1, 2)
+
+    @in_loop
+    async def scenario() -> None:
+        bench = await ListBench(ListedModel(name="m", base_path=a)).started()
+        await bench.manager.replace_models([ListedModel(name="m", base_path=b)], is_trusted=True)
+        assert bench.ready() == [("m", 2)]
+        assert bench.loader.loaded[-1].source.version_dir == b / "2"
+        folder(tmp_path, "b", 3)
+        await bench.manager.replace_models([ListedModel(name="m", base_path=b)], is_trusted=True)
+        assert bench.ready() == [("m", 3)]
+        await bench.manager.stop(1)
+
+    scenario()
+
+
 def test_labels_move_with_the_list_and_are_checked_against_what_serves(tmp_path: Path):
     made = folder(tmp_path, "m", 1, 2)
 

@@ -313,3 +313,10 @@ def test_a_folder_with_too_many_entries_is_an_error_of_its_model(root: Path, mon
 
 def test_a_model_that_does_not_exist_is_not_found(root: Path) -> None:
     assert ModelRepository([root]).find("m") is None
+
+
+def test_a_models_own_folder_given_as_a_repository_is_told_from_its_numbers(tmp_path: Path):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").touch()
+    (note,) = ModelRepository([tmp_path]).scan().notes
+    assert note.endswith("; if it is a version, serve the folder around it with --model_name")
