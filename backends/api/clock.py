@@ -22,8 +22,8 @@ def thread_cpu_ns() -> int:
 class SystemClock:
     """The machine's clock."""
 
-    def now_ns(self) -> int:
-        return time.monotonic_ns()
+    #: Not a method around it: time is read several times for every request.
+    now_ns = staticmethod(time.monotonic_ns)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
