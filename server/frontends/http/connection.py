@@ -90,6 +90,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._port.discard(self)
         self._phase = _Phase.REFUSED
         self._end_exchange()
+        self._room = self._body = None
+        self._ahead = b""
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()

@@ -1,0 +1,92 @@
+"""How often a large tensor is copied between the socket and the model: once in, by the read itself, and once out."""
+
+import asyncio
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.frontends.http.connection import HttpConnection
+from server.frontends.http.infer import HttpInfer
+from server.frontends.http.infer_exchange import InferRoutes
+from server.frontends.http.port import READ_BYTES, HttpPort
+from server.frontends.limits import Limits
+from tests.fakes.fake_engine import FakeEngine, model, signature
+
+ELEMENTS = 2_000_000
+SLACK_BYTES = 4 * READ_BYTES + 200_000
+
+
+class Sink(asyncio.Transport):
+    """Takes answers and keeps how long they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+        self.sizes: list[int] = []
+
+    def write(self, data: Any) -> None:
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Sequence[Any]) -> None:  # type: ignore[override]
+        self.sizes.append(sum(map(len, list_of_data)))
+        self.written.set()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def send(connection: HttpConnection, wire: memoryview) -> None:
+    """As an event loop does: reads into where the connection wants it."""
+    at = 0
+    while at < len(wire):
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(wire) - at)
+        room[:size] = wire[at : at + size]
+        connection.buffer_updated(size)
+        at += size
+
+
+@pytest.mark.parametrize("outputs", [4, ELEMENTS])
+def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_out(outputs: int):
+    tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]
+    answer = np.ones((1, outputs), np.float32)
+    engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": answer}))
+    size = 4 * ELEMENTS
+    tensor = {"name": "INPUT", "datatype": "FP32", "shape": [1, ELEMENTS], "parameters": {"binary_data_size": size}}
+    text = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n"
+    wire = memoryview(head % (len(text), len(text) + size) + text + bytes(size))
+
+    async def main() -> tuple[int, int]:
+        port = HttpPort(None, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
+        connection, sink = HttpConnection(port), Sink()
+        connection.connection_made(sink)
+        tracemalloc.start()
+        try:
+            send(connection, wire)
+            received = tracemalloc.get_traced_memory()[1]
+            tracemalloc.reset_peak()
+            async with asyncio.timeout(20):
+                await sink.written.wait()
+            answered = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert sink.sizes[0] > 4 * outputs
+        return received, answered
+
+    received, answered = asyncio.run(main())
+    (request,) = engine.requests
+    given = request.inputs["INPUT"]
+    assert given.ctypes.data % 64 == 0
+    assert given.flags.c_contiguous
+    assert size <= received < size + SLACK_BYTES
+    assert answered < size + 4 * outputs + SLACK_BYTES
