@@ -1,0 +1,23 @@
+"""The health service, without a transport."""
+
+import asyncio
+
+import pytest
+from grpc_health.v1 import health_pb2
+
+from backends.api.errors import Unavailable
+from server.frontends.limits import Limits
+from server.frontends.rpc.health import Health
+from tests.fakes.fake_engine import FakeEngine
+from tests.fakes.fake_rpc import FakeStreamCall
+
+
+def test_a_watcher_is_let_go_when_the_server_ends():
+    engine = FakeEngine()
+    engine.live = engine.ready = False
+    (_, watch) = Health(engine, Limits(), frozenset()).methods()
+    call = FakeStreamCall(b"")
+    with pytest.raises(Unavailable, match="shutting down"):
+        asyncio.run(watch.handle(call))  # type: ignore[call-arg, arg-type]
+    (told,) = call.sent
+    assert health_pb2.HealthCheckResponse.FromString(told).status == health_pb2.HealthCheckResponse.NOT_SERVING
