@@ -109,6 +109,21 @@ def test_metadata_reach_the_model_and_stay_with_their_own_call():
     ]
 
 
+def test_metadata_reach_the_model_where_no_task_answers_the_call():
+    engine = FakeEngine(simple())
+    [infer] = [method for method in kserve_methods(engine, LIMITS, extensions()) if method.path.endswith("/ModelInfer")]
+    submit: Any = infer.submit
+
+    async def scenario() -> None:
+        for user in ("one", "two"):
+            answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            submit(message().SerializeToString(), FakeCall({"x-user": user}), answered.set_result)
+            await answered
+
+    asyncio.run(scenario())
+    assert [dict(request.parameters) for request in engine.requests] == [{"x-user": "one"}, {"x-user": "two"}]
+
+
 def test_without_a_pattern_nothing_is_forwarded():
     engine = FakeEngine(simple())
     asyncio.run(Inference(engine, LIMITS).model_infer(message().SerializeToString(), None))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.limits import Limits
 from server.frontends.restricted import Category, Key, Restrictions, category_below_v1, category_of_method, category_of_route
-from server.frontends.rpc.method import Kind
+from server.frontends.rpc.method import Kind, Method
 from server.frontends.tfs.service import TfsService
 from server.frontends.tfs.settings import METRICS_PATH
 from server.server_config import ServerConfig
@@ -206,6 +207,14 @@ def test_with_the_key_rpcs_are_as_they_were():
             pytest.fail(method.path)
         except ServingError:
             continue
+
+
+def test_a_restricted_rpc_has_no_second_way_in():
+    closed = rpcs(ALL)
+    assert any(method.submit is not None for method in rpcs({}).values())
+    assert not [path for path, method in closed.items() if method.submit is not None]
+    # Whatever a method may come to offer beside its handler must be looked at here.
+    assert {field.name for field in fields(Method)} == {"path", "kind", "handle", "status", "most_bytes", "starts_inline", "submit"}
 
 
 def test_what_is_not_restricted_is_not_even_wrapped():
