@@ -4,15 +4,21 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backends.api.tensor import DataType
 from server.core.request import InferRequest
 from server.frontends.http.connection import HttpConnection
+from server.frontends.http.infer import HttpInfer
+from server.frontends.http.infer_exchange import InferRoutes
+from server.frontends.http.port import HttpPort
 from server.frontends.http_server import HttpFront
 from server.frontends.limits import Limits
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
@@ -343,3 +349,91 @@ def test_nothing_is_kept_of_a_large_request_once_it_is_answered():
             gc.enable()
 
     talk(scenario, engine)
+
+
+class Recorder(asyncio.Transport):
+    """Keeps what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.written += b"".join(list_of_data)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.written += b"<end>"
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.written += b"<closed>"
+
+
+async def conversation(wire: bytes, cuts: list[int]) -> bytes:
+    """What the server writes to a client that sends `wire` in those pieces."""
+    infer = HttpInfer(echo_engine(), Limits())
+    port = HttpPort(None, Limits(), InferRoutes(infer), asyncio.get_running_loop())
+    connection, recorder = HttpConnection(port), Recorder()
+    connection.connection_made(recorder)
+    for begin, end in pairwise([0, *sorted(cuts), len(wire)]):
+        at = begin
+        while at < end:
+            room = connection.get_buffer(-1)
+            size = min(len(room), end - at)
+            room[:size] = wire[at : at + size]
+            connection.buffer_updated(size)
+            at += size
+        for _ in range(3):
+            await asyncio.sleep(0)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    return recorder.written
+
+
+def chunked(body: bytes, step: int) -> bytes:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[at : at + step]), body[at : at + step]) for at in range(0, len(body), step))
+    return b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+
+
+LARGE_BINARY = binary_body(np.arange(30_000, dtype=np.int32))
+MESSAGES = st.one_of(
+    st.lists(st.integers(-9, 9), min_size=1, max_size=4).map(lambda values: post(json_body(*values))),
+    st.builds(
+        lambda values, step: chunked(json_body(*values), step), st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(1, 50)
+    ),
+    st.just(post(*binary_body(np.arange(5, dtype=np.int32)))),
+    st.just(post(*LARGE_BINARY)),
+    st.just(post(b"{nonsense")),
+    st.just(b"\r\n\r\n"),
+    st.just(post(json_body(1), b"Connection: close")),
+    st.just(b"nonsense\r\n\r\n"),
+    st.just(chunked(json_body(5), 10).replace(b"a\r\n", b"0xa\r\n", 1)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(MESSAGES, min_size=1, max_size=5), st.lists(st.integers(0, 2000), max_size=20))
+def test_however_messages_are_cut_the_answers_are_the_same(messages: list[bytes], cuts: list[int]):
+    wire = b"".join(messages)
+
+    async def main() -> tuple[bytes, bytes]:
+        return await conversation(wire, []), await conversation(wire, [cut for cut in cuts if cut < len(wire)])
+
+    whole, pieces = asyncio.run(main())
+    assert whole == pieces
+    asked = b"".join(messages).count(b"POST ")
+    assert whole.count(b"HTTP/1.1 ") <= asked + 1
