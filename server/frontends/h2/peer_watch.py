@@ -3,8 +3,12 @@
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.ping_rules import PingRules
 from server.frontends.h2.unary_call import UnaryCall
+from server.frontends.h2.unread_answers import UnreadAnswers
 from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings
+
+#: How much longer than the answer to a unary call the end of a stream may stay unread.
+_STREAM_PATIENCE = 10
 
 
 class PeerWatch:
@@ -29,18 +33,18 @@ class PeerWatch:
         self._stuck_s: float | None = None
         self._taken_bytes = 0
 
-    def is_lost(self, core: ServerConnection, buffered_bytes: int, unread_bytes: int, now_s: float) -> bool:
+    def is_lost(self, core: ServerConnection, buffered_bytes: int, unread: UnreadAnswers, now_s: float) -> bool:
         """Whether to give up the connection.
 
         Args:
             core: Its HTTP/2 state.
             buffered_bytes: What the transport still holds.
-            unread_bytes: What waits for the peer's windows and is answered already.
+            unread: What waits for the peer's windows and is answered already.
             now_s: The time.
         """
         if not core.is_ready:
             return now_s - self.opened_s > self._limits.grpc_handshake_timeout_s
-        return self.pings.is_dead(now_s) or self._is_dribbling(core, now_s) or self._is_stuck(buffered_bytes, unread_bytes, now_s)
+        return self.pings.is_dead(now_s) or self._is_dribbling(core, now_s) or self._is_stuck(buffered_bytes, unread, now_s)
 
     def is_slow(self, call: UnaryCall, now_s: float) -> bool:
         """Whether the rest of a request takes too long to come."""
@@ -59,12 +63,17 @@ class PeerWatch:
             self._partial_s = now_s
         return now_s - max(self._partial_s, self.event_s) > self._limits.header_timeout_s
 
-    def _is_stuck(self, buffered_bytes: int, unread_bytes: int, now_s: float) -> bool:
-        """Whether the peer has taken nothing for too long of what is there for it."""
+    def _is_stuck(self, buffered_bytes: int, unread: UnreadAnswers, now_s: float) -> bool:
+        """Whether the peer has taken nothing for too long of what is there for it.
+
+        Clients read their connections all the time, and take the answers to unary calls as they come. The end of a stream may wait for an
+        application that takes its time.
+        """
         taken_bytes = self.written_bytes - buffered_bytes
-        if not (buffered_bytes or unread_bytes):
+        if not (buffered_bytes or unread.size_bytes):
             self._stuck_s = None
         elif self._stuck_s is None or taken_bytes != self._taken_bytes:
             self._stuck_s = now_s
         self._taken_bytes = taken_bytes
-        return self._stuck_s is not None and now_s - self._stuck_s > self._limits.write_idle_timeout_s
+        patience_s = self._limits.write_idle_timeout_s * (1 if buffered_bytes or unread.unary else _STREAM_PATIENCE)
+        return self._stuck_s is not None and now_s - self._stuck_s > patience_s

@@ -138,9 +138,9 @@ class GrpcProtocol(asyncio.Protocol):
         """Ends an answer by a header block."""
         self.core.send_headers(stream_id, block, end_stream=True)
 
-    def leave_unread(self, stream_id: int, size_bytes: int) -> None:
+    def leave_unread(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
         """Notes what of an answered call waits for the client; the answer is given up where there is no room to keep it."""
-        if not self._unread.keep(stream_id, size_bytes):
+        if not self._unread.keep(stream_id, size_bytes, is_unary=is_unary):
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
 
@@ -171,7 +171,7 @@ class GrpcProtocol(asyncio.Protocol):
     def sweep(self, now_s: float) -> None:
         """Ends what is too slow at `now_s` of the loop's clock: a handshake, a request, a reader; asks who is silent; drains who is old."""
         watch, settings = self._watch, self.front.settings
-        if watch.is_lost(self.core, self._transport.get_write_buffer_size(), self._unread.size_bytes, now_s):
+        if watch.is_lost(self.core, self._transport.get_write_buffer_size(), self._unread, now_s):
             self.abort()
             return
         if watch.pings.should_ask(now_s):

@@ -139,6 +139,6 @@ class StreamedCall(H2Call):
 
     def _finish(self) -> None:
         if self._unsent_bytes:
-            self._connection.leave_unread(self.stream_id, self._unsent_bytes)
+            self._connection.leave_unread(self.stream_id, self._unsent_bytes, is_unary=False)
         self._messages.clear()
         super()._finish()

@@ -225,7 +225,7 @@ class UnaryCall(H2Call):
             waiting = core.send_data(stream_id, data)
             core.send_headers(stream_id, trailers, end_stream=True)
         if waiting:
-            connection.leave_unread(stream_id, waiting)
+            connection.leave_unread(stream_id, waiting, is_unary=True)
         self._finish()
 
 

@@ -8,14 +8,16 @@ class UnreadAnswers:
 
     Attributes:
         size_bytes: All of them together.
+        unary: How many are answers to unary calls, which clients take as they come.
     """
 
-    __slots__ = ("_engine", "_sizes", "_to_reset", "size_bytes")
+    __slots__ = ("_engine", "_sizes", "_to_reset", "_unary", "size_bytes")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sizes: dict[int, int] = {}
         self._to_reset: set[int] = set()
+        self._unary: set[int] = set()
         self.size_bytes = 0
 
     def __contains__(self, stream_id: int) -> bool:
@@ -25,12 +27,18 @@ class UnreadAnswers:
         """Whose answers wait."""
         return list(self._sizes)
 
-    def keep(self, stream_id: int, size_bytes: int) -> bool:
+    @property
+    def unary(self) -> int:
+        return len(self._unary)
+
+    def keep(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
         """Takes room for what waits on the stream; False: there is none."""
         if not self._engine.reserve(size_bytes):
             return False
         self._sizes[stream_id] = size_bytes
         self.size_bytes += size_bytes
+        if is_unary:
+            self._unary.add(stream_id)
         return True
 
     def reset_later(self, stream_id: int) -> None:
@@ -43,6 +51,7 @@ class UnreadAnswers:
         if size_bytes:
             self.size_bytes -= size_bytes
             self._engine.release(size_bytes)
+            self._unary.discard(stream_id)
         if stream_id in self._to_reset:
             self._to_reset.discard(stream_id)
             return True

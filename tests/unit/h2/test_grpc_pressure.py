@@ -145,6 +145,33 @@ def test_answers_that_nobody_reads_are_counted_and_bounded():
     run(scenario)
 
 
+def test_the_end_of_a_stream_may_wait_longer():
+    async def last(call) -> None:
+        await call.receive()
+        call.add_trailer("note", "sent")
+        await call.send(bytes(100))
+        # Nobody waits for it: the method has ended when its last message has not gone out.
+        pouring = asyncio.ensure_future(call.send(bytes(MIB)))
+        await asyncio.sleep(0)
+        pouring.cancel()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(method(PATH, last, Kind.SERVER_STREAM)) as (server, port), connected(port) as peer:
+            peer.reads = False
+            stream_id = peer.begin(PATH)
+            peer.send(stream_id, b"", end=True)
+            peer.flush()
+            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            server.sweep(loop.time())
+            server.sweep(loop.time() + 99)
+            peer.read_on()
+            answer = await peer.ended(stream_id)
+            assert (len(answer.body), answer.trailers["note"]) == (MIB + 110, "sent")
+
+    run(scenario)
+
+
 def test_an_answer_is_given_up_where_there_is_no_room_to_keep_it():
     async def large(data: bytes, call) -> bytes:
         return bytes(2 * MIB)
