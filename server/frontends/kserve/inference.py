@@ -113,7 +113,8 @@ class Inference:
         except ServingError:
             self._engine.count_refused(message.model_name, None)
             raise
-        self._templates.learn(data, decoded)
+        if message.raw_input_contents:
+            self._templates.learn(data, decoded)
         return decoded
 
     async def _model_infer(self, data: bytes, deadline_ns: int | None, forwarded: Parameters) -> bytes:

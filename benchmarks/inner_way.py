@@ -1,0 +1,140 @@
+"""The way of one request inside the server, from message to answer, in one process without a transport: what the server itself costs.
+
+    python -m benchmarks.inner_way [--models tiny mlp] [--batches 1 8 32] [--seconds 2]
+
+Bursts of as many ModelInferRequests as a batch holds are handed to the service, and the answers waited for; the best burst counts, because
+whatever else the machine does only adds. A fixed piece of Python is timed beside it: figures of two machines, or of a busy and a quiet
+hour, compare by their ratio to it.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from backends.api.clock import SystemClock
+from backends.api.registry import BackendRegistry
+from benchmarks.models import BUILDERS, BenchModel, build_repository
+from server.core.timers import LoopTimers
+from server.engine.serving_engine import ServingEngine
+from server.frontends.kserve.inference import Inference
+from server.frontends.limits import Limits
+from server.lifecycle.loader import LoaderSettings, VersionLoader
+from server.lifecycle.manager import ModelManager
+from server.lifecycle.repository import ModelRepository
+from server.lifecycle.settings import ControlMode, LifecycleSettings
+from server.observability.metrics import Metrics
+from server.pb import grpc_service_pb2 as pb
+
+#: Requests of one burst, at least: a burst is timed as a whole.
+_BURST_REQUESTS = 256
+#: Batches before the clock starts; by then `execution: auto` has made up its mind.
+_WARM_UP_BATCHES = 100
+_BUDGET_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class InnerWay:
+    """What was found: microseconds a request at one batch size, and what the fixed piece of Python took meanwhile."""
+
+    model: str
+    batch: int
+    us: float
+    yardstick_us: float
+
+
+async def measure(model: BenchModel, repository: Path, batches: Sequence[int], seconds: float) -> list[InnerWay]:
+    """Serves `model` from `repository`, and times batches of each of the sizes for `seconds`.
+
+    Raises:
+        RuntimeError: the model does not load, or a request fails.
+    """
+    clock = SystemClock()
+    metrics = Metrics(clock)
+    with tempfile.TemporaryDirectory() as snapshots:
+        settings = LoaderSettings(snapshot_dir=Path(snapshots), usable_cores=1, max_queue_size=1000, gather_turns=1)
+        timers = LoopTimers(asyncio.get_running_loop(), clock)
+        loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=metrics, settings=settings)
+        lifecycle = LifecycleSettings(control_mode=ControlMode.NONE)
+        manager = ModelManager(ModelRepository([repository]), loader, metrics, clock, lifecycle, watch=False)
+        engine = ServingEngine(manager, metrics, clock, name="bench", version="0", max_bytes_in_flight=_BUDGET_BYTES)
+        await manager.start()
+        await manager.wait_initial()
+        if manager.failed_models():
+            raise RuntimeError(f"model '{model.name}' did not load")
+        inference, data = Inference(engine, Limits()), _message(model)
+        try:
+            return [await _time(model.name, inference, data, batch, seconds) for batch in batches]
+        finally:
+            await manager.stop(1.0)
+
+
+async def _time(name: str, inference: Inference, data: bytes, batch: int, seconds: float) -> InnerWay:
+    for _ in range(_WARM_UP_BATCHES):
+        await _burst(inference, data, batch)
+    repeats = -(-_BURST_REQUESTS // batch)
+    best_us = yardstick_us = float("inf")
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        begun_s = time.perf_counter()
+        for _ in range(repeats):
+            await _burst(inference, data, batch)
+        best_us = min(best_us, (time.perf_counter() - begun_s) * 1e6 / (repeats * batch))
+        yardstick_us = min(yardstick_us, _yardstick_us())
+    return InnerWay(name, batch, best_us, yardstick_us)
+
+
+async def _burst(inference: Inference, data: bytes, batch: int) -> None:
+    answered = asyncio.get_running_loop().create_future()
+    left = batch
+
+    def told(answer: bytes | Exception) -> None:
+        nonlocal left
+        left -= 1
+        if isinstance(answer, Exception) and not answered.done():
+            answered.set_exception(RuntimeError(f"a request failed: {answer}"))
+        elif not left and not answered.done():
+            answered.set_result(None)
+
+    for _ in range(batch):
+        inference.submit(data, None, told)
+    await answered
+
+
+def _message(model: BenchModel) -> bytes:
+    message = pb.ModelInferRequest(model_name=model.name, id="1")
+    message.inputs.add(name=model.input_name, datatype="FP32", shape=model.row.shape)
+    message.raw_input_contents.append(model.row.tobytes())
+    return message.SerializeToString()
+
+
+def _yardstick_us() -> float:
+    begun_s, table = time.perf_counter(), dict[int, tuple[int, str]]()
+    for number in range(3000):
+        table[number & 63] = (number, str(number))
+    return (time.perf_counter() - begun_s) * 1e6
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description="What a request costs inside the server, without a transport.")
+    light = sorted(name for name in BUILDERS if name != "resnet50")
+    parser.add_argument("--models", nargs="+", default=["tiny"], choices=light, metavar="NAME", help=f"of {', '.join(light)}")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], metavar="N", help="requests at once, 1 to 32")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
+    asked = parser.parse_args()
+    print("model          batch   us/request   yardstick us")
+    for name in asked.models:
+        with tempfile.TemporaryDirectory() as folder:
+            [model] = build_repository(Path(folder), (name,)).values()
+            for found in uvloop.run(measure(model, Path(folder), asked.batches, asked.seconds)):
+                print(f"{found.model:<14} {found.batch:>5}   {found.us:>10.1f}   {found.yardstick_us:>12.0f}")
+
+
+if __name__ == "__main__":
+    main()
