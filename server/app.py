@@ -39,7 +39,7 @@ from server.observability.logs import Logs
 from server.observability.metrics import Metrics
 from server.observability.span_export import SpanExport
 from server.observability.tracer import Tracer
-from server.ready_file import ReadyFile
+from server.ready_file import ReadyFile, ready_facts
 from server.scheduling.gathering import GATHER_TURNS
 from server.server_config import ServerConfig
 from server.serving_start import model_places
@@ -102,8 +102,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
         if not asked.done():
             sink.flush()  # what was logged while loading stands above the table
             _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
-            ports = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
-            await _unless(asked, ready_file.write_once_ready(engine, ports))
+            await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         await asked
         return 0
     except (OSError, RepositoryUnreadable):

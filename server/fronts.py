@@ -2,14 +2,17 @@
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
 from server.frontends.tfs.service import TfsService
+from server.frontends.tls.key_ring import H2, HTTP_1, KeyRing
 from server.observability.logs import Logs
 from server.observability.tracer import Tracer
 from server.server_config import ServerConfig
@@ -28,13 +31,26 @@ class Front(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a front listens."""
+    """Where a front listens.
+
+    Attributes:
+        address: What the port is bound to.
+        port: Its number; None: only the socket is open.
+        socket_path: A Unix-domain socket, absolute; None: there is none.
+        encryption: How the port is encrypted, in a word; empty: it is plain.
+    """
 
     address: str
-    port: int
+    port: int | None
+    socket_path: Path | None = None
+    encryption: str = ""
 
     def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        places = [] if self.port is None else [f"{host}:{self.port}" + (f" ({self.encryption})" if self.encryption else "")]
+        if self.socket_path is not None:
+            places.append(f"unix:{self.socket_path}")
+        return " and ".join(places)
 
 
 class Fronts:
@@ -47,22 +63,27 @@ class Fronts:
         self._tracer = tracer
         self._config = config
         self._open: list[Front] = []
+        self._followers: dict[KeyRing, asyncio.Task[None]] = {}
 
     async def start(self) -> dict[str, Endpoint]:
         """Opens every front; returns where each listens, by `grpc`, `http`, `metrics`.
 
         Raises:
-            PortInUse: a port is taken; the text names the flag that sets it. OSError: an address cannot be bound.
+            PortInUse: a port is taken; the text names the flag that sets it. TlsError: a certificate cannot be used. OSError: an address
+                cannot be bound.
         """
         config, engine, limits = self._config, self._engine, self._config.limits
         adlik = AdlikService(engine, limits, _adlik_settings(config))
         tfs = TfsService(engine, limits, tfs_settings(config.serving_start))
         extensions = Extensions(limits, config.kserve, self._logs, self._tracer, lambda model: engine.is_model_ready(model, None))
+        tls, sockets = config.tls, config.sockets
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
         if config.grpc_port is not None:
             from server.frontends.grpc_server import GrpcFront
 
+            ring = KeyRing("gRPC", tls.grpc, H2) if tls.grpc is not None and sockets.allow_tcp else None
+            doors = DoorOptions(ring=ring, socket_path=sockets.grpc, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
             grpc = GrpcFront(
                 engine,
                 limits,
@@ -73,11 +94,14 @@ class Fronts:
                 extensions=extensions,
                 settings=config.grpc,
                 tfs=tfs,
+                doors=doors,
             )
-            endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port")
+            endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port", doors)
+        http_ring = KeyRing("HTTP", tls.http, HTTP_1) if tls.http is not None and sockets.allow_tcp else None
         if config.http_port is not None:
             from server.frontends.http_server import HttpFront
 
+            doors = DoorOptions(ring=http_ring, socket_path=sockets.http, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
             http = HttpFront(
                 engine,
                 limits,
@@ -87,27 +111,38 @@ class Fronts:
                 adlik=adlik,
                 extensions=extensions,
                 tfs=tfs,
+                doors=doors,
             )
-            endpoints["http"] = await self._open_one(http, config.http_address, "--http-port")
+            endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", doors)
         if config.metrics_port is not None:
             from server.frontends.http_server import MetricsFront
 
-            metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port, serving_path=tfs.settings.metrics_path)
-            endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port")
+            doors = DoorOptions(ring=http_ring) if tls.has_metrics else PLAIN_PORT
+            path = tfs.settings.metrics_path
+            metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port, serving_path=path, doors=doors)
+            endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port", doors)
         return endpoints
 
     async def stop(self, grace_s: float) -> None:
         """Stops them side by side, so that the grace time is one for all."""
         await asyncio.gather(*(front.stop(grace_s) for front in self._open))
         self._open.clear()
+        for follower in self._followers.values():
+            follower.cancel()
+        self._followers.clear()
 
-    async def _open_one(self, front: Front, address: str, flag: str) -> Endpoint:
+    async def _open_one(self, front: Front, address: str, flag: str, doors: DoorOptions) -> Endpoint:
         try:
             port = await front.start()
         except PortInUse as error:
-            raise PortInUse(f"{error}: choose another with {flag}, or 0 for any free one") from error
+            hint = "" if error.is_socket else f": choose another with {flag}, or 0 for any free one"
+            raise PortInUse(f"{error}{hint}") from error
         self._open.append(front)
-        return Endpoint(address, port)
+        ring, path = doors.ring, doors.socket_path
+        if ring is not None and ring not in self._followers:
+            self._followers[ring] = asyncio.create_task(ring.follow(self._config.tls.reload_s))
+        encryption = "" if ring is None else "mutual TLS" if ring.asks_clients else "TLS"
+        return Endpoint(address, port if doors.has_port else None, None if path is None else path.absolute(), encryption)
 
 
 def _adlik_settings(config: ServerConfig) -> AdlikSettings:

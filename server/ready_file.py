@@ -8,9 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from server.engine.interface import Engine
+from server.fronts import Endpoint
 
 #: How often a server that is not ready yet is looked at again.
 CHECK_S = 0.02
+
+
+def ready_facts(endpoints: Mapping[str, Endpoint]) -> dict[str, object]:
+    """What the file says of where the server listens: each port, None where there is none, and sockets that there are."""
+    facts: dict[str, object] = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
+    return facts | {f"{name}_socket": str(each.socket_path) for name, each in endpoints.items() if each.socket_path is not None}
 
 
 class ReadyFile:

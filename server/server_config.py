@@ -8,6 +8,8 @@ from server.frontends.adlik.settings import RestV1
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings
+from server.frontends.socket_settings import SocketSettings
+from server.frontends.tls.settings import TlsSettings
 from server.lifecycle.settings import ControlMode
 from server.observability.logs import LogSettings
 from server.serving_settings import ServingStart
@@ -33,6 +35,8 @@ class ServerConfig:
         metrics_port: A port of its own for /metrics; None = only on the HTTP port.
         metrics_on_http: Whether the HTTP port answers /metrics.
         grpc_reflection: Whether gRPC reflection is on.
+        sockets: Unix-domain sockets beside the ports, or instead of them.
+        tls: Which ports are encrypted, and with what.
         grpc: What carries gRPC, and what it asks of connections.
         ready_file: Where the addresses are written as JSON once ready.
         exit_timeout_s: How long in-flight work may take after SIGTERM.
@@ -68,6 +72,8 @@ class ServerConfig:
     metrics_port: int | None = None
     metrics_on_http: bool = True
     grpc_reflection: bool = False
+    sockets: SocketSettings = field(default_factory=SocketSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     ready_file: Path | None = None
     exit_timeout_s: float = 30.0

@@ -15,7 +15,7 @@ from server.config.suggestions import field_homes
 from server.config.syntax import parse_tree
 from server.core.model_config import AllVersions, LatestVersions, SpecificVersions, VersionPolicy
 from server.core.model_list import BatchingDefaults, ListedModel
-from server.pb.tensorflow_serving.config import model_server_config_pb2, monitoring_config_pb2
+from server.pb.tensorflow_serving.config import model_server_config_pb2, monitoring_config_pb2, ssl_config_pb2
 from server.pb.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 
 M = TypeVar("M", bound=Message)
@@ -136,6 +136,32 @@ def read_monitoring(text: str, *, source: str, path: str) -> str | None:
         report.error("prometheus_config.path", f"takes a path such as {path}, not '{written[:80]}'")
     report.raise_if_any()
     return written if message.prometheus_config.enable else None
+
+
+class SslTexts(NamedTuple):
+    """An SSLConfig file: PEM texts; `client_ca` None: clients show no certificate."""
+
+    cert: str
+    key: str
+    client_ca: str | None
+
+
+def read_ssl(text: str, *, source: str) -> SslTexts:
+    """The texts of an SSLConfig file.
+
+    Raises:
+        ConfigError: anything wrong with it.
+    """
+    lines: dict[str, int | None] = {}
+    message = ssl_config_pb2.SSLConfig()
+    report = _bound(text, source, message, lines)
+    for name in ("server_key", "server_cert"):
+        if not getattr(message, name):
+            report.error(name, "must be written: the PEM text itself, with \\n between its lines")
+    if message.client_verify and not message.custom_ca:
+        report.error("custom_ca", "must be written with client_verify: the certificates that sign clients' ones")
+    report.raise_if_any()
+    return SslTexts(message.server_cert, message.server_key, message.custom_ca if message.client_verify else None)
 
 
 def _bound(text: str, source: str, message: Message, lines: dict[str, int | None]) -> Report:

@@ -9,6 +9,7 @@ import typer
 
 from server.flags.groups import GROUPS, FlagGroup, annotations, defaults
 from server.flags.rules import check_models, check_ports
+from server.flags.sockets import check_sockets
 from server.flags.spelling import STRAY, refuse_stray
 from server.server_config import ServerConfig
 
@@ -53,6 +54,7 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         config = ServerConfig(**settings)
         check_models(config)
         check_ports(config)
+        check_sockets(config)
         run(config)
 
     kinds = annotations() | {name: kind for name, (kind, _) in _WORDS.items()}

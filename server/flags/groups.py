@@ -11,7 +11,9 @@ from server.flags.logs import LogFlags
 from server.flags.models import ModelFlags
 from server.flags.network import NetworkFlags
 from server.flags.serving import ServingFlags
+from server.flags.sockets import SocketFlags
 from server.flags.tensorflow import TensorflowFlags
+from server.flags.tls import TlsFlags
 
 
 class FlagGroup(Protocol):
@@ -21,7 +23,18 @@ class FlagGroup(Protocol):
         """The fields of `ServerConfig` that these flags set."""
 
 
-GROUPS: tuple[type[Any], ...] = (ModelFlags, NetworkFlags, GrpcFlags, KServeFlags, AdlikFlags, TensorflowFlags, ServingFlags, LogFlags)
+GROUPS: tuple[type[Any], ...] = (
+    ModelFlags,
+    NetworkFlags,
+    SocketFlags,
+    TlsFlags,
+    GrpcFlags,
+    KServeFlags,
+    AdlikFlags,
+    TensorflowFlags,
+    ServingFlags,
+    LogFlags,
+)
 
 
 def annotations() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Protocol
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.grpc_methods import grpc_methods
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
@@ -35,6 +36,7 @@ class GrpcFront:
         extensions: Extensions | None = None,
         settings: GrpcSettings | None = None,
         tfs: TfsService | None = None,
+        doors: DoorOptions = PLAIN_PORT,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -48,6 +50,7 @@ class GrpcFront:
             extensions: KServe v2's extensions; None: with their default settings.
             settings: The transport and its settings; None: the defaults.
             tfs: TensorFlow Serving's services; None: with their default settings.
+            doors: What else it has: encryption, a Unix-domain socket.
         """
         adlik = adlik or AdlikService(engine, limits, AdlikSettings())
         methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, tfs=tfs, reflection=reflection)
@@ -57,11 +60,11 @@ class GrpcFront:
         if settings.transport is Transport.H2:
             from server.frontends.h2.server import H2Server
 
-            self._server = H2Server(methods, engine, limits, address, port, settings)
+            self._server = H2Server(methods, engine, limits, address, port, settings, doors)
         else:
             from server.frontends.grpcio.server import GrpcioServer
 
-            self._server = GrpcioServer(methods, engine, limits, address, port, settings)
+            self._server = GrpcioServer(methods, engine, limits, address, port, settings, doors)
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.

@@ -12,6 +12,7 @@ from backends.api.errors import ServingError
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
+from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.http.asgi import CLIENT_GONE
 from server.frontends.http.exchange import (
     INTERNAL_TEXT,
@@ -54,6 +55,7 @@ class HttpFront:
         adlik: AdlikService | None = None,
         extensions: Extensions | None = None,
         tfs: TfsService | None = None,
+        doors: DoorOptions = PLAIN_PORT,
     ) -> None:
         """Listens on `address:port` once started (port 0: any free one).
 
@@ -66,6 +68,7 @@ class HttpFront:
             adlik: Adlik's services; None: with their default settings.
             extensions: KServe v2's extensions; None: with their default settings.
             tfs: TensorFlow Serving's services; None: with their default settings.
+            doors: What else it has: encryption, a Unix-domain socket.
         """
         extensions = extensions or Extensions(limits)
         infer = HttpInfer(engine, limits, extensions)
@@ -78,6 +81,7 @@ class HttpFront:
             address,
             port,
             direct=InferRoutes(infer, extensions.http_restrictions),
+            doors=doors,
         )
 
     async def start(self) -> int:
@@ -96,7 +100,16 @@ class HttpFront:
 class MetricsFront:
     """Serves metrics and nothing else, for a port of its own. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, address: str, port: int, *, serving_path: str | None = METRICS_PATH) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits,
+        address: str,
+        port: int,
+        *,
+        serving_path: str | None = METRICS_PATH,
+        doors: DoorOptions = PLAIN_PORT,
+    ) -> None:
         """Listens on `address:port` once started; port 0: any free one.
 
         At `serving_path` the metrics are under TensorFlow Serving's names; None: nowhere.
@@ -105,7 +118,7 @@ class MetricsFront:
         self._texts = {"/metrics": engine.metrics_text}
         if serving_path is not None:
             self._texts.setdefault(serving_path, engine.serving_metrics_text)
-        self._listener = HttpListener(self._answer, limits, address, port)
+        self._listener = HttpListener(self._answer, limits, address, port, doors=doors)
 
     async def start(self) -> int:
         """As `HttpFront.start`."""

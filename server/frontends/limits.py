@@ -56,6 +56,8 @@ class Limits:
         name_length: Model and tensor names, in characters.
         id_length: Request id, in characters.
         compress_min_bytes: HTTP responses below it are sent as they are whatever the client accepts.
+        tls_handshake_timeout_s: Time a new connection to an encrypted port has for its handshake.
+        tls_handshakes: Handshakes that may go on at one port; the oldest gives way to a new one.
         health_watch_period_s: How often a gRPC health watcher is told of changes.
     """
 
@@ -99,6 +101,8 @@ class Limits:
     name_length: int = 256
     id_length: int = 1024
     compress_min_bytes: int = 1024
+    tls_handshake_timeout_s: float = 4.0
+    tls_handshakes: int = 512
     health_watch_period_s: float = 1.0
 
     def __post_init__(self) -> None:

@@ -5,7 +5,15 @@ import socket
 
 
 class PortInUse(OSError):
-    """Another socket listens on that address and port."""
+    """Another process listens there.
+
+    Attributes:
+        is_socket: On a Unix-domain socket, not on a port.
+    """
+
+    def __init__(self, text: str, *, is_socket: bool = False) -> None:
+        super().__init__(text)
+        self.is_socket = is_socket
 
 
 def bind(address: str, port: int) -> socket.socket:

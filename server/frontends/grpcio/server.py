@@ -4,7 +4,9 @@ Requests arrive as bytes (no deserialiser), so that a call can be refused before
 stream to stream, which is the same on the wire.
 """
 
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import cast
 
 import grpc
@@ -12,38 +14,54 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from server.engine.interface import Engine
+from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.grpcio.call import GrpcioCall, GrpcioStreamCall
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
 from server.frontends.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
 from server.frontends.rpc.refusal import refusal_of
 from server.frontends.rpc.settings import GrpcSettings
+from server.frontends.tls.key_ring import KeyRing
+from server.frontends.tls.material import TlsMaterial
+from server.frontends.unix_socket import identity_of, make_way, remove_if
 
 
 class GrpcioServer:
     """Serves a table of methods. Confined to: the event loop."""
 
     def __init__(
-        self, methods: MethodTable, engine: Engine, limits: Limits, address: str, port: int, settings: GrpcSettings | None = None
+        self,
+        methods: MethodTable,
+        engine: Engine,
+        limits: Limits,
+        address: str,
+        port: int,
+        settings: GrpcSettings | None = None,
+        doors: DoorOptions = PLAIN_PORT,
     ) -> None:
-        """Listens on `address:port` once started (port 0: any free one)."""
+        """Listens on `address:port` once started (port 0: any free one), and wherever `doors` says."""
         self._methods = methods
         self._engine = engine
         self._limits = limits
         self._address = address
         self._port = port
         self._settings = settings or GrpcSettings()
+        self._doors = doors
         self._server: grpc.aio.Server | None = None
+        self._socket_identity: tuple[int, int] | None = None
 
     async def start(self) -> int:
-        """Begins to serve; returns the real port.
+        """Begins to serve; returns the real port, 0 if it has none.
 
         Raises:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         server = grpc.aio.server(options=_options(self._limits, self._settings), maximum_concurrent_rpcs=self._limits.grpc_concurrent_rpcs)
         server.add_generic_rpc_handlers(_handlers(self._methods, self._engine))
-        port = self._bind(server)
+        doors = self._doors
+        port = self._bind(server) if doors.has_port else 0
+        if doors.socket_path is not None:
+            self._bind_socket(server, doors.socket_path.absolute())
         await server.start()
         self._server = server
         return port
@@ -53,15 +71,51 @@ class GrpcioServer:
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
+            if self._doors.socket_path is not None:
+                remove_if(self._doors.socket_path, self._socket_identity)
 
     def _bind(self, server: grpc.aio.Server) -> int:
         host = f"[{self._address}]" if ":" in self._address else self._address
         # gRPC says nothing of why it cannot bind except in lines of its own on stderr; an ordinary bind does, so it goes first.
         bind(self._address, self._port).close()
+        target, ring = f"{host}:{self._port}", self._doors.ring
         try:
-            return int(server.add_insecure_port(f"{host}:{self._port}"))
+            return int(server.add_insecure_port(target) if ring is None else server.add_secure_port(target, _credentials(ring)))
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address} port {self._port}") from error
+
+    def _bind_socket(self, server: grpc.aio.Server, path: Path) -> None:
+        make_way(path)
+        # gRPC makes the file itself. A moment later it could have its mode changed, but by then somebody might have connected.
+        before = os.umask(0o777 & ~self._doors.socket_mode)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+            path.chmod(self._doors.socket_mode)
+        except (RuntimeError, OSError) as error:
+            raise OSError(f"gRPC cannot listen on {path}") from error
+        finally:
+            os.umask(before)
+        self._socket_identity = identity_of(path)
+
+
+def _credentials(ring: KeyRing) -> grpc.ServerCredentials:
+    """Credentials that follow the ring: gRPC asks before each handshake, in threads of its own."""
+    last = ring.material
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal last
+        material = ring.material
+        if material is last:
+            return None
+        last = material
+        return _configuration(material)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(last), changed, ring.asks_clients)
+
+
+def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+    client_ca = None if material.client_ca is None else material.client_ca.encode()
+    return grpc.ssl_server_certificate_configuration([(material.key.encode(), material.cert.encode())], client_ca)
 
 
 def _handlers(methods: MethodTable, engine: Engine) -> tuple[grpc.GenericRpcHandler, ...]:

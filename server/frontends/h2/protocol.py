@@ -84,8 +84,8 @@ class GrpcProtocol(asyncio.Protocol):
         self._watch = PeerWatch(self.front.limits, self.front.settings, now_s)
         self.core = ServerConnection(self.front.h2_limits, now_s)
         tls = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
-        # A client without ALPN may know by other means; one that has chosen something else does not speak HTTP/2.
-        if not self.front.admit(self) or (tls is not None and tls.selected_alpn_protocol() not in (_H2, None)):
+        # RFC 9113, section 3.3: over TLS, a client asks for HTTP/2 by ALPN.
+        if not self.front.admit(self) or (tls is not None and tls.selected_alpn_protocol() != _H2):
             self._transport.abort()
             return
         self._write()

@@ -3,18 +3,16 @@
 import asyncio
 import functools
 import logging
-import ssl
 
 from server.engine.interface import Engine
+from server.frontends.doors import PLAIN_PORT, DoorOptions, Doors
 from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.protocol import GrpcProtocol
 from server.frontends.limits import Limits
-from server.frontends.listen import bind
 from server.frontends.rpc.method import MethodTable
 from server.frontends.rpc.settings import GrpcSettings
 
 _SWEEP_PERIOD_S = 0.5
-_BACKLOG = 2048
 #: For the last frames to leave once everything is decided.
 _CLOSE_S = 0.2
 _log = logging.getLogger(__name__)
@@ -31,34 +29,26 @@ class H2Server:
         address: str,
         port: int,
         settings: GrpcSettings | None = None,
-        tls: ssl.SSLContext | None = None,
+        doors: DoorOptions = PLAIN_PORT,
     ) -> None:
-        """Listens on `address:port` once started (port 0: any free one); `tls` must offer `h2` by ALPN."""
+        """Listens on `address:port` once started (port 0: any free one), and wherever `doors` says."""
         self._methods = methods
         self._engine = engine
         self._limits = limits
-        self._address = address
-        self._port = port
         self._settings = settings or GrpcSettings()
-        self._tls = tls
+        self._doors = Doors(limits, address, port, doors)
         self._state: FrontState | None = None
-        self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
-        """Begins to serve; returns the real port.
+        """Begins to serve; returns the real port, 0 if it has none.
 
         Raises:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         state = FrontState(self._methods, self._engine, self._limits, self._settings, loop)
-        listener = bind(self._address, self._port)
-        port = int(listener.getsockname()[1])
-        timeout_s = None if self._tls is None else self._limits.grpc_handshake_timeout_s
-        self._server = await loop.create_server(
-            functools.partial(GrpcProtocol, state), sock=listener, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=timeout_s
-        )
+        port = await self._doors.open(functools.partial(GrpcProtocol, state))
         self._state = state
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
         return port
@@ -66,9 +56,9 @@ class H2Server:
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
         state = self._state
-        if state is None or self._server is None or state.is_draining:
+        if state is None or state.is_draining:
             return
-        self._server.close()
+        self._doors.close()
         state.is_draining = True
         for connection in list(state.connections):
             connection.drain()
@@ -82,7 +72,7 @@ class H2Server:
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._server = self._sweeper = self._state = None
+        self._sweeper = self._state = None
 
     @property
     def open_connections(self) -> int:

@@ -6,23 +6,20 @@ uvicorn's own `Server` takes over the process (signals, a main loop, exit codes)
 import asyncio
 import functools
 import logging
-import socket
-import ssl
 from typing import Any
 
+from server.frontends.doors import PLAIN_PORT, DoorOptions, Doors
 from server.frontends.http.connection import HttpConnection
 from server.frontends.http.direct import DirectRoutes
 from server.frontends.http.port import HttpPort
 from server.frontends.limits import Limits
-from server.frontends.listen import bind
 
 _SWEEP_PERIOD_S = 0.5
-_BACKLOG = 2048
 _log = logging.getLogger(__name__)
 
 
 class HttpListener:
-    """Serves on one port, or on any bound socket. Confined to: the event loop."""
+    """Serves on one port, a Unix-domain socket, or both. Confined to: the event loop."""
 
     def __init__(
         self,
@@ -32,8 +29,7 @@ class HttpListener:
         port: int,
         *,
         direct: DirectRoutes | None = None,
-        tls: ssl.SSLContext | None = None,
-        sock: socket.socket | None = None,
+        doors: DoorOptions = PLAIN_PORT,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -43,18 +39,13 @@ class HttpListener:
             address: Where to listen.
             port: Where to listen; 0: any free one.
             direct: Routes that do not go through `app`; None: there are none.
-            tls: With it, connections are encrypted.
-            sock: Bound already, of any family, and listened on instead of `address:port`; closed at the end.
+            doors: What else it has: encryption, a socket.
         """
         self._app = app
         self._limits = limits
-        self._address = address
-        self._port_number = port
         self._direct = direct
-        self._tls = tls
-        self._sock = sock
+        self._doors = Doors(limits, address, port, doors)
         self._port: HttpPort | None = None
-        self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
@@ -63,30 +54,23 @@ class HttpListener:
         return [] if self._port is None else list(self._port.connections)
 
     async def start(self) -> int:
-        """Begins to serve; returns the real port (0 for a socket that has none).
+        """Begins to serve; returns the real port (0 if it has none).
 
         Raises:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        listener = self._sock or bind(self._address, self._port_number)
-        name = listener.getsockname()
         self._port = HttpPort(self._app, self._limits, self._direct, loop)
-        # A client that stalls in the TLS handshake has as long as one that stalls in its first header.
-        patience_s = None if self._tls is None else self._limits.header_timeout_s
-        make = functools.partial(HttpConnection, self._port)
-        self._server = await loop.create_server(
-            make, sock=listener, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=patience_s, ssl_shutdown_timeout=patience_s
-        )
+        number = await self._doors.open(functools.partial(HttpConnection, self._port))
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
-        return int(name[1]) if isinstance(name, tuple) else 0
+        return number
 
     async def stop(self, grace_s: float) -> None:
         """Accepts no more connections and requests; requests in work have `grace_s` seconds to end, then they are cut off."""
         port = self._port
-        if self._server is None or self._sweeper is None or port is None:
+        if self._sweeper is None or port is None:
             return
-        self._server.close()
+        self._doors.close()
         for connection in self.connections:
             # Idle ones close now, others after the answer they work on; a large answer needs its time to leave.
             connection.shutdown()
@@ -100,7 +84,7 @@ class HttpListener:
         if port.tasks:
             await asyncio.wait(list(port.tasks))
         self._sweeper.cancel()
-        self._server = self._sweeper = None
+        self._sweeper = None
 
     def sweep(self, now_s: float) -> None:
         """Ends connections whose clients are too slow at `now_s` of the loop's clock; runs by itself twice a second."""
