@@ -25,28 +25,27 @@ class KServeFlags:
         list[str] | None,
         option(
             "trace-config",
-            metavar="[MODE,]NAME=VALUE",
+            metavar="NAME=V",
             panel=_PANEL,
-            text="Tracing, in pieces: triton,file=PATH; triton,log-frequency=N; opentelemetry,url=URL; "
-            "level=TIMESTAMPS or TENSORS; rate=N; count=N.",
+            text="Tracing, in pieces: triton,file=F; opentelemetry,url=U; level=L; rate=N; count=N.",
         ),
     ] = None
     http_restricted_api: Annotated[
         list[str] | None,
         option(
             "http-restricted-api",
-            metavar="API[,API...]:KEY=VALUE",
+            metavar="APIS:K=V",
             panel=_PANEL,
-            text="Answer these categories over HTTP only with header KEY: VALUE.",
+            text="Answer these categories over HTTP only with header K: V.",
         ),
     ] = None
     grpc_restricted_protocol: Annotated[
         list[str] | None,
         option(
             "grpc-restricted-protocol",
-            metavar="PROTOCOL[,PROTOCOL...]:KEY=VALUE",
+            metavar="APIS:K=V",
             panel=_PANEL,
-            text="Answer these categories over gRPC only with metadata triton-grpc-protocol-KEY: VALUE.",
+            text="The same over gRPC; K is preceded by triton-grpc-protocol-.",
         ),
     ] = None
     http_header_forward_pattern: Annotated[
