@@ -16,6 +16,10 @@ from server.server_config import ServerConfig
 
 def _print_help(context: typer.Context, is_asked: bool) -> None:
     if is_asked:
+        # Imported late: the tables of the help take time that a start needs not spend.
+        from server.flags.folded_help import fold_help
+
+        fold_help()
         typer.echo(context.get_help())
         raise typer.Exit
 
