@@ -94,7 +94,7 @@ class KServeService:
         name = check_model_name(request.model_name)
         with_dependents = _values(request.parameters, self._limits).get("unload_dependents", False)
         if not isinstance(with_dependents, bool):
-            raise InvalidRequest("unload parameter 'unload_dependents' must be a boolean")
+            raise InvalidRequest("invalid value type for 'unload_dependents' parameter, expected bool_param.")
         await self._to_the_end(self._engine.unload(name, unload_dependents=with_dependents))
         return pb.RepositoryModelUnloadResponse()
 
@@ -207,11 +207,11 @@ def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:
     for key, value in parameters.items():
         if key == "config":
             if not isinstance(value, str):
-                raise InvalidRequest("load parameter 'config' must be a string: the model configuration as JSON")
+                raise InvalidRequest("invalid value type for load parameter 'config', expected string_param.")
             config = value
         elif key.startswith("file:"):
             if not isinstance(value, bytes):
-                raise InvalidRequest(f"load parameter '{key[:128]}' must hold the file's bytes")
+                raise InvalidRequest(f"invalid value type for load parameter '{key[:128]}', expected bytes_param.")
             files[key.removeprefix("file:")] = value
         else:
             raise InvalidRequest(f"unrecognized load parameter '{key[:128]}'; allowed are 'config' and 'file:<path>'")
