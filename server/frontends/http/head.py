@@ -4,9 +4,10 @@ A head is read by itself, from its first byte to its blank line: what it says fo
 that was read before needs no second reading, and clients send the same one again and again. Bodies are framed in `body.py`.
 """
 
+import re
 import urllib.parse
-from dataclasses import dataclass
 from http import HTTPStatus
+from typing import NamedTuple
 
 import httptools
 
@@ -17,10 +18,11 @@ from server.frontends.limits import Limits
 BLANK_LINE = b"\r\n\r\n"
 #: What request line and version take beside the target.
 _LINE_BYTES = 64
+#: Targets that are their own path, as most are.
+_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """One request's head.
 
     Attributes:
@@ -50,6 +52,8 @@ class RequestHead:
 
 class HeadParser:
     """Reads one head, in pieces of any size."""
+
+    __slots__ = ("_begun", "_headers", "_is_complete", "_keep_alive", "_limits", "_method", "_parser", "_size_bytes", "_target", "_version")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -89,30 +93,38 @@ class HeadParser:
         Raises:
             Refusal: it is not one to go on with.
         """
+        # It holds our methods, and they us: a cycle, which would keep all of it in memory until the next collection.
+        del self._parser
         if not self._is_complete or self._begun != 1:
             raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
         version = self._version
         if version not in ("1.0", "1.1"):
             raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1 and HTTP/1.0 here")
         length, expects_continue = self._framing(version)
-        try:
-            url = httptools.parse_url(self._target)
-        except httptools.HttpParserInvalidURLError:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid request target") from None
-        raw_path = url.path or b"/"
+        raw_path, query = self._path()
         path = raw_path.decode("ascii")
         return RequestHead(
             method=self._method,
             target=self._target,
             path=urllib.parse.unquote(path) if "%" in path else path,
             raw_path=raw_path,
-            query=url.query or b"",
+            query=query,
             version=version,
             headers=tuple(self._headers),
             length=length,
             keep_alive=version == "1.1" and self._keep_alive,
             expects_continue=expects_continue,
         )
+
+    def _path(self) -> tuple[bytes, bytes]:
+        """Path and query of the target."""
+        if _PLAIN_PATH.match(self._target):
+            return self._target, b""
+        try:
+            url = httptools.parse_url(self._target)
+        except httptools.HttpParserInvalidURLError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid request target") from None
+        return url.path or b"/", url.query or b""
 
     def on_message_begin(self) -> None:
         self._begun += 1

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 #: Heads that are remembered, and how long one may be for it: half a MiB in all, roughly.
 _KEPT_HEADS = 256
 _KEPT_HEAD_BYTES = 1024
+#: Heads that are remembered to have come once.
+_MARKS = 1024
 #: What one read takes at most where the bytes go through the port's buffer. Large bodies are read into memory of their own.
 READ_BYTES = 64 * 1024
 
@@ -48,6 +50,7 @@ class HttpPort:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._direct = direct
         self._heads: dict[bytes, KnownHead] = {}
+        self._marks: set[int] = set()
         self._empty = asyncio.Event()
 
     def find(self, block: bytes) -> KnownHead:
@@ -62,10 +65,20 @@ class HttpPort:
             parser.feed(block)
             known = self.known(parser)
             if len(block) <= _KEPT_HEAD_BYTES:
-                if len(self._heads) >= _KEPT_HEADS:
-                    self._heads.clear()
-                self._heads[block] = known
+                self._keep(block, known)
         return known
+
+    def _keep(self, block: bytes, known: KnownHead) -> None:
+        """Keeps a head from its second time on: those of clients that number their requests never come again, and would only cost room."""
+        mark = hash(block)
+        if mark not in self._marks:
+            if len(self._marks) >= _MARKS:
+                self._marks.clear()
+            self._marks.add(mark)
+            return
+        if len(self._heads) >= _KEPT_HEADS:
+            self._heads.clear()
+        self._heads[block] = known
 
     def known(self, parser: HeadParser) -> KnownHead:
         """What `parser` has read, which came in pieces.
