@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cli.failure import CommandFailed, ExitCode
@@ -31,24 +32,54 @@ def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Clie
     Raises:
         CommandFailed: the address is unusable, the server cannot be reached, or a call in the block failed.
     """
+    with failures_told(url) as failures:
+        import stoker_client
+
+        if "://" not in url and ":" in url:
+            url = f"grpc://{url}"
+        try:
+            client = stoker_client.connect(url, api_key=api_key, timeout_s=timeout_s, retry=stoker_client.RetryPolicy(max_attempts=2))
+        except ValueError as error:
+            raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
+        failures.url, failures.client = url, client
+        yield client
+
+
+@dataclass(slots=True)
+class Failures:
+    """What is needed to tell a failure well.
+
+    Attributes:
+        url: Where the server is.
+        client: Whom to ask for reasons; closed at the end. None: nobody.
+    """
+
+    url: str
+    client: "Client | None" = None
+
+
+@contextmanager
+def failures_told(url: str) -> Iterator[Failures]:
+    """Calls in the block whose errors become the command's.
+
+    Raises:
+        CommandFailed: the server cannot be reached, or a call failed.
+    """
     # gRPC's own notes about connections would stand between the command's lines.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     import stoker_client
 
-    if "://" not in url and ":" in url:
-        url = f"grpc://{url}"
+    failures = Failures(url)
     try:
-        client = stoker_client.connect(url, api_key=api_key, timeout_s=timeout_s, retry=stoker_client.RetryPolicy(max_attempts=2))
-    except ValueError as error:
-        raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
-    with client:
-        try:
-            yield client
-        except stoker_client.ConnectionFailed as error:
-            raise CommandFailed(f"cannot connect to {url}: {_cause(error.message)}", ExitCode.CANNOT_CONNECT) from error
-        except stoker_client.StokerError as error:
-            text = error.message.removeprefix("[request id: <id_unknown>] ") or type(error).__name__
-            raise CommandFailed(text + _reasons(client, text)) from error
+        yield failures
+    except stoker_client.ConnectionFailed as error:
+        raise CommandFailed(f"cannot connect to {failures.url}: {_cause(error.message)}", ExitCode.CANNOT_CONNECT) from error
+    except stoker_client.StokerError as error:
+        text = error.message.removeprefix("[request id: <id_unknown>] ") or type(error).__name__
+        raise CommandFailed(text + ("" if failures.client is None else _reasons(failures.client, text))) from error
+    finally:
+        if failures.client is not None:
+            failures.client.close()
 
 
 def _cause(text: str) -> str:

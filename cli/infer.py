@@ -10,6 +10,7 @@ from cli.connection import connected
 from cli.failure import CommandFailed, ExitCode
 from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Model, Timeout, Url, Version
 from cli.output import print_json, print_line, print_table
+from cli.protocols import Protocol, ProtocolOption, predicting, target
 
 if TYPE_CHECKING:
     from stoker_client import InferResult
@@ -46,6 +47,7 @@ def infer(
     save: Save = None,
     scale: ScaleText = None,
     invert: Invert = False,
+    protocol: ProtocolOption = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
@@ -56,9 +58,15 @@ def infer(
     from cli.pictures import Scale
 
     pictures = PictureOptions(None if scale is None else Scale.parse(scale), invert)
-    with connected(url, api_key, timeout) as client:
-        tensors = read_inputs(inputs, client.model_metadata(model, version), pictures)
-        result = client.infer(model, tensors, version=version, outputs=outputs)
+    whom = target(protocol, url)
+    if whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP):
+        with connected(whom.url, api_key, timeout) as client:
+            tensors = read_inputs(inputs, client.model_metadata(model, version), pictures)
+            result = client.infer(model, tensors, version=version, outputs=outputs)
+    else:
+        with predicting(whom, api_key, timeout) as peer:
+            tensors = read_inputs(inputs, peer.metadata(model, version), pictures)
+            result = peer.predict(model, tensors, version=version, outputs=outputs)
     values = {name: _shown(result, name) for name in result}
     if save is not None:
         _write(save, values)
@@ -85,7 +93,7 @@ def _print(result: "InferResult", values: dict[str, Any]) -> None:
 
 
 def _heading(result: "InferResult") -> str:
-    return f"{result.model_name} version {result.model_version}"
+    return f"{result.model_name} version {result.model_version}" if result.model_version else result.model_name
 
 
 def _shown(result: "InferResult", name: str) -> Any:

@@ -77,7 +77,7 @@ class HttpDialect(Dialect):
         encoded = json.dumps(head, allow_nan=False).encode("utf-8")
         body = b"".join([encoded, *(tensor.raw for tensor in request.inputs)])
         headers = {"content-type": "application/octet-stream", JSON_LENGTH: str(len(encoded))}
-        return Call(HttpRequest("POST", f"{_model(request.model, request.version)}/infer", body, headers), _infer_result, is_read=False)
+        return Call(HttpRequest("POST", infer_path(request.model, request.version), body, headers), read_infer_result, is_read=False)
 
     def is_live(self) -> Call[bool]:
         return Call(_get("/v2/health/live"), _is_ok, is_read=True)
@@ -114,6 +114,11 @@ class HttpDialect(Dialect):
     def unload(self, model: str, *, unload_dependents: bool) -> Call[None]:
         body = {"parameters": {"unload_dependents": unload_dependents}}
         return Call(_post(f"/v2/repository/models/{quote(model, safe='')}/unload", body), _nothing, is_read=False)
+
+
+def infer_path(model: str, version: str) -> str:
+    """The route of an inference."""
+    return f"{_model(model, version)}/infer"
 
 
 def _model(model: str, version: str) -> str:
@@ -170,7 +175,12 @@ def _parsed(body: bytes | memoryview, kind: type[Any]) -> Any:
     return value
 
 
-def _infer_result(reply: HttpReply) -> InferResult:
+def read_infer_result(reply: HttpReply) -> InferResult:
+    """The outputs of an answer, whether they came as binary or as JSON.
+
+    Raises:
+        StokerError: the reply is an error. InvalidResponse: it contradicts itself.
+    """
     body = memoryview(_checked(reply).body)
     head_bytes = _json_length(reply.headers, len(body))
     head = _parsed(body[:head_bytes], dict)

@@ -83,12 +83,10 @@ class HttpWire:
             facts = self._metadata(spec, "?format=adlik", timeout_s)
         if "config" not in facts:
             raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
-        return _parsed(facts, pb.GetModelMetaResponse)
+        return parsed(facts, pb.GetModelMetaResponse)
 
     def predict(self, request: pb.PredictRequest, timeout_s: float | None) -> pb.PredictResponse:
-        body = json_format.MessageToJson(request, preserving_proto_field_name=True, indent=None).encode("utf-8")
-        http = HttpRequest("POST", f"{_route(request.model_spec)}:predict", body, {"content-type": "application/json"})
-        return _parsed(_object(self._transport.send(http, timeout_s)), pb.PredictResponse)
+        return parsed(object_of(self._transport.send(predict_request(request), timeout_s)), pb.PredictResponse)
 
     def submit(self, request: pb.PredictRequest, timeout_s: float | None) -> "Future[pb.PredictResponse]":
         return self._threads.submit(self.predict, request, timeout_s)
@@ -98,11 +96,22 @@ class HttpWire:
         self._transport.close()
 
     def _metadata(self, spec: pb.ModelSpec, query: str, timeout_s: float | None) -> dict[str, Any]:
-        return _object(self._transport.send(HttpRequest("GET", f"{_route(spec)}/metadata{query}", b"", {}), timeout_s))
+        return object_of(self._transport.send(HttpRequest("GET", metadata_route(spec) + query, b"", {}), timeout_s))
 
 
 #: By protocol, as callers name them.
 WIRES: dict[str, Callable[[Connection], Wire]] = {"grpc": GrpcWire, "http": HttpWire}
+
+
+def predict_request(request: pb.PredictRequest) -> HttpRequest:
+    """A prediction as it travels over HTTP."""
+    body = json_format.MessageToJson(request, preserving_proto_field_name=True, indent=None).encode("utf-8")
+    return HttpRequest("POST", f"{_route(request.model_spec)}:predict", body, {"content-type": "application/json"})
+
+
+def metadata_route(spec: pb.ModelSpec) -> str:
+    """Where a model's metadata is asked for over HTTP."""
+    return f"{_route(spec)}/metadata"
 
 
 def _route(spec: pb.ModelSpec) -> str:
@@ -111,7 +120,12 @@ def _route(spec: pb.ModelSpec) -> str:
     return f"{route}/versions/{spec.version.value}" if spec.HasField("version") else route
 
 
-def _object(reply: HttpReply) -> dict[str, Any]:
+def object_of(reply: HttpReply) -> dict[str, Any]:
+    """The JSON object that a good reply holds.
+
+    Raises:
+        StokerError: the reply is an error, or no such object.
+    """
     if reply.status != 200:
         raise error_from_response(reply.status, reply.headers, reply.body)
     try:
@@ -123,7 +137,12 @@ def _object(reply: HttpReply) -> dict[str, Any]:
     return facts
 
 
-def _parsed(facts: dict[str, Any], kind: type[M]) -> M:
+def parsed(facts: dict[str, Any], kind: type[M]) -> M:
+    """The message that JSON stands for.
+
+    Raises:
+        InvalidResponse: it stands for none.
+    """
     try:
         return json_format.ParseDict(facts, kind(), ignore_unknown_fields=True, descriptor_pool=pb.POOL)
     except json_format.ParseError as error:

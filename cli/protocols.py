@@ -1,0 +1,132 @@
+"""The protocols that `stoker infer` and `stoker bench` speak, by the names of `--protocol`, and the address that goes with each."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.connection import failures_told
+from cli.failure import CommandFailed, ExitCode
+from cli.options import DEFAULT_URL
+
+if TYPE_CHECKING:
+    from stoker_client.predict_client import PredictClient
+    from stoker_client.predict_dialect import PredictDialect
+
+
+class Protocol(StrEnum):
+    """A protocol and what carries it."""
+
+    KSERVE_GRPC = "kserve-grpc"
+    KSERVE_HTTP = "kserve-http"
+    TFS_GRPC = "tfs-grpc"
+    TFS_REST = "tfs-rest"
+    ADLIK_GRPC = "adlik-grpc"
+    ADLIK_REST = "adlik-rest"
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether gRPC carries it; else HTTP."""
+        return self.value.endswith("grpc")
+
+
+class TensorFormat(StrEnum):
+    """How kserve-http carries tensors."""
+
+    BINARY = "binary"
+    JSON = "json"
+
+
+ProtocolOption = Annotated[
+    Protocol | None,
+    typer.Option("--protocol", help="Default: KServe's, over what --url says.", show_default=False, rich_help_panel="Server"),
+]
+
+_DEFAULT_HTTP_URL = "http://127.0.0.1:8501"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom a command talks to, and how.
+
+    Attributes:
+        url: With its scheme.
+    """
+
+    protocol: Protocol
+    url: str
+
+
+def target(protocol: Protocol | None, url: str) -> Target:
+    """What the two options mean together.
+
+    Args:
+        protocol: None: KServe's, over what the address says.
+        url: `host:port`, or with a scheme; the default address moves to the HTTP port for a protocol that needs it.
+
+    Raises:
+        CommandFailed: they contradict each other.
+    """
+    if protocol is None:
+        protocol = Protocol.KSERVE_HTTP if url.startswith(("http://", "https://")) else Protocol.KSERVE_GRPC
+    if url == DEFAULT_URL and not protocol.is_grpc:
+        url = _DEFAULT_HTTP_URL
+    if "://" not in url:
+        url = f"{'grpc' if protocol.is_grpc else 'http'}://{url}"
+    expected = ("grpc://", "grpcs://") if protocol.is_grpc else ("http://", "https://")
+    if not url.startswith(expected):
+        raise CommandFailed(f"--protocol {protocol} goes to a {expected[0]} or {expected[1]} address, --url is {url}", ExitCode.USAGE)
+    return Target(protocol, url)
+
+
+def dialect(protocol: Protocol, tensor_format: TensorFormat = TensorFormat.BINARY) -> "PredictDialect":
+    """The words of `protocol`."""
+    from stoker_client.adlik.dialect import AdlikGrpcDialect, AdlikRestDialect
+    from stoker_client.grpc_dialect import GrpcDialect
+    from stoker_client.http_dialect import HttpDialect
+    from stoker_client.http_json_dialect import JsonHttpDialect
+    from stoker_client.predict_dialect import KServePredict
+    from stoker_client.settings import MAX_MESSAGE_BYTES
+    from stoker_client.tfs import TfsGrpcDialect, TfsRestDialect
+
+    if protocol is Protocol.KSERVE_GRPC:
+        return KServePredict(GrpcDialect(MAX_MESSAGE_BYTES))
+    if protocol is Protocol.KSERVE_HTTP:
+        return KServePredict((JsonHttpDialect if tensor_format is TensorFormat.JSON else HttpDialect)(MAX_MESSAGE_BYTES))
+    others: dict[Protocol, PredictDialect] = {
+        Protocol.TFS_GRPC: TfsGrpcDialect(),
+        Protocol.TFS_REST: TfsRestDialect(),
+        Protocol.ADLIK_GRPC: AdlikGrpcDialect(),
+        Protocol.ADLIK_REST: AdlikRestDialect(),
+    }
+    return others[protocol]
+
+
+@contextmanager
+def predicting(
+    whom: Target, api_key: str | None, timeout_s: float, tensor_format: TensorFormat = TensorFormat.BINARY
+) -> Iterator["PredictClient"]:
+    """A client of `whom` for the length of the block, whose errors become the command's.
+
+    Raises:
+        CommandFailed: the address is unusable, the server cannot be reached, or a call in the block failed.
+    """
+    with failures_told(whom.url):
+        from stoker_client import RetryPolicy
+        from stoker_client.grpc_client import GrpcTransport
+        from stoker_client.http_client import HttpTransport
+        from stoker_client.predict_client import PredictClient
+        from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
+
+        carried_by = "grpc" if whom.protocol.is_grpc else "http"
+        try:
+            connection = make_connection(whom.url, carried_by, tls=None, api_key=api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
+        except ValueError as error:
+            raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
+        transport = GrpcTransport(connection) if whom.protocol.is_grpc else HttpTransport(connection)
+        words = dialect(whom.protocol, tensor_format)
+        with PredictClient(words, transport, timeout_s=timeout_s, retry=RetryPolicy(max_attempts=2)) as client:
+            yield client
