@@ -1,11 +1,13 @@
 """The HTTP fronts: one for all protocols, one for metrics alone.
 
-The infer route goes from the connection's bytes to the codec, what lies below /v1 from the ASGI level; every other path goes to FastAPI.
+The infer route goes from the connection's bytes to the codec; health, metrics and what lies below /v1 are answered at ASGI level; every
+other path goes to FastAPI, which is loaded for the first of them.
 """
 
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from backends.api.errors import ServingError
@@ -14,6 +16,7 @@ from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.http.asgi import CLIENT_GONE
+from server.frontends.http.deferred import DeferredApp
 from server.frontends.http.exchange import (
     INTERNAL_TEXT,
     ClientGone,
@@ -28,7 +31,7 @@ from server.frontends.http.exchange import (
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.infer_exchange import InferRoutes
 from server.frontends.http.listener import HttpListener
-from server.frontends.http.routes import METRICS_TYPE, RestRoutes
+from server.frontends.http.plain import PlainRoute, plain_routes
 from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
@@ -74,9 +77,16 @@ class HttpFront:
         infer = HttpInfer(engine, limits, extensions)
         tfs = tfs or TfsService(engine, limits)
         v1 = HttpV1(engine, limits, adlik or AdlikService(engine, limits, AdlikSettings()), tfs)
-        routes = RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=tfs.settings.metrics_path)
+        serving_path = tfs.settings.metrics_path
+
+        def rest_app() -> Any:
+            from server.frontends.http.routes import RestRoutes
+
+            return RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=serving_path).app()
+
+        plain = plain_routes(engine, metrics=metrics, serving_path=serving_path)
         self._listener = HttpListener(
-            _Dispatcher(infer, v1, routes.app(), extensions.http_restrictions),
+            _Dispatcher(infer, v1, plain, DeferredApp(rest_app), extensions.http_restrictions),
             limits,
             address,
             port,
@@ -114,10 +124,7 @@ class MetricsFront:
 
         At `serving_path` the metrics are under TensorFlow Serving's names; None: nowhere.
         """
-        self._engine = engine
-        self._texts = {"/metrics": engine.metrics_text}
-        if serving_path is not None:
-            self._texts.setdefault(serving_path, engine.serving_metrics_text)
+        self._routes = plain_routes(engine, health=False, serving_path=serving_path)
         self._listener = HttpListener(self._answer, limits, address, port, doors=doors)
 
     async def start(self) -> int:
@@ -129,28 +136,36 @@ class MetricsFront:
         await self._listener.stop(grace_s)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        text = self._texts.get(scope["path"])
-        if text is None:
+        route = self._routes.get(scope["path"])
+        if route is None:
             await send_response(send, 404, error_body("Not Found"), list(_JSON_HEADERS))
         elif scope["method"] not in ("GET", "HEAD"):
             await send_response(send, 405, error_body("Method Not Allowed"), [*_JSON_HEADERS, (b"allow", b"GET, HEAD")])
         else:
-            await send_response(send, 200, text(), [(b"content-type", METRICS_TYPE.encode())])
+            await _send_plain(send, route)
 
 
 class _Dispatcher:
     """The ASGI app of `HttpFront`: tells the hot routes from all others, and is the last stop of every error."""
 
-    def __init__(self, infer: HttpInfer, v1: HttpV1, others: Any, restrictions: Restrictions) -> None:
+    def __init__(
+        self, infer: HttpInfer, v1: HttpV1, plain: Mapping[str, PlainRoute], others: DeferredApp, restrictions: Restrictions
+    ) -> None:
         self._restrictions = restrictions
+        self._plain = plain
         self._infer = infer
         self._v1 = v1
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = _INFER.match(scope["path"]) if scope["method"] == "POST" else None
+        plain = self._plain.get(scope["path"]) if scope["method"] == "GET" else None
         is_v1 = route is None and PREFIX.match(scope["path"]) is not None
         try:
+            if plain is not None:
+                self._restrictions.require(plain.category, header_of(scope["headers"]))
+                await _send_plain(send, plain)
+                return
             if is_v1 or route is not None:
                 category = category_below_v1(scope["path"]) if is_v1 else Category.INFERENCE
                 self._restrictions.require(category, header_of(scope["headers"]))
@@ -174,3 +189,8 @@ class _Dispatcher:
                 # FastAPI has logged and answered its own.
                 _log.exception("%s failed unexpectedly", scope["path"])
                 await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))
+
+
+async def _send_plain(send: Send, route: PlainRoute) -> None:
+    answer = route.answer()
+    await send_response(send, answer.status, answer.body, [(b"content-type", answer.content_type.encode())])

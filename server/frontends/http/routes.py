@@ -22,6 +22,7 @@ from server.frontends.http.call import HttpCall
 from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, header_of, read_body
 from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
+from server.frontends.http.plain import PlainRoute, plain_routes
 from server.frontends.http.repository import load_request, parse_object, unload_request
 from server.frontends.http.settings_routes import SettingsRoutes
 from server.frontends.http.v1 import HttpV1
@@ -35,13 +36,13 @@ from server.frontends.off_loop import run_off_loop
 from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, category_of_route
 from server.pb import grpc_service_pb2 as pb
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JSON_TYPE = "application/json"
 _MODEL = "/v2/models/{model}"
 _V1_MODEL = "/v1/models/{model}"
 _VERSION = "/versions/{version}"
 #: Groups the routes that exist to say no in the protocol's way.
 _NOT_OFFERED = "not offered"
+_PLAIN_ANSWERS: dict[str, Any] = {"/v2/health/live": schemas.Live, "/v2/health/ready": schemas.Ready}
 _Endpoint = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger(__name__)
 
@@ -90,8 +91,9 @@ class RestRoutes:
         app.add_route("/", _to_docs, include_in_schema=False)
         add = _Adder(app, self._restrictions)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
-        add("health", "GET", "/v2/health/live", self.live, "Liveness", schemas.Live)
-        add("health", "GET", "/v2/health/ready", self.ready, "Readiness", schemas.Ready)
+        for path, route in plain_routes(self._engine, metrics=self._metrics, serving_path=self._serving_path).items():
+            # Answered before they get here; what is asked in other words, HEAD say, is refused here as on every other route.
+            add(route.tag, "GET", path, _plain(route), route.summary, _PLAIN_ANSWERS.get(path), category=route.category)
         add("models", "GET", "/v2/models/stats", self.statistics, "Statistics of all models", schemas.ModelStatisticsAnswer)
         for path in (_MODEL, _MODEL + _VERSION):
             add("models", "GET", path, self.model_metadata, "Model metadata", schemas.ModelMetadata)
@@ -123,21 +125,7 @@ class RestRoutes:
             add("tensorflow serving", "GET", path, self.v1, "States of a model's versions", None)
             add("tensorflow serving", "POST", f"{path}:classify", self.v1, "Labelled scores of examples", None)
             add("tensorflow serving", "POST", f"{path}:regress", self.v1, "A number for each example", None)
-        if self._metrics:
-            add("server", "GET", "/metrics", self.metrics, "Prometheus metrics", None)
-            if self._serving_path not in (None, "/metrics"):
-                # The operator says where, so that the path tells nothing of it.
-                summary = "Prometheus metrics, TensorFlow Serving's names"
-                add("server", "GET", str(self._serving_path), self.serving_metrics, summary, None, category=Category.STATISTICS)
         return app
-
-    async def live(self, request: Request) -> Response:
-        answer = await self._service.server_live(pb.ServerLiveRequest(), _call(request))
-        return _json({"live": answer.live}, 200 if answer.live else 400)
-
-    async def ready(self, request: Request) -> Response:
-        answer = await self._service.server_ready(pb.ServerReadyRequest(), _call(request))
-        return _json({"ready": answer.ready}, 200 if answer.ready else 400)
 
     async def server_metadata(self, request: Request) -> Response:
         return _message(await self._service.server_metadata(pb.ServerMetadataRequest(), _call(request)))
@@ -204,12 +192,6 @@ class RestRoutes:
         message = unload_request(name, _repository(request), await self._read_object(request))
         await self._service.repository_model_unload(message, _call(request))
         return _json({})
-
-    async def serving_metrics(self, request: Request) -> Response:
-        return Response(self._engine.serving_metrics_text(), media_type=METRICS_TYPE)
-
-    async def metrics(self, request: Request) -> Response:
-        return Response(self._engine.metrics_text(), media_type=METRICS_TYPE)
 
     async def _read_object(self, request: Request) -> dict[str, Any]:
         """The JSON object of a small control request's body; empty where there is no body."""
@@ -292,6 +274,14 @@ def _guarded(endpoint: _Endpoint, category: Category, restrictions: Restrictions
     async def answer(request: Request) -> Response:
         restrictions.require(category, header_of(request.scope["headers"]))
         return await endpoint(request)
+
+    return answer
+
+
+def _plain(route: PlainRoute) -> _Endpoint:
+    async def answer(_request: Request) -> Response:
+        status, body, content_type = route.answer()
+        return Response(body, status, media_type=content_type)
 
     return answer
 
