@@ -130,6 +130,6 @@ def test_a_canary_by_the_model_config_file(tmp_path: Path):
         write("specific { versions: 2 }", {"stable": 2})
         wait_until(lambda: server.get("/v1/models/digits/versions/1/metadata")[0] == 404, what="the end of the old version")
         assert version_of("stable") == "2"
-        path.write_text("model_config_list { config { nome: 1 } }")
-        wait_until(lambda: "nome" in server.log(), what="the error in the log")
+        path.write_text("model_config_list { config { label: 1 } }")
+        wait_until(lambda: ".label: unknown field" in server.log(), what="the error in the log")
         assert version_of("stable") == "2"

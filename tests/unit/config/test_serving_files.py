@@ -40,7 +40,7 @@ def test_a_list_of_models_with_policies_and_labels():
         ("model_config_list { config { name: 'a' base_path: '/a' version_labels { key: 'x' value: 0 } } }", 'version_labels["x"]'),
         ("model_config_list { config { name: 'a' base_path: '/a' model_version_policy { specific { } } } }", "names no version"),
         ("model_config_list { config { name: 'a' base_path: '/a' logging_config { } } }", "logging_config: unknown field"),
-        ("model_config_list { config { nam: 'a' } }", "models.config:1: model_config_list.config[0].nam: unknown field"),
+        ("model_config_list { config { naming: 'a' } }", "models.config:1: model_config_list.config[0].naming: unknown field"),
         ("model_config_list {", "models.config:1"),
     ],
 )

@@ -235,7 +235,7 @@ def test_the_file_is_followed_when_it_changes_and_only_then(tmp_path: Path, capl
     steps = [
         lambda: None,
         lambda: path.write_text('model_config_list { config { name: "b" base_path: "/there" } }'),
-        lambda: path.write_text("model_config_list { config { nome: 1 } }"),
+        lambda: path.write_text("model_config_list { config { label: 1 } }"),
         lambda: None,
         path.unlink,
         lambda: path.write_text("model_config_list { }"),
@@ -255,7 +255,7 @@ def test_the_file_is_followed_when_it_changes_and_only_then(tmp_path: Path, capl
         asyncio.run(file.follow(replace, 5, wait=wait))
     assert taken == [["b"], []]
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
-        "models.config:1: model_config_list.config[0].nome: unknown field; did you mean 'name'? allowed: "
+        "models.config:1: model_config_list.config[0].label: unknown field; allowed: "
         "name, base_path, model_type, model_platform, model_version_policy, version_labels",
         "models.config cannot be read: No such file or directory",
     ]
