@@ -37,6 +37,7 @@ class ListedModels:
         self._reload_root = reload_root
         self._allowed: set[Path] = set()
         self._models: dict[str, ListedModel] = {}
+        self.admit(models)
         self.replace(models)
 
     @property
@@ -48,8 +49,8 @@ class ListedModels:
         """The list as it is now."""
         return tuple(self._models.values())
 
-    def replace(self, models: Sequence[ListedModel], *, is_trusted: bool = True) -> None:
-        """Takes `models` in place of the list there was.
+    def admit(self, models: Sequence[ListedModel], *, is_trusted: bool = True) -> None:
+        """Judges a list that is to be served.
 
         Args:
             models: The new list.
@@ -57,23 +58,26 @@ class ListedModels:
                 below the reload root.
 
         Raises:
-            InvalidRequest: a name cannot be a model's, or is there twice. Forbidden: a folder is not allowed; nothing is changed then.
+            InvalidRequest: a name cannot be a model's, or is there twice. Forbidden: a folder is not allowed.
         """
         if len(models) > MAX_MODELS:
             raise InvalidRequest(f"the list has {len(models)} models, more than the {MAX_MODELS} allowed")
-        by_name: dict[str, ListedModel] = {}
+        names: set[str] = set()
         for model in models:
             if not is_model_name(model.name):
                 raise InvalidRequest(f"{shown(model.name)} is not a model name: expected {MODEL_NAME_RULE}")
-            if by_name.setdefault(model.name, model) is not model:
+            if model.name in names:
                 raise InvalidRequest(f"Illegal to list model {model.name} multiple times in config list")
-        folders = {model.base_path.resolve() for model in models}
+            names.add(model.name)
+        if is_trusted:
+            self._allowed |= {model.base_path.resolve() for model in models}
+        else:
+            self._check(models)
+
+    def replace(self, models: Sequence[ListedModel]) -> None:
+        """Takes `models`, which have been admitted, in place of the list there was."""
         with self._lock:
-            if is_trusted:
-                self._allowed |= folders
-            else:
-                self._check(models)
-            self._models = by_name
+            self._models = {model.name: model for model in models}
 
     def check_roots(self) -> None:
         for model in self._models.values():

@@ -228,7 +228,7 @@ class ModelManager:
 
         Args:
             models: The new list.
-            is_trusted: Whether it comes from the operator; see `ListedModels.replace`.
+            is_trusted: Whether it comes from the operator; see `ListedModels.admit`.
 
         Raises:
             Unavailable: the server follows no list of models, or its control mode forbids changes. InvalidRequest, Forbidden: the list.

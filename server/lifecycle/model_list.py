@@ -45,12 +45,14 @@ class ModelList:
         """Takes `models` in place of the list; returns when what is new of them serves.
 
         Raises:
-            InvalidRequest, Forbidden: see `ListedModels.replace`; nothing has changed then.
+            InvalidRequest, Forbidden: see `ListedModels.admit`; nothing has changed then.
             ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
         """
         async with self._changing:
-            await asyncio.to_thread(lambda: self._source.replace(models, is_trusted=is_trusted))
+            await asyncio.to_thread(lambda: self._source.admit(models, is_trusted=is_trusted))
+            # Labels first: from the list on, an old version may go at any moment, and no label may mean it then.
             self._label(models)
+            await asyncio.to_thread(self._source.replace, models)
             await self._follower.begin()
             failures = await self._follower.failures([model.name for model in models])
             failures += [text for model in models for text in self._misplaced(model.name)]

@@ -1,6 +1,7 @@
 """A list of models: folders that are called otherwise than their models, and lists that take each other's place."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,11 @@ def test_a_clients_list_may_name_the_operators_folders_and_what_lies_below_the_r
     own, allowed, outside = folder(tmp_path, "own", 1), folder(tmp_path / "root", "m", 1), folder(tmp_path, "outside", 1)
     (tmp_path / "root" / "link").symlink_to(outside)
     source = ListedModels([ListedModel(name="own", base_path=own)], reload_root=tmp_path / "root")
-    source.replace([ListedModel(name="again", base_path=own), ListedModel(name="m", base_path=allowed)], is_trusted=False)
+    source.admit([ListedModel(name="again", base_path=own), ListedModel(name="m", base_path=allowed)], is_trusted=False)
     before = source.models
     for wrong in (outside, tmp_path / "root" / "link", tmp_path / "root" / ".." / "outside", Path("/")):
         with pytest.raises(Forbidden, match="base_path of model x is not allowed") as caught:
-            source.replace([ListedModel(name="x", base_path=wrong)], is_trusted=False)
+            source.admit([ListedModel(name="x", base_path=wrong)], is_trusted=False)
         assert str(tmp_path) not in caught.value.message
     assert source.models == before
 
@@ -170,6 +171,31 @@ def test_labels_move_with_the_list_and_are_checked_against_what_serves(tmp_path:
         assert manager.labelled_version("m", "stable") == 1
         assert manager.labelled_version("m", "canary") is None
         await manager.stop(1)
+
+    scenario()
+
+
+def test_a_label_has_left_the_old_version_before_the_list_lets_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = folder(tmp_path, "m", 1, 2)
+
+    def listed(label: int, *versions: int) -> list[ListedModel]:
+        return [ListedModel(name="m", base_path=made, version_policy=SpecificVersions(versions), version_labels={"stable": label})]
+
+    @in_loop
+    async def scenario() -> None:
+        bench = await ListBench(*listed(1, 1, 2)).started()
+        assert bench.manager.labelled_version("m", "stable") == 1
+        meant: list[int | None] = []
+        replace = bench.source.replace
+
+        def noting(models: Sequence[ListedModel]) -> None:
+            meant.append(bench.manager.labelled_version("m", "stable"))
+            replace(models)
+
+        monkeypatch.setattr(bench.source, "replace", noting)
+        await bench.manager.replace_models(listed(2, 2), is_trusted=True)
+        assert meant == [2]
+        await bench.manager.stop(1)
 
     scenario()
 
