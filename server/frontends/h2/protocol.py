@@ -258,7 +258,7 @@ class GrpcProtocol(asyncio.Protocol):
                 f"the metadata takes {event.size_bytes} bytes in {event.count} fields; "
                 f"{most.header_list_bytes} bytes in {most.header_count} are allowed"
             )
-            self._refuse(event.stream_id, Refusal(_RESOURCE_EXHAUSTED, text), event.end_stream)
+            self._refuse(event.stream_id, refusal_block(Refusal(_RESOURCE_EXHAUSTED, text), is_first=True), event.end_stream)
         elif isinstance(event, PingReceived):
             if self._watch.pings.is_too_many(self.front.loop.time()):
                 self.core.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
@@ -275,18 +275,17 @@ class GrpcProtocol(asyncio.Protocol):
                 raise CallFault(_TOO_MUCH_UNREAD)
             return self._heads.read(headers)
         except CallFault as error:
-            self._refuse(stream_id, error.refusal, has_ended)
+            self._refuse(stream_id, refusal_block(error.refusal, is_first=True), has_ended)
         except NotGrpc as error:
-            self.send_end(stream_id, plain_block(error.status))
-            if not has_ended:
-                self.core.reset_stream(stream_id, ErrorCode.NO_ERROR)
+            self._refuse(stream_id, plain_block(error.status), has_ended)
         return None
 
-    def _refuse(self, stream_id: int, refusal: Refusal, has_ended: bool) -> None:
+    def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
+        """Answers a request that becomes no call by one header block."""
         if has_ended:
-            self.send_end(stream_id, refusal_block(refusal, is_first=True))
+            self.send_end(stream_id, block)
         else:
-            self._calls[stream_id] = RefusedCall(self, stream_id, refusal)
+            self._calls[stream_id] = RefusedCall(self, stream_id, block)
             self.front.calls += 1
 
     def _work_off(self) -> None:

@@ -1,27 +1,27 @@
-"""A call that is refused for its header fields alone, before anything of its request has come."""
+"""A request that is refused for its header fields alone, before anything of its body has come."""
 
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from server.frontends.h2.answer_blocks import refusal_block
 from server.frontends.rpc.refusal import Refusal
 
 if TYPE_CHECKING:
     from server.frontends.h2.protocol import GrpcProtocol
 
-#: grpcio's asyncio client turns a status that overtakes its first message into INTERNAL: it is answered when that message comes, or after
-#: this time.
+#: grpcio's asyncio client turns a status that overtakes its first message into INTERNAL, and curl takes an answer that overtakes its body
+#: for a broken stream. Both are answered when the first of the body comes, or after this time.
 _PATIENCE_S: Final = 0.05
 
 
 class RefusedCall:
     """Answers when the client has begun to send. Confined to: the event loop."""
 
-    __slots__ = ("_connection", "_refusal", "_timer", "has_ended", "is_over", "stream_id")
+    __slots__ = ("_block", "_connection", "_timer", "has_ended", "is_over", "stream_id")
 
-    def __init__(self, connection: "GrpcProtocol", stream_id: int, refusal: Refusal) -> None:
+    def __init__(self, connection: "GrpcProtocol", stream_id: int, block: bytes) -> None:
+        """`block` is the whole answer."""
         self._connection = connection
-        self._refusal = refusal
+        self._block = block
         self._timer: asyncio.TimerHandle = connection.front.loop.call_later(_PATIENCE_S, self._answer)
         self.stream_id = stream_id
         self.has_ended = False
@@ -44,5 +44,5 @@ class RefusedCall:
     def _answer(self) -> None:
         if not self.is_over:
             self.abandon()
-            self._connection.send_end(self.stream_id, refusal_block(self._refusal, is_first=True))
+            self._connection.send_end(self.stream_id, self._block)
             self._connection.answered(self)
