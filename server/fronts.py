@@ -112,6 +112,7 @@ class Fronts:
                 extensions=extensions,
                 tfs=tfs,
                 doors=doors,
+                cors=config.cors,
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", doors)
         if config.metrics_port is not None:

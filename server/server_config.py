@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.frontends.adlik.settings import RestV1
+from server.frontends.http.cors_settings import CorsSettings
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings
@@ -37,6 +38,7 @@ class ServerConfig:
         grpc_reflection: Whether gRPC reflection is on.
         sockets: Unix-domain sockets beside the ports, or instead of them.
         tls: Which ports are encrypted, and with what.
+        cors: Which web pages' scripts may read answers of the HTTP port.
         grpc: What carries gRPC, and what it asks of connections.
         ready_file: Where the addresses are written as JSON once ready.
         exit_timeout_s: How long in-flight work may take after SIGTERM.
@@ -74,6 +76,7 @@ class ServerConfig:
     grpc_reflection: bool = False
     sockets: SocketSettings = field(default_factory=SocketSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    cors: CorsSettings = field(default_factory=CorsSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     ready_file: Path | None = None
     exit_timeout_s: float = 30.0

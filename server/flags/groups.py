@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Protocol, get_type_hints
 
 from server.flags.adlik import AdlikFlags
+from server.flags.cors import CorsFlags
 from server.flags.declare import BOOLEAN_METAVAR
 from server.flags.grpc import GrpcFlags
 from server.flags.kserve import KServeFlags
@@ -28,6 +29,7 @@ GROUPS: tuple[type[Any], ...] = (
     NetworkFlags,
     SocketFlags,
     TlsFlags,
+    CorsFlags,
     GrpcFlags,
     KServeFlags,
     AdlikFlags,

@@ -16,7 +16,10 @@ from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.http.asgi import CLIENT_GONE
+from server.frontends.http.cors import CorsApp, CorsRoutes
+from server.frontends.http.cors_settings import CorsSettings
 from server.frontends.http.deferred import DeferredApp
+from server.frontends.http.direct import DirectRoutes
 from server.frontends.http.exchange import (
     INTERNAL_TEXT,
     ClientGone,
@@ -59,6 +62,7 @@ class HttpFront:
         extensions: Extensions | None = None,
         tfs: TfsService | None = None,
         doors: DoorOptions = PLAIN_PORT,
+        cors: CorsSettings | None = None,
     ) -> None:
         """Listens on `address:port` once started (port 0: any free one).
 
@@ -72,6 +76,7 @@ class HttpFront:
             extensions: KServe v2's extensions; None: with their default settings.
             tfs: TensorFlow Serving's services; None: with their default settings.
             doors: What else it has: encryption, a Unix-domain socket.
+            cors: Which web pages' scripts may read answers; None: none.
         """
         extensions = extensions or Extensions(limits)
         infer = HttpInfer(engine, limits, extensions)
@@ -85,14 +90,11 @@ class HttpFront:
             return RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=serving_path).app()
 
         plain = plain_routes(engine, metrics=metrics, serving_path=serving_path)
-        self._listener = HttpListener(
-            _Dispatcher(infer, v1, plain, DeferredApp(rest_app), extensions.http_restrictions),
-            limits,
-            address,
-            port,
-            direct=InferRoutes(infer, extensions.http_restrictions),
-            doors=doors,
-        )
+        app: Any = _Dispatcher(infer, v1, plain, DeferredApp(rest_app), extensions.http_restrictions)
+        direct: DirectRoutes = InferRoutes(infer, extensions.http_restrictions)
+        if cors is not None and cors.origins:
+            app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
+        self._listener = HttpListener(app, limits, address, port, direct=direct, doors=doors)
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.

@@ -12,6 +12,8 @@ from server.frontends.listen import PortInUse
 #: What fits into `sockaddr_un`, without the null byte at its end.
 MAX_PATH_BYTES: Final = 107
 _BACKLOG: Final = 2048
+Identity = tuple[int, int, int]
+"""Of a file: tells it from others that stand, or stood, at the same path."""
 
 
 class UnixSocket:
@@ -80,16 +82,17 @@ def make_way(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
+def identity_of(path: Path) -> Identity | None:
     """Tells one file from another at the same path; None: there is none."""
     try:
         found = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    # The number alone is soon given to the next file; a socket is never written to, so its time is that of its birth.
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def remove_if(path: Path, identity: tuple[int, int] | None) -> None:
+def remove_if(path: Path, identity: Identity | None) -> None:
     """Removes the file at `path` if it is still the one of that identity."""
     if identity is not None and identity_of(path) == identity:
         path.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Throw-away certificate authorities and what they sign, made by the openssl command for one test run."""
 
-import functools
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -70,9 +69,3 @@ def _key_arguments(key: Path) -> list[str]:
 def _openssl(*arguments: str) -> None:
     done = subprocess.run([str(OPENSSL), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@functools.cache
-def authority(folder: Path) -> Authority:
-    """The authority in `folder`, made at its first use."""
-    return Authority(folder)

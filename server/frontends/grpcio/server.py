@@ -23,7 +23,7 @@ from server.frontends.rpc.refusal import refusal_of
 from server.frontends.rpc.settings import GrpcSettings
 from server.frontends.tls.key_ring import KeyRing
 from server.frontends.tls.material import TlsMaterial
-from server.frontends.unix_socket import identity_of, make_way, remove_if
+from server.frontends.unix_socket import Identity, identity_of, make_way, remove_if
 
 
 class GrpcioServer:
@@ -48,7 +48,7 @@ class GrpcioServer:
         self._settings = settings or GrpcSettings()
         self._doors = doors
         self._server: grpc.aio.Server | None = None
-        self._socket_identity: tuple[int, int] | None = None
+        self._socket_identity: Identity | None = None
 
     async def start(self) -> int:
         """Begins to serve; returns the real port, 0 if it has none.

@@ -1,0 +1,168 @@
+"""What an encrypted port does before a protocol hears of a connection, on asyncio's loop and on uvloop."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from server.frontends.doors import DoorOptions, Doors
+from server.frontends.limits import Limits
+from server.frontends.tls.key_ring import HTTP_1, KeyRing
+from server.frontends.tls.settings import PemFiles
+from tests.fakes.certificates import Authority
+
+LIMITS = Limits(tls_handshake_timeout_s=0.2, tls_handshakes=2)
+Scenario = Callable[[int, KeyRing], Awaitable[None]]
+
+
+class Echo(asyncio.Protocol):
+    """Says what it hears, with `>` before it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b">" + data)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request, server_pair, authority: Authority):
+    def run_with(scenario: Scenario, limits: Limits = LIMITS, *, is_mutual: bool = False) -> None:
+        async def main() -> None:
+            ring = KeyRing(
+                "HTTP", PemFiles(cert=server_pair.cert, key=server_pair.key, client_ca=authority.cert if is_mutual else None), HTTP_1
+            )
+            doors = Doors(limits, "127.0.0.1", 0, DoorOptions(ring=ring))
+            port = await doors.open(Echo)
+            try:
+                async with asyncio.timeout(20):
+                    await scenario(port, ring)
+            finally:
+                doors.close()
+
+        if request.param == "uvloop":
+            uvloop.run(main())
+        else:
+            asyncio.run(main())
+
+    return run_with
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority.cert)
+
+
+async def plain(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    return sock
+
+
+async def hears_the_end(sock: socket.socket) -> float:
+    """How long until the server has closed."""
+    begin_s = time.monotonic()
+    try:
+        while await asyncio.get_running_loop().sock_recv(sock, 4096):
+            pass
+    except ConnectionError:
+        pass
+    finally:
+        sock.close()
+    return time.monotonic() - begin_s
+
+
+async def exchange(port: int, context: ssl.SSLContext, text: bytes = b"hello") -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    try:
+        writer.write(text)
+        return await reader.readexactly(len(text) + 1)
+    finally:
+        writer.close()
+        await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
+
+
+def test_what_is_sent_right_after_the_handshake_arrives(run, authority: Authority):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        assert await asyncio.gather(*(exchange(port, trusting(authority), b"%04d" % each) for each in range(2))) == [b">0000", b">0001"]
+
+    run(scenario, Limits())
+
+
+def test_a_stalled_hello_is_closed_in_time_and_said(run, caplog):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        sock = await plain(port)
+        await asyncio.get_running_loop().sock_sendall(sock, b"\x16\x03\x01\x02\x00\x01")
+        assert await hears_the_end(sock) < 5
+
+    run(scenario)
+    assert "a TLS handshake with 127.0.0.1 failed: it took too long" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", "the client speaks plain HTTP"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "the client does not speak TLS"),
+    ],
+)
+def test_plain_text_is_closed_at_once(run, text, reason, caplog):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        sock = await plain(port)
+        await asyncio.get_running_loop().sock_sendall(sock, text)
+        assert await hears_the_end(sock) < 1
+
+    run(scenario, Limits())
+    assert reason in caplog.text
+
+
+def test_of_too_many_handshakes_the_oldest_gives_way(run, authority: Authority):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        stalled = [await plain(port) for _ in range(2)]
+        # The kernel hands connections out in their order.
+        assert await exchange(port, trusting(authority)) == b">hello"
+        assert await hears_the_end(stalled[0]) < 5
+        stalled[1].close()
+
+    run(scenario, Limits(tls_handshake_timeout_s=60, tls_handshakes=2))
+
+
+def test_a_client_without_a_certificate_is_kept_out_of_a_mutual_port(run, authority: Authority, caplog):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await exchange(port, trusting(authority))
+        context = trusting(authority)
+        context.load_cert_chain(*authority.sign("client"))
+        assert await exchange(port, context) == b">hello"
+
+    run(scenario, Limits(), is_mutual=True)
+    assert "the client showed no certificate" in caplog.text
+
+
+def test_old_tls_is_refused(run, authority: Authority):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        context = trusting(authority)
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await exchange(port, context)
+
+    run(scenario, Limits())
+
+
+def test_the_warnings_of_failures_are_few(run, caplog):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        for _ in range(5):
+            sock = await plain(port)
+            await asyncio.get_running_loop().sock_sendall(sock, b"GET / HTTP/1.1\r\n\r\n")
+            await hears_the_end(sock)
+
+    with caplog.at_level(logging.WARNING, "stoker.tls"):
+        run(scenario, Limits())
+    assert caplog.text.count("a TLS handshake") == 1

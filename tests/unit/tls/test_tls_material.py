@@ -1,0 +1,139 @@
+"""Certificates and keys as they are read: what is refused, with which line, and what is made of the rest."""
+
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from server.frontends.tls.certificate import pem_certificates, validity_of
+from server.frontends.tls.material import MAX_FILE_BYTES, TlsError, make_context, read_material
+from server.frontends.tls.settings import PemFiles, SslConfigFile
+from tests.fakes.certificates import OPENSSL, Authority, Pair
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def read(pair: Pair, client_ca: Path | None = None):
+    return read_material(PemFiles(cert=pair.cert, key=pair.key, client_ca=client_ca), now())
+
+
+def refusal(pair: Pair, client_ca: Path | None = None) -> str:
+    with pytest.raises(TlsError) as caught:
+        read(pair, client_ca)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_pair_becomes_a_context_for_tls_1_2_and_later(server_pair):
+    material = read(server_pair)
+    context = make_context(material, "h2")
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode is ssl.CERT_NONE
+    assert "PRIVATE KEY" not in repr(material)
+
+
+def test_with_an_authority_clients_must_show_a_certificate(server_pair, authority: Authority):
+    context = make_context(read(server_pair, authority.cert), "http/1.1")
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.num_tickets == 0
+
+
+def test_what_openssl_says_of_the_validity_is_what_is_read(server_pair):
+    said = subprocess.run(
+        [str(OPENSSL), "x509", "-in", str(server_pair.cert), "-noout", "-startdate", "-enddate"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    validity = validity_of(pem_certificates(server_pair.cert.read_text())[0])
+    for line, moment in zip(said, validity, strict=True):
+        assert ssl.cert_time_to_seconds(line.partition("=")[2]) == moment.timestamp()
+
+
+def test_a_far_end_is_read_too(authority: Authority):
+    # From 2050 on, X.509 writes times in another form.
+    pair = authority.sign("far", days=(-1, 365 * 40))
+    assert validity_of(pem_certificates(pair.cert.read_text())[0]).not_after.year == (now() + timedelta(days=365 * 40)).year
+
+
+def test_a_missing_file_is_named(server_pair, tmp_path):
+    assert refusal(Pair(tmp_path / "no.pem", server_pair.key)) == f"{tmp_path / 'no.pem'}: No such file or directory"
+    assert refusal(Pair(server_pair.cert, tmp_path)) == f"{tmp_path}: Is a directory"
+
+
+def test_files_without_what_belongs_there_are_named(server_pair, tmp_path):
+    empty, binary, large = tmp_path / "empty", tmp_path / "binary", tmp_path / "large"
+    empty.touch()
+    binary.write_bytes(b"\x30\x82\xff")
+    large.write_bytes(b"-" * (MAX_FILE_BYTES + 1))
+    assert f"{empty}: no certificate in it" in refusal(Pair(empty, server_pair.key))
+    assert f"{empty}: no key in it" in refusal(Pair(server_pair.cert, empty))
+    assert f"{empty}: no certificate in it" in refusal(server_pair, empty)
+    assert f"{binary}: not text" in refusal(Pair(binary, server_pair.key))
+    assert f"{large}: larger than" in refusal(Pair(large, server_pair.key))
+    assert "no key in it" in refusal(Pair(server_pair.cert, server_pair.cert))
+
+
+def test_a_key_of_another_certificate_is_refused(server_pair, other_pair):
+    text = refusal(Pair(server_pair.cert, other_pair.key))
+    assert text == f"{other_pair.key}: the key does not belong to the certificate in {server_pair.cert}"
+
+
+def test_an_encrypted_key_is_refused_without_a_question(server_pair, tmp_path):
+    locked = tmp_path / "locked.key"
+    subprocess.run(
+        [str(OPENSSL), "pkcs8", "-topk8", "-in", str(server_pair.key), "-out", str(locked), "-passout", "pass:x"],
+        check=True,
+        capture_output=True,
+    )
+    assert f"{locked}: the key is encrypted" in refusal(Pair(server_pair.cert, locked))
+
+
+@pytest.mark.parametrize(("days", "fragment"), [((-3, -1), "has expired: it was valid until"), ((1, 2), "is not valid yet: it is from")])
+def test_a_certificate_outside_its_time_is_refused(days, fragment, authority: Authority):
+    pair = authority.sign(f"time{days[0]}", days=days)
+    assert fragment in refusal(pair)
+
+
+def test_damaged_certificates_are_refused_and_nothing_worse(server_pair, tmp_path):
+    lines = server_pair.cert.read_text().splitlines(keepends=True)
+    damaged = tmp_path / "damaged.pem"
+    for cut in range(1, len(lines) - 1):
+        damaged.write_text("".join([lines[0], *lines[cut + 1 :]]))
+        assert str(damaged) in refusal(Pair(damaged, server_pair.key))
+
+
+def test_tensorflow_servings_file_holds_the_texts_themselves(server_pair, authority: Authority, tmp_path):
+    def quoted(path: Path) -> str:
+        return '"' + path.read_text().replace("\n", "\\n") + '"'
+
+    file = tmp_path / "ssl.config"
+    file.write_text(
+        f"server_key: {quoted(server_pair.key)}\nserver_cert: {quoted(server_pair.cert)}\n"
+        f"custom_ca: {quoted(authority.cert)}\nclient_verify: true\n"
+    )
+    material = read_material(SslConfigFile(file), now())
+    assert material == read(server_pair, authority.cert)
+    file.write_text(
+        f"server_key: {quoted(server_pair.key)}\nserver_cert: {quoted(server_pair.cert)}\ncustom_ca: {quoted(authority.cert)}\n"
+    )
+    assert read_material(SslConfigFile(file), now()).client_ca is None
+
+
+def test_a_wrong_ssl_config_is_named_with_its_line_and_shows_no_key(server_pair, tmp_path):
+    file = tmp_path / "ssl.config"
+    key = server_pair.key.read_text().splitlines()[1]
+    for text, fragment in [
+        ("server_cert: 'x'\n", "server_key: must be written"),
+        ("server_kee: 'x'\n", "server_kee"),
+        (f"server_cert: 'x' server_key: '{key}' client_verify: true\n", "custom_ca: must be written with client_verify"),
+        (f"server_cert: 'x' server_key: '{key}'\n", "server_cert: no certificate in it"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(TlsError) as caught:
+            read_material(SslConfigFile(file), now())
+        assert str(file) in str(caught.value)
+        assert fragment in str(caught.value)
+        assert key not in str(caught.value)
