@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 
 from server.frontends.h2.header_blocks import encode_block
+from server.frontends.h2.limits import H2Limits
 from server.frontends.rpc.encodings import ACCEPTED, Encoding
 from server.frontends.rpc.refusal import Refusal
 from server.frontends.rpc.wire_metadata import metadata_fields, percent_encoded
 
 _START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = (b"grpc-status", b"0")
+_RESOURCE_EXHAUSTED = 8
 _UNIMPLEMENTED = 12
 #: In front of messages, by what they are compressed with.
 HEADERS: dict[Encoding | None, bytes] = {
@@ -39,6 +41,12 @@ def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) 
         # Perhaps it is the compression that is not known here: this says what is.
         fields.append((b"grpc-accept-encoding", ACCEPTED))
     return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(refusal.trailers)])
+
+
+def metadata_too_large(size_bytes: int, count: int, limits: H2Limits) -> bytes:
+    """The answer to a request whose metadata takes `size_bytes` in `count` fields."""
+    text = f"the metadata takes {size_bytes} bytes in {count} fields; {limits.header_list_bytes} bytes in {limits.header_count} are allowed"
+    return refusal_block(Refusal(_RESOURCE_EXHAUSTED, text), is_first=True)
 
 
 def plain_block(status: int) -> bytes:

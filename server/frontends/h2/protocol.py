@@ -11,7 +11,7 @@ import ssl
 from collections import deque
 from typing import Final, cast
 
-from server.frontends.h2.answer_blocks import plain_block, refusal_block
+from server.frontends.h2.answer_blocks import metadata_too_large, plain_block, refusal_block
 from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.error_codes import ErrorCode
@@ -253,12 +253,7 @@ class GrpcProtocol(asyncio.Protocol):
             if call is not None:
                 call.feed(b"", True)
         elif isinstance(event, HeadersTooLarge):
-            most = self.front.h2_limits
-            text = (
-                f"the metadata takes {event.size_bytes} bytes in {event.count} fields; "
-                f"{most.header_list_bytes} bytes in {most.header_count} are allowed"
-            )
-            self._refuse(event.stream_id, refusal_block(Refusal(_RESOURCE_EXHAUSTED, text), is_first=True), event.end_stream)
+            self._refuse(event.stream_id, metadata_too_large(event.size_bytes, event.count, self.front.h2_limits), event.end_stream)
         elif isinstance(event, PingReceived):
             if self._watch.pings.is_too_many(self.front.loop.time()):
                 self.core.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
