@@ -253,7 +253,8 @@ class GrpcProtocol(asyncio.Protocol):
             if call is not None:
                 call.feed(b"", True)
         elif isinstance(event, HeadersTooLarge):
-            self._refuse(event.stream_id, metadata_too_large(event.size_bytes, event.count, self.front.h2_limits), event.end_stream)
+            stream_id, size_bytes, count, has_ended = event
+            self._refuse(stream_id, metadata_too_large(size_bytes, count, self.front.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
             if self._watch.pings.is_too_many(self.front.loop.time()):
                 self.core.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
