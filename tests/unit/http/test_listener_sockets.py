@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -15,11 +14,14 @@ import pytest
 import uvloop
 
 from backends.api.tensor import DataType
+from server.frontends.doors import DoorOptions
 from server.frontends.http.exchange import send_response
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.infer_exchange import InferRoutes
 from server.frontends.http.listener import HttpListener
 from server.frontends.limits import Limits
+from server.frontends.tls.key_ring import HTTP_1, KeyRing
+from server.frontends.tls.settings import PemFiles
 from tests.fakes.fake_engine import FakeEngine, echo
 
 LARGE = np.arange(300_000, dtype=np.int32)
@@ -55,9 +57,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 @LOOPS
 def test_a_unix_socket_is_served(run: Callable[[Any], Any], tmp_path: Path):
     async def main() -> None:
-        sock = socket.socket(socket.AF_UNIX)
-        sock.bind(str(tmp_path / "http"))
-        served = listener(sock=sock)
+        served = listener(doors=DoorOptions(socket_path=tmp_path / "http", has_port=False))
         assert await served.start() == 0
         async with asyncio.timeout(20):
             assert (await exchange(*await asyncio.open_unix_connection(tmp_path / "http"))).endswith(b"http")
@@ -84,10 +84,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @LOOPS
 def test_tls_is_served(run: Callable[[Any], Any], certificate: Path):
     async def main() -> None:
-        server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        server_side.load_cert_chain(certificate)
+        ring = KeyRing("HTTP", PemFiles(cert=certificate, key=certificate), HTTP_1)
         client_side = ssl.create_default_context(cafile=certificate)
-        served = listener(tls=server_side)
+        served = listener(doors=DoorOptions(ring=ring))
         port = await served.start()
         async with asyncio.timeout(20):
             streams = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname="localhost")
