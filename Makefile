@@ -7,7 +7,7 @@ CLIENTS_STAMP = .venv-clients/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
 
-.PHONY: help setup serve test unit check format clients-env protos samples bench clean
+.PHONY: help setup serve test unit check format clients-env protos samples bench perf-analyzer clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,5 +67,8 @@ format: setup  ## Rewrite the code in the house format
 bench: setup  ## Measure the server against raw onnxruntime and a bare echo
 	.venv/bin/python -m benchmarks
 
+perf-analyzer: setup  ## Fetch Triton's load generator into .perf_analyzer (x86_64 Linux; see docs/protocols.md)
+	scripts/perf_analyzer --fetch
+
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .perf_analyzer build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

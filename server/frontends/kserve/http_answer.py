@@ -15,7 +15,6 @@ from server.engine.interface import Engine
 from server.frontends.kserve.classification import classify
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.json_tensor import PRINTED_AT_ONCE, json_from_array, json_pieces, printed_numbers
-from server.frontends.kserve.shared_tensors import span_parameters
 from server.frontends.kserve.tensor_bytes import Raw, array_pieces
 
 #: Where the numbers of an array will stand: a byte that JSON text never holds.
@@ -95,8 +94,8 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
             datatype = DataType.BYTES
         output: dict[str, Any] = {"name": name, "datatype": datatype.value, "shape": array.shape}
         if name in decoded.shared_outputs:
-            span = decoded.shared_outputs[name]
-            output["parameters"] = span_parameters(span, span.write(array_pieces(array, datatype), name))
+            # The place is not repeated, as with Triton: its C++ client expects binary_data_size in any parameters of an output.
+            decoded.shared_outputs[name].write(array_pieces(array, datatype), name)
         elif name in decoded.binary_outputs:
             pieces = array_pieces(array, datatype)
             output["parameters"] = {"binary_data_size": sum(map(len, pieces))}

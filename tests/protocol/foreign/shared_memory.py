@@ -65,7 +65,7 @@ for datatype, kind in TYPES.items():
     result = infer(datatype, [2, 4], array.nbytes, output_at=2048, output_size=array.nbytes)
     if client.is_http:
         output = result.get_output("OUTPUT")
-        assert output["parameters"]["shared_memory_region"] == "judge", output
+        assert "parameters" not in output, output
         assert "data" not in output, output
     else:
         output = result.get_output("OUTPUT")

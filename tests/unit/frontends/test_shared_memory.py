@@ -266,14 +266,8 @@ def test_every_datatype_goes_through_shared_memory_over_http(tmp_path: Path, dat
     response = asyncio.run(engine.infer(decoded.request))
     encoded = http_answer.encode(response, decoded, {})
     assert encoded.header_length is None
-    assert orjson.loads(encoded.body)["outputs"] == [
-        {
-            "name": "OUTPUT",
-            "datatype": datatype.value,
-            "shape": [2, 2],
-            "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": len(data), "shared_memory_offset": len(data)},
-        }
-    ]
+    # No parameters: perf_analyzer fails on any that hold no binary_data_size.
+    assert orjson.loads(encoded.body)["outputs"] == [{"name": "OUTPUT", "datatype": datatype.value, "shape": [2, 2]}]
     assert path.read_bytes() == data + data
 
 

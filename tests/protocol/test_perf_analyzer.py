@@ -1,0 +1,163 @@
+"""Triton's own load generator, unmodified: it asks for metadata, configuration and statistics, and stops where it misses any."""
+
+import csv
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.sequence_models import write_adding
+from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server
+
+SCRIPT = REPOSITORY_ROOT / "scripts" / "perf_analyzer"
+BINARY = REPOSITORY_ROOT / ".perf_analyzer" / "bin" / "perf_analyzer"
+FRONTS = ("h2", "grpcio")
+#: A measurement of that many requests, however long they take.
+REQUESTS = 150
+COUNTED = ("--request-count", str(REQUESTS))
+#: Where several loads are tried in one run: short windows, which need not agree, since the machine may be busy.
+WINDOWS = ("--measurement-interval=300", "--stability-percentage=999")
+#: It starts to send before it reads the statistics that it counts from: so many requests its server figures may miss.
+EARLY = 5
+#: What only Triton's statistics can fill in.
+SERVER_COLUMNS = ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
+
+OVER_HTTP = {
+    "plain": ("-m", "simple", *COUNTED),
+    "batch": ("-m", "simple", "-b", "4", *COUNTED),
+    "shared memory": ("-m", "simple", "--shared-memory=system", *COUNTED),
+    "json": ("-m", "digits", "--input-tensor-format=json", "--output-tensor-format=json", *COUNTED),
+    "ipu": ("-m", "digits_ipu", "-b", "2", *COUNTED),
+    "concurrency": ("-m", "simple", "-a", "--concurrency-range=1:3:2", *WINDOWS),
+    "rate": ("-m", "simple", "--request-rate-range=200:400:200", "--request-distribution=poisson", *WINDOWS),
+    "sequences": ("-m", "adding", "--sequence-length=5", "--concurrency-range=2", *COUNTED),
+}
+OVER_GRPC = {
+    "plain": ("-m", "simple", "--percentile=95", *COUNTED),
+    "streaming": ("-m", "simple", "--streaming", *COUNTED),
+    "batch": ("-m", "simple", "-b", "4", *COUNTED),
+    "shared memory": ("-m", "simple", "--shared-memory=system", *COUNTED),
+    "gzip": ("-m", "digits", "--grpc-compression-algorithm=gzip", *COUNTED),
+    "concurrency": ("-m", "simple", "-a", "--concurrency-range=1:3:2", *WINDOWS),
+    "rate": ("-m", "simple", "--request-rate-range=200:400:200", *WINDOWS),
+    "sequences": ("-m", "adding", "--streaming", "--sequence-length=5", "--concurrency-range=2", *COUNTED),
+    "sequences at a rate": (
+        "-m",
+        "adding",
+        "--streaming",
+        "--sequence-length=5",
+        "--request-rate-range=100",
+        "--num-of-sequences=3",
+        *WINDOWS,
+    ),
+}
+#: TensorFlow Serving's metadata tell no batch size; without -b, perf_analyzer wants the whole shape.
+AS_TENSORFLOW_SERVING = {
+    "one": ("--shape=image:1,8,8", *COUNTED),
+    "batch": ("-b", "4", *COUNTED),
+    "concurrency": ("-b", "2", "--concurrency-range=1:3:2", *WINDOWS),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def binary() -> None:
+    if not BINARY.exists():
+        pytest.skip("perf_analyzer is not here: run 'make perf-analyzer' (x86_64 Linux)")
+
+
+@pytest.fixture(scope="module")
+def open_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The sample models and one with sequences, on each transport of gRPC, with shared memory allowed."""
+    at = tmp_path_factory.mktemp("perf_analyzer")
+    copy_models(SAMPLE_MODELS, at / "models", ("simple", "digits", "digits_ipu"))
+    write_adding(at / "models")
+    flags = (f"--model_base_path={at / 'models'}", "--allow-client-shm", f"--grpc_front={request.param}")
+    with running_server(*flags, at=at / "run") as running:
+        yield running
+
+
+def measured(at: Path, *arguments: str) -> tuple[str, list[dict[str, str]]]:
+    """Runs the script; what it printed, and the rows of its CSV, one for each load. It may neither fail nor complain."""
+    rows = at / "rows.csv"
+    command = [sys.executable, str(SCRIPT), *arguments, "-f", str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    printed = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, printed
+    # It may say that it could not keep its own pace: the machine may be busy.
+    said = re.sub(r".*not able to keep up with the desired request rate.*", "", printed).casefold()
+    assert not any(word in said for word in ("warning", "error", "failed", "unable")), printed
+    with rows.open(newline="") as file:
+        return printed, list(csv.DictReader(file))
+
+
+def check_plausible(row: dict[str, str]) -> None:
+    assert float(row["Inferences/Second"]) > 0, row
+    assert 0 < int(row["p50 latency"]) <= int(row["p90 latency"]) <= int(row["p99 latency"]), row
+
+
+def check_served(printed: str, rows: list[dict[str, str]], arguments: tuple[str, ...]) -> None:
+    """The client's figures and the server's, which it had by the statistics, belong together."""
+    assert len(rows) == (2 if any(re.search("range=.*:", word) for word in arguments) else 1), printed
+    for row in rows:
+        check_plausible(row)
+        assert all(int(row[column]) >= 0 for column in SERVER_COLUMNS), row
+        assert int(row["Server Compute Infer"]) > 0, row
+    if COUNTED[0] in arguments:
+        found = re.search(r"Successful request count: (\d+)\n", printed)
+        assert found, printed
+        assert REQUESTS - EARLY <= int(found[1]) <= REQUESTS, printed
+
+
+def successes(server: ServerProcess, model: str) -> int:
+    """How many requests to the model were answered so far, by the server's statistics."""
+    statistics: Any = server.json(f"/v2/models/{model}/stats")
+    return int(statistics["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def measured_and_counted(server: ServerProcess, at: Path, address: tuple[str, ...], arguments: tuple[str, ...]) -> None:
+    """Measures; where the number of requests was given, the server counted just that many."""
+    before = successes(server, arguments[1])
+    printed, rows = measured(at, *address, *arguments)
+    check_served(printed, rows, arguments)
+    if COUNTED[0] in arguments:
+        assert successes(server, arguments[1]) - before == REQUESTS, printed
+
+
+@pytest.mark.parametrize("case", OVER_HTTP)
+@pytest.mark.parametrize("open_server", FRONTS[:1], indirect=True)
+def test_it_measures_over_http(case: str, open_server: ServerProcess, tmp_path: Path):
+    measured_and_counted(open_server, tmp_path, ("-u", open_server.http), OVER_HTTP[case])
+    assert open_server.json("/v2/systemsharedmemory/status") == []
+
+
+@pytest.mark.parametrize("case", OVER_GRPC)
+@pytest.mark.parametrize("open_server", FRONTS, indirect=True)
+def test_it_measures_over_grpc(case: str, open_server: ServerProcess, tmp_path: Path):
+    measured_and_counted(open_server, tmp_path, ("-u", open_server.grpc, "-i", "grpc"), OVER_GRPC[case])
+    assert open_server.json("/v2/systemsharedmemory/status") == []
+
+
+@pytest.mark.parametrize("case", AS_TENSORFLOW_SERVING)
+@pytest.mark.parametrize("open_server", FRONTS, indirect=True)
+def test_it_measures_as_a_client_of_tensorflow_serving(case: str, open_server: ServerProcess, tmp_path: Path):
+    flags = ("-u", open_server.grpc, "-i", "grpc", "--service-kind=tfserving", "-m", "digits", *AS_TENSORFLOW_SERVING[case])
+    _, rows = measured(tmp_path, *flags)
+    assert rows
+    for row in rows:
+        check_plausible(row)
+
+
+def test_the_script_starts_a_server_where_none_is_named(tmp_path: Path):
+    printed, rows = measured(tmp_path, "--serve-flags=--grpc_front=h2", "-m", "digits_gcu", "-i", "grpc", *COUNTED)
+    check_served(printed, rows, COUNTED)
+
+
+def test_the_script_says_why_it_cannot_run():
+    command = [sys.executable, str(SCRIPT), "--serve-flags=--no-such-flag", "-m", "simple"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "scripts/perf_analyzer: the server was not ready: serve: error: No such option: --no-such-flag" in done.stderr
