@@ -6,8 +6,9 @@ STAMP = .venv/.stoker-setup
 CLIENTS_STAMP = .venv-clients/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
+NODE_STAMP = .node-client/.stoker-setup
 
-.PHONY: help setup serve test unit check format clients-env protos samples bench perf-analyzer clean
+.PHONY: help setup serve test unit check format clients-env protos samples bench perf-analyzer node-client clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -70,5 +71,13 @@ bench: setup  ## Measure the server against raw onnxruntime and a bare echo
 perf-analyzer: setup  ## Fetch Triton's load generator into .perf_analyzer (x86_64 Linux; see docs/protocols.md)
 	scripts/perf_analyzer --fetch
 
+node-client: $(NODE_STAMP)  ## Make .node-client: gRPC clients in JavaScript (needs node 18 or newer, and npm)
+
+$(NODE_STAMP): tests/protocol/foreign_node/package.json
+	mkdir -p .node-client
+	cp $< .node-client/
+	npm install --prefix .node-client --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+	touch $@
+
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .perf_analyzer build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .perf_analyzer .node-client build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
