@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cli.failure import CommandFailed, ExitCode
+from cli.tls import tls_for
 
 if TYPE_CHECKING:
     from stoker_client import Client
@@ -19,6 +20,7 @@ _CAUSES = (
         "expected settings frame|http1.x server|illegal (request|status) line",
         "the URL's scheme does not match the port: grpc:// goes to the gRPC port (8500 unless set), http:// to the HTTP port (8501)",
     ),
+    ("certificate.verify.failed", "the server's certificate is not trusted: STOKER_TLS_CA names the file of its authority"),
     ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
     ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
 )
@@ -35,10 +37,11 @@ def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Clie
     with failures_told(url) as failures:
         import stoker_client
 
-        if "://" not in url and ":" in url:
+        if "://" not in url and ":" in url and not url.startswith("unix:"):
             url = f"grpc://{url}"
         try:
-            client = stoker_client.connect(url, api_key=api_key, timeout_s=timeout_s, retry=stoker_client.RetryPolicy(max_attempts=2))
+            retry = stoker_client.RetryPolicy(max_attempts=2)
+            client = stoker_client.connect(url, api_key=api_key, timeout_s=timeout_s, retry=retry, tls=tls_for(url))
         except ValueError as error:
             raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
         failures.url, failures.client = url, client

@@ -12,7 +12,10 @@ _SERVER = "Server"
 Url = Annotated[
     str,
     typer.Option(
-        "--url", envvar="STOKER_URL", rich_help_panel=_SERVER, help="grpc://host:port (or host:port), grpcs://, http:// or https://."
+        "--url",
+        envvar="STOKER_URL",
+        rich_help_panel=_SERVER,
+        help="grpc://host:port (or host:port), grpcs://, http://, https:// or unix:/path.",
     ),
 ]
 ApiKey = Annotated[

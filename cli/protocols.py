@@ -11,6 +11,7 @@ import typer
 from cli.connection import failures_told
 from cli.failure import CommandFailed, ExitCode
 from cli.options import DEFAULT_URL
+from cli.tls import tls_for
 
 if TYPE_CHECKING:
     from stoker_client.predict_client import PredictClient
@@ -71,12 +72,14 @@ def target(protocol: Protocol | None, url: str) -> Target:
         CommandFailed: they contradict each other.
     """
     if protocol is None:
-        protocol = Protocol.KSERVE_HTTP if url.startswith(("http://", "https://")) else Protocol.KSERVE_GRPC
+        protocol = Protocol.KSERVE_HTTP if url.startswith(("http://", "https://", "http+unix:")) else Protocol.KSERVE_GRPC
     if url == DEFAULT_URL and not protocol.is_grpc:
         url = _DEFAULT_HTTP_URL
-    if "://" not in url:
+    if url.startswith("unix:"):
+        url = f"{'grpc' if protocol.is_grpc else 'http'}+{url}"
+    elif "://" not in url:
         url = f"{'grpc' if protocol.is_grpc else 'http'}://{url}"
-    expected = ("grpc://", "grpcs://") if protocol.is_grpc else ("http://", "https://")
+    expected = ("grpc://", "grpcs://", "grpc+unix:") if protocol.is_grpc else ("http://", "https://", "http+unix:")
     if not url.startswith(expected):
         raise CommandFailed(f"--protocol {protocol} goes to a {expected[0]} or {expected[1]} address, --url is {url}", ExitCode.USAGE)
     return Target(protocol, url)
@@ -123,7 +126,8 @@ def predicting(
 
         carried_by = "grpc" if whom.protocol.is_grpc else "http"
         try:
-            connection = make_connection(whom.url, carried_by, tls=None, api_key=api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
+            tls = tls_for(whom.url)
+            connection = make_connection(whom.url, carried_by, tls=tls, api_key=api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
         except ValueError as error:
             raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
         transport = GrpcTransport(connection) if whom.protocol.is_grpc else HttpTransport(connection)

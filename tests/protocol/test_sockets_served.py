@@ -1,5 +1,6 @@
 """Unix-domain sockets and cross-origin answers, as tritonclient and curl find them."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -8,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import stoker_client as sdk
 from tests.fakes.server_process import PATIENCE_S, REPOSITORY_ROOT, SAMPLE_MODELS, copy_models, running_server
 
 FOREIGN = Path(__file__).parent / "foreign"
@@ -77,6 +80,20 @@ def test_a_killed_servers_sockets_are_replaced_and_a_living_ones_refused(front, 
         targets(clients_python, f"unix:{at / 'g.sock'}")
         assert json.loads(curl("--unix-socket", str(at / "h.sock"), "http://stoker/v2/health/ready")) == {"ready": True}
         assert living.stop() == 0
+
+
+def test_our_own_clients_come_by_sockets_too(at):
+    image = {f"INPUT{each}": np.full((1, 16), 3, np.int32) for each in (0, 1)}
+
+    async def call(url: str) -> list[int]:
+        async with sdk.connect_async(url) as client:
+            return (await client.infer("simple", image))["OUTPUT0"][0].tolist()
+
+    with running_server(*flags_of(at), at=at / "run"):
+        for url in (f"unix:{at / 'g.sock'}", f"http+unix://{at / 'h.sock'}"):
+            with sdk.connect(url) as client:
+                assert client.infer("simple", image)["OUTPUT0"][0].tolist() == [6] * 16
+            assert asyncio.run(call(url)) == [6] * 16
 
 
 @needs_curl

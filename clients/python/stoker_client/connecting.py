@@ -10,7 +10,7 @@ from stoker_client.settings import parse_url
 
 
 def connect(url: str, **settings: Any) -> Client:
-    """A synchronous client for a `grpc://`, `grpcs://`, `http://` or `https://` address.
+    """A synchronous client for a `grpc://`, `grpcs://`, `http://` or `https://` address, or a socket's (`grpc+unix:///path`, `http+unix:///path`).
 
     Args:
         url: Where the server is.

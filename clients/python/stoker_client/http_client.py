@@ -24,7 +24,11 @@ _IDLE_CONNECTIONS = 64
 _IDLE_S = 4.0
 
 
-def _arguments(connection: Connection) -> dict[str, Any]:
+def _arguments(connection: Connection, transport: type[httpx.HTTPTransport | httpx.AsyncHTTPTransport]) -> dict[str, Any]:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_S)
+    headers = {**_HEADERS, **connection.headers}
+    if connection.endpoint.socket_path:
+        return {"headers": headers, "transport": transport(uds=connection.endpoint.socket_path, limits=limits)}
     verify: ssl.SSLContext | bool = True
     if connection.endpoint.secure:
         tls = connection.tls or TlsConfig()
@@ -34,11 +38,7 @@ def _arguments(connection: Connection) -> dict[str, Any]:
             verify = ssl.create_default_context(cafile=tls.ca)
         if tls.cert is not None:
             verify.load_cert_chain(tls.cert, tls.key)
-    return {
-        "headers": {**_HEADERS, **connection.headers},
-        "verify": verify,
-        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_S),
-    }
+    return {"headers": headers, "verify": verify, "limits": limits}
 
 
 def _error_of(error: httpx.TransportError | httpx.DecodingError | httpx.InvalidURL) -> StokerError:
@@ -84,10 +84,10 @@ class HttpTransport:
     """A pool of HTTP/1.1 connections. Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        self._origin = connection.endpoint.url
+        self._origin = connection.endpoint.origin
         self._max_bytes = connection.max_message_bytes
         self._extensions = _extensions(connection)
-        self._client = httpx.Client(**_arguments(connection))
+        self._client = httpx.Client(**_arguments(connection, httpx.HTTPTransport))
 
     def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
         """Makes one request; raises a `StokerError` where no reply came.
@@ -124,10 +124,10 @@ class AsyncHttpTransport:
     """A pool of HTTP/1.1 connections. Confined to: the event loop of the first call."""
 
     def __init__(self, connection: Connection) -> None:
-        self._origin = connection.endpoint.url
+        self._origin = connection.endpoint.origin
         self._max_bytes = connection.max_message_bytes
         self._extensions = _extensions(connection)
-        self._client = httpx.AsyncClient(**_arguments(connection))
+        self._client = httpx.AsyncClient(**_arguments(connection, httpx.AsyncHTTPTransport))
 
     async def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
         """Makes one request within `timeout_s`; raises a `StokerError` where no reply came."""

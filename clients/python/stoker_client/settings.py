@@ -1,5 +1,6 @@
 """How a client is set up: where the server is, TLS, credentials, limits."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from urllib.parse import urlsplit
 MAX_MESSAGE_BYTES = 2**31 - 1
 
 _SECURE = {"grpc": False, "grpcs": True, "http": False, "https": True}
+#: A Unix-domain socket: `grpc+unix:///run/stoker.sock`, or gRPC's own `unix:/run/stoker.sock`.
+_SOCKET = re.compile(r"(?:(?P<protocol>grpc|http)\+)?unix:(?://)?(?P<path>/.+)", re.DOTALL)
 _DEFAULT_PORTS = {"grpc": 8500, "grpcs": 8500, "http": 8501, "https": 8501}
 
 
@@ -40,9 +43,10 @@ class Endpoint:
     Attributes:
         protocol: `grpc` or `http`.
         secure: Whether TLS is spoken.
-        host: Name or address; IPv6 without brackets.
-        port: TCP port.
+        host: Name or address; IPv6 without brackets. `localhost` for a socket.
+        port: TCP port; 0 for a socket.
         path: Prefix of every HTTP route, such as `/models` behind a proxy; empty for gRPC.
+        socket_path: Absolute path of a Unix-domain socket; empty: the server is at `host:port`.
     """
 
     protocol: str
@@ -50,28 +54,43 @@ class Endpoint:
     host: str
     port: int
     path: str = ""
+    socket_path: str = ""
 
     @property
     def authority(self) -> str:
-        """`host:port`, IPv6 in brackets."""
+        """`host:port`, IPv6 in brackets; `unix:/path` for a socket, as gRPC writes it."""
+        if self.socket_path:
+            return f"unix:{self.socket_path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
         """The address in the form `parse_url` takes."""
-        return f"{self.protocol}{'s' if self.secure else ''}://{self.authority}{self.path}"
+        return f"{self.protocol}+unix://{self.socket_path}" if self.socket_path else self.origin
+
+    @property
+    def origin(self) -> str:
+        """What stands before the routes in the URLs of requests; over a socket the name in it means nothing."""
+        place = self.host if self.socket_path else self.authority
+        return f"{self.protocol}{'s' if self.secure else ''}://{place}{self.path}"
 
 
 def parse_url(url: str, protocol: str | None = None) -> Endpoint:
-    """Takes `grpc://host:port`, `grpcs://`, `http://` or `https://` apart.
+    """Takes `grpc://host:port`, `grpcs://`, `http://`, `https://`, `grpc+unix:///path`, `http+unix:///path` or `unix:/path` apart.
 
     Args:
         url: The address. A missing port is 8500 for gRPC, 8501 for HTTP.
-        protocol: `grpc` or `http`: accept no other, and take a bare `host:port` as this one.
+        protocol: `grpc` or `http`: accept no other, and take a bare `host:port` as this one. A bare `unix:/path` is gRPC's without it.
 
     Raises:
         ValueError: not an address, or of another protocol.
     """
+    socket = _SOCKET.fullmatch(url)
+    if socket is not None:
+        spoken = socket["protocol"] or protocol or "grpc"
+        if protocol is not None and spoken != protocol:
+            raise ValueError(f"'{url}' is a {spoken} address; expected a {protocol} one")
+        return Endpoint(spoken, False, "localhost", 0, socket_path=socket["path"])
     bare = "://" not in url
     if bare and protocol is None:
         raise ValueError(f"'{url}' does not say the protocol; expected grpc://host:port, grpcs://, http:// or https://")

@@ -15,6 +15,10 @@ from stoker_client.settings import Endpoint, make_connection, parse_url
         ("https://host:443/models/", None, Endpoint("http", True, "host", 443, "/models")),
         ("host:7", "grpc", Endpoint("grpc", False, "host", 7)),
         ("http://[::1]:7", "http", Endpoint("http", False, "::1", 7)),
+        ("unix:/run/s", None, Endpoint("grpc", False, "localhost", 0, socket_path="/run/s")),
+        ("unix:///run/s", "http", Endpoint("http", False, "localhost", 0, socket_path="/run/s")),
+        ("http+unix:///run/s", None, Endpoint("http", False, "localhost", 0, socket_path="/run/s")),
+        ("grpc+unix:///run/s", "grpc", Endpoint("grpc", False, "localhost", 0, socket_path="/run/s")),
     ],
 )
 def test_an_address_is_taken_apart(url, protocol, endpoint):
@@ -31,6 +35,7 @@ def test_an_address_is_taken_apart(url, protocol, endpoint):
         ("grpc://host:99999", None, "no usable port"),
         ("grpc://", None, "not an address"),
         ("grpc://host/path", None, "not an address"),
+        ("http+unix:///run/s", "grpc", "is a http address; expected a grpc one"),
         ("http://user:secret@host", None, "not an address"),
     ],
 )
