@@ -30,6 +30,8 @@ from benchmarks.servers import Target, echo_grpc, echo_h2, stoker
 from benchmarks.wire import GRPC, canned_response, encode_request
 
 _METHOD = "inference.GRPCInferenceService/ModelInfer"
+#: Figures hold with what operators run: a sampled access log, beside validation, statistics and metrics, which are always on.
+_FLAGS = ("--access-log=100",)
 #: Requests of the run that finds the rate, and of a window at least.
 _PILOT = 1_000
 _LEAST = 2_000
@@ -104,7 +106,7 @@ def measure_fronts(found: FrontWindows, cases: Sequence[Case], rounds: int, scra
         expected = raw.reference(model)
         answer = scratch / "canned.message"
         answer.write_bytes(canned_response(model, expected))
-        server = stack.enter_context(stoker(scratch / "models", scratch / "server", cores))
+        server = stack.enter_context(stoker(scratch / "models", scratch / "server", cores, _FLAGS))
         echoes = (stack.enter_context(echo_h2(cores)), stack.enter_context(echo_grpc("bytes", answer, cores)))
         check = LoadGenerator(scratch, 0.0)
         stack.callback(check.close)

@@ -33,6 +33,7 @@ from server.lifecycle.settings import LifecycleSettings
 from server.lifecycle.snapshot_area import snapshot_area
 from server.lifecycle.source import ModelSource
 from server.observability import logs
+from server.observability.access_log import AccessLog
 from server.observability.backend_families import BackendFamilies
 from server.observability.banner import address_line, print_startup, without_ready_version
 from server.observability.logs import Logs
@@ -84,7 +85,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
     tracer = _tracer(config.kserve.trace)
-    manager, engine = _build(config, places.source, backends, area, sink, tracer)
+    access = AccessLog(config.access_log, SystemClock().now_ns)
+    manager, engine = _build(config, places.source, backends, area, sink, tracer, access)
     fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
     following: asyncio.Task[None] | None = None
@@ -121,6 +123,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
         await fronts.stop(max(left_s, ANSWER_GRACE_S))
         await manager.stop(UNLOAD_GRACE_S)
         tracer.close()
+        access.close()
         if not is_refused:
             log.info("stopped")
 
@@ -134,7 +137,13 @@ def _tracer(start: TraceStart) -> Tracer:
 
 
 def _build(
-    config: ServerConfig, repository: ModelSource, backends: BackendRegistry, area: Path, sink: Logs, tracer: Tracer
+    config: ServerConfig,
+    repository: ModelSource,
+    backends: BackendRegistry,
+    area: Path,
+    sink: Logs,
+    tracer: Tracer,
+    access: AccessLog,
 ) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
     metrics = Metrics(clock)
@@ -172,11 +181,12 @@ def _build(
         version=version("stoker"),
         max_bytes_in_flight=config.limits.bytes_in_flight,
         tracer=tracer,
+        access=access,
     )
     metrics.watch(
         requests_in_flight=lambda: engine.requests_in_flight,
         bytes_in_flight=lambda: engine.bytes_in_flight,
-        log_lines_dropped=sink.dropped,
+        log_lines_dropped=lambda: sink.dropped() + access.dropped(),
         is_ready=engine.is_ready,
     )
     return manager, engine

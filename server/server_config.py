@@ -12,6 +12,7 @@ from server.frontends.rpc.settings import GrpcSettings
 from server.frontends.socket_settings import SocketSettings
 from server.frontends.tls.settings import TlsSettings
 from server.lifecycle.settings import ControlMode
+from server.observability.access_log import AccessLogSettings
 from server.observability.logs import LogSettings
 from server.serving_settings import ServingStart
 
@@ -54,6 +55,7 @@ class ServerConfig:
         limits: Bounds of the fronts.
         backend_settings: By backend, what it is configured with.
         logs: Log settings.
+        access_log: What is logged of requests.
     """
 
     repositories: tuple[Path, ...]
@@ -92,3 +94,4 @@ class ServerConfig:
     limits: Limits = field(default_factory=Limits)
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     logs: LogSettings = field(default_factory=LogSettings)
+    access_log: AccessLogSettings = field(default_factory=AccessLogSettings)

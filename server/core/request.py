@@ -9,6 +9,7 @@ import numpy as np
 from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
 from backends.api.responses import ResponseSink
+from server.core.access import AccessNote, Via
 from server.core.sequence import SequenceMark
 from server.core.trace import RequestTrace
 
@@ -37,6 +38,8 @@ class InferRequest:
         size_bytes: What the request holds in memory, for the admission budget.
         sequence: Where in a sequence it stands; None: the client named none.
         trace: Where the points that it passes are noted; None for all but those that are traced.
+        via: By which protocol it came; None: by none of the network's.
+        access: Where its times are noted; None for all but those whose line in the access log needs them.
         responses: Set by the engine where the model may answer any number of times: takes what it answers.
     """
 
@@ -56,6 +59,8 @@ class InferRequest:
     sequence: SequenceMark | None = None
     responses: ResponseSink | None = None
     trace: RequestTrace | None = None
+    via: Via | None = None
+    access: AccessNote | None = None
 
 
 @dataclass(slots=True)

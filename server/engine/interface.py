@@ -7,7 +7,9 @@ is dropped before compute, and nothing else is touched.
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
+from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
@@ -71,8 +73,10 @@ class Engine(Protocol):
             ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one answer.
         """
 
-    def count_refused(self, name: str, version: int | None) -> None:
-        """Counts a request that failed before `infer` saw it (decoding, validation); one for a model not served is counted nowhere."""
+    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+        """Notes a request that failed by `error` before `infer` saw it (decoding, validation); the access log has it, and statistics,
+        but for a model not served.
+        """
 
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Runs one request whose model may answer any number of times; a plain model answers once.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from backends.api.clock import Clock
 from backends.api.errors import ServingError, Unavailable
 from backends.api.model import ModelSignature
+from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
@@ -16,6 +17,7 @@ from server.core.state import IndexEntry
 from server.core.statistics import ModelStatistics
 from server.engine.response_stream import ResponseStream
 from server.lifecycle.manager import ModelManager
+from server.observability.access_log import AccessLog, AccessLogSettings
 from server.observability.metrics import Metrics
 from server.observability.recorder import FailureReason
 from server.observability.tracer import Tracer
@@ -53,12 +55,14 @@ class ServingEngine:
         version: str,
         max_bytes_in_flight: int,
         tracer: Tracer | None = None,
+        access: AccessLog | None = None,
     ) -> None:
         """`name` is the server's id towards clients; `max_bytes_in_flight` bounds what all requests being served hold together."""
         self._manager = manager
         self._metrics = metrics
         self._clock = clock
         self._tracer = tracer or Tracer(None, clock.now_ns)
+        self._access = access or AccessLog(AccessLogSettings(), clock.now_ns)
         self._description = ServerDescription(name, version, EXTENSIONS)
         self._max_bytes_in_flight = max_bytes_in_flight
         self._bytes_in_flight = 0
@@ -120,17 +124,23 @@ class ServingEngine:
         return self._manager.labelled_version(name, label)
 
     def submit(self, request: InferRequest, done: Done) -> InFlight:
-        if self._is_stopping:
-            raise Unavailable("the server is shutting down")
-        servable = self._resolve(request.model_name, request.model_version)
-        signature = servable.config.signature
-        if request.signature is not signature and request.signature != signature:
-            raise Unavailable(
-                f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
-            )
-        if self._tracer.is_on:
-            done = self._tracer.traced(request, servable.version, done)
-        flight = servable.submit(request, done, self._count_ended)
+        try:
+            if self._is_stopping:
+                raise Unavailable("the server is shutting down")
+            servable = self._resolve(request.model_name, request.model_version)
+            signature = servable.config.signature
+            if request.signature is not signature and request.signature != signature:
+                raise Unavailable(
+                    f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
+                )
+            if self._access.is_on:
+                done = self._access.watched(request, done)
+            if self._tracer.is_on:
+                done = self._tracer.traced(request, servable.version, done)
+            flight = servable.submit(request, done, self._count_ended)
+        except ServingError as error:
+            self._access.refused(request, error)
+            raise
         self._requests_in_flight += 1
         return flight
 
@@ -203,7 +213,8 @@ class ServingEngine:
     def serving_metrics_text(self) -> bytes:
         return self._metrics.render_serving()
 
-    def count_refused(self, name: str, version: int | None) -> None:
+    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+        self._access.unread(via, name, version, error)
         try:
             servable = self._manager.resolve(name, version)
         except ServingError:

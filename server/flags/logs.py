@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from server.flags.declare import Switch, flag, number, one_of, path
+from server.observability.access_log import AccessLogSettings
 from server.observability.logs import LogSettings
 
 _PANEL = "Logging"
@@ -44,6 +45,14 @@ class LogFlags:
     log_warning: Annotated[Switch, flag("log-warning", panel=_PANEL, text="Log warnings.")] = True
     log_error: Annotated[Switch, flag("log-error", panel=_PANEL, text="Log errors.")] = True
 
+    access_log: Annotated[
+        int,
+        number("access-log", 0, panel=_PANEL, text="Log one of every N inference requests, and all that fail; 0 = none."),
+    ] = 0
+    access_log_file: Annotated[
+        Path | None, path("access-log-file", panel=_PANEL, text="Log requests there, as JSON, instead of with the rest.")
+    ] = None
+
     def settings(self) -> dict[str, Any]:
         """Fields of `ServerConfig`."""
         logs = LogSettings(
@@ -54,4 +63,4 @@ class LogFlags:
             format=_FORMATS[self.log_format],
             file=self.log_file,
         )
-        return {"logs": logs}
+        return {"logs": logs, "access_log": AccessLogSettings(every=self.access_log, file=self.access_log_file)}

@@ -21,6 +21,9 @@ def tally(recorder: VersionRecorder, entries: Iterable[Pending], result: BatchRe
         entry.is_counted = True
         if (trace := entry.request.trace) is not None:
             trace.computed(enqueued_ns=entry.enqueued_ns, ended_ns=now_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
+        if (note := entry.request.access) is not None:
+            note.queue_ns = entry.dispatched_ns - entry.enqueued_ns
+            note.compute_ns = input_ns + infer_ns + output_ns
         if isinstance(outcome, ServingError):
             recorder.failed(_reason(outcome), request_ns=now_ns - entry.request.received_ns)
         else:

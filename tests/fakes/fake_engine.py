@@ -9,6 +9,7 @@ import numpy as np
 from backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
+from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_config import InstanceGroup, ModelConfig
 from server.core.model_list import ListedModel
@@ -97,7 +98,7 @@ class FakeEngine:
         self.load_error: ServingError | None = None
         self.time_ns = 1_000_000_000
 
-    def count_refused(self, name: str, version: int | None) -> None:
+    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
         self.refused.append(name)
 
     def is_live(self) -> bool:

@@ -7,6 +7,7 @@ takes long goes to a thread.
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, NotFound, ServingError
+from server.core.access import Via
 from server.core.request import InferResponse
 from server.engine.interface import Engine
 from server.frontends.adlik import json_codec, message_codec
@@ -53,7 +54,7 @@ class Predict:
                 ask = await run_off_loop(_parsed, rest, contents)
             else:
                 ask = _parsed(rest, contents)
-            answer = await self._answer(ask, len(data), deadline_ns, reservation)
+            answer = await self._answer(ask, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
             if _is_large(answer, self._limits):
                 return await run_off_loop(message_codec.print_answer, answer)
             return message_codec.print_answer(answer)
@@ -71,25 +72,26 @@ class Predict:
             ask = await run_off_loop(json_codec.read_request, given, model, self._limits)
         else:
             ask = json_codec.read_request(given, model, self._limits)
-        answer = await self._answer(ask, size_bytes, None, reservation)
+        answer = await self._answer(ask, size_bytes, None, reservation, Via.ADLIK_HTTP)
         if _is_large(answer, self._limits):
             return await run_off_loop(json_codec.print_answer, answer)
         return json_codec.print_answer(answer)
 
-    async def _answer(self, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, reservation: Reservation) -> Answer:
+    async def _answer(self, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via) -> Answer:
         engine, limits = self._engine, self._limits
         try:
             target = self._reader.target(ask.model)
             strings = self._reader.reserve(target, ask, reservation)
             if size_bytes > _INLINE_RAW_BYTES or strings > INLINE_STRINGS:
-                request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns)
+                request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns, via)
             else:
-                request = self._reader.build(target, ask, size_bytes, deadline_ns)
+                request = self._reader.build(target, ask, size_bytes, deadline_ns, via)
         except NotFound as error:
             # Adlik answers so for an unknown model or version here, and with NOT_FOUND only where its metadata is asked for.
+            engine.count_refused(ask.model.name, ask.model.version, error, via)
             raise InvalidRequest(error.message) from None
-        except ServingError:
-            engine.count_refused(ask.model.name, ask.model.version)
+        except ServingError as error:
+            engine.count_refused(ask.model.name, ask.model.version, error, via)
             raise
         try:
             response = await engine.infer(request)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from backends.api.errors import InvalidRequest
 from backends.api.tensor import DataType
+from server.core.access import Via
 from server.core.request import Array, InferRequest
 from server.engine.interface import Engine
 from server.frontends.adlik.datatypes import NUMBERS, shown_type
@@ -80,7 +81,7 @@ class PredictReader:
             reservation.take(strings_cost(strings, self._limits) + filled)
         return strings
 
-    def build(self, target: PredictTarget, ask: PredictAsk, size_bytes: int, deadline_ns: int | None) -> InferRequest:
+    def build(self, target: PredictTarget, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
         """The engine's request. Safe in a thread.
 
         Raises:
@@ -110,6 +111,7 @@ class PredictReader:
             deadline_ns=deadline_ns,
             received_ns=target.received_ns,
             size_bytes=size_bytes,
+            via=via,
         )
 
     def _outputs(self, check: SignatureCheck, wanted: Mapping[str, int]) -> tuple[str, ...]:

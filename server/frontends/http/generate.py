@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Final
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
+from server.core.access import Via
 from server.core.request import InferRequest, InferResponse
 from server.engine.interface import Engine
 from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, send_response
@@ -97,8 +98,8 @@ class HttpGenerate:
                 request = await run_off_loop(generate_codec.decode, check, target, body, limits)
             else:
                 request = generate_codec.decode(check, target, body, limits)
-        except ServingError:
-            engine.count_refused(model, version)
+        except ServingError as error:
+            engine.count_refused(model, version, error, Via.GENERATE)
             raise
         if self._forward.is_on:
             named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items())

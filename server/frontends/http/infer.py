@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
+from server.core.access import Via
 from server.core.request import InferResponse, ParameterValue
 from server.core.trace import RequestTrace
 from server.engine.interface import Engine
@@ -149,14 +150,14 @@ class HttpInfer:
             ServingError: it makes none.
         """
         limits = self.limits
-        check_model_name(call.model)
-        check = self._checks.find(call.model, call.version)
-        size = len(body)
-        header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
-        text_bytes = size if header_length is None else header_length
-        if text_bytes > limits.decode_inline_bytes or size > _INLINE_BODY_BYTES:
-            return None
         try:
+            check_model_name(call.model)
+            check = self._checks.find(call.model, call.version)
+            size = len(body)
+            header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
+            text_bytes = size if header_length is None else header_length
+            if text_bytes > limits.decode_inline_bytes or size > _INLINE_BODY_BYTES:
+                return None
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
             # What the text says around the numbers is mostly what that of an earlier request said.
@@ -180,8 +181,8 @@ class HttpInfer:
             if header_length == 0 or spans is not NO_SPANS:
                 return decoded
             return self._repeats.remember(around, None if lists is None else len(lists), check, decoded, head)
-        except ServingError:
-            self.engine.count_refused(call.model, call.version)
+        except ServingError as error:
+            self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
 
     async def _decode(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest:
@@ -201,8 +202,8 @@ class HttpInfer:
             reservation.take(spans.input_bytes + strings_cost(strings, limits))
             target = http_codec.Target(call.model, call.version, received_ns)
             return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits, spans)
-        except ServingError:
-            self.engine.count_refused(call.model, call.version)
+        except ServingError as error:
+            self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
 
     def _measured(self, head: Mapping[str, Any], body: Body, header_length: int | None) -> tuple[Spans, int]:

@@ -13,6 +13,7 @@ import orjson
 
 from backends.api.errors import InvalidRequest
 from backends.api.model import VARIABLE, TensorSpec
+from server.core.access import Via
 from server.core.request import Array, InferRequest, InferResponse, ParameterValue
 from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, json_from_array, unsendable
 from server.frontends.kserve.parameters import read_parameters
@@ -75,6 +76,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -
         parameters=parameters.custom,
         received_ns=target.received_ns,
         size_bytes=len(body),
+        via=Via.GENERATE,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from backends.api.errors import InvalidRequest
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
+from server.core.access import Via
 from server.core.request import Array, InferRequest, InferResponse, ParameterValue
 from server.engine.interface import Engine
 from server.frontends.kserve.checks import SignatureChecks
@@ -160,6 +161,7 @@ class GrpcCodec:
                 parameters=parameters.custom,
                 received_ns=received_ns,
                 size_bytes=size_bytes,
+                via=Via.KSERVE_GRPC,
             ),
             classifications,
             parameters.wants_empty_final,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from backends.api.errors import InvalidRequest
 from backends.api.model import VARIABLE
 from backends.api.tensor import DataType
+from server.core.access import Via
 from server.core.request import Array, InferRequest, ParameterValue
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, unsendable
@@ -161,6 +162,7 @@ def _request(
         parameters=parameters.custom,
         received_ns=target.received_ns,
         size_bytes=size_bytes,
+        via=Via.KSERVE_HTTP,
     )
 
 

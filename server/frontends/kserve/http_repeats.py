@@ -213,4 +213,5 @@ def _renewed(request: InferRequest, inputs: Mapping[str, Array], received_ns: in
         parameters=dict(request.parameters),
         received_ns=received_ns,
         size_bytes=size_bytes,
+        via=request.via,
     )

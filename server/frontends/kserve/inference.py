@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
+from server.core.access import Via
 from server.core.request import Answer, InferRequest, InferResponse, InFlight, ParameterValue
 from server.core.waiter import Waiter
 from server.engine.interface import Engine
@@ -110,8 +111,8 @@ class Inference:
         message = self._parsed(data)
         try:
             decoded = self._decode_small(message, len(data), deadline_ns)
-        except ServingError:
-            self._engine.count_refused(message.model_name, None)
+        except ServingError as error:
+            self._engine.count_refused(message.model_name, None, error, Via.KSERVE_GRPC)
             raise
         if message.raw_input_contents:
             self._templates.learn(data, decoded)
@@ -174,8 +175,8 @@ class Inference:
             if self._memory.is_allowed and (spans := spans_of_message(message, self._memory)) is not NO_SPANS:
                 return await self._build(message, message.raw_input_contents, size_bytes, deadline_ns, reservation, spans)
             return self._decode_small(message, size_bytes, deadline_ns)
-        except ServingError:
-            self._engine.count_refused(message.model_name, None)
+        except ServingError as error:
+            self._engine.count_refused(message.model_name, None, error, Via.KSERVE_GRPC)
             raise
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
@@ -194,8 +195,8 @@ class Inference:
         try:
             spans = spans_of_message(message, self._memory) if self._memory.is_allowed else NO_SPANS
             return await self._build(message, wire.raws, len(data), deadline_ns, reservation, spans, is_long=is_long)
-        except ServingError:
-            self._engine.count_refused(message.model_name, None)
+        except ServingError as error:
+            self._engine.count_refused(message.model_name, None, error, Via.KSERVE_GRPC)
             raise
 
     async def _build(

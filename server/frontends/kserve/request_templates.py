@@ -117,6 +117,7 @@ class RequestTemplates:
                 parameters=like.parameters,
                 received_ns=self._now_ns(),
                 size_bytes=len(data),
+                via=like.via,
             ),
             *meaning,
         )
@@ -145,6 +146,7 @@ class RequestTemplates:
             rows=request.rows,
             output_names=request.output_names,
             signature=request.signature,
+            via=request.via,
         )
         template = _Template(text, between, places, like, decoded[1:], request.signature)
         self._kept[data[:begin], len(data) - at] = template

@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from backends.api.errors import InvalidRequest, Unsupported
+from server.core.access import Via
 from server.engine.interface import Engine
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
@@ -39,7 +40,7 @@ class ExampleCalls:
         with Reservation(self._engine) as reservation:
             request = await self._parsed(data, classification_pb2.ClassificationRequest, reservation)
             ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
-            found = await self._inference.classify(ask, examples, len(data), deadline_ns)
+            found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
             return classification_pb2.ClassificationResponse(result=_classification(found), model_spec=ask.answered(found.version))
 
     async def regress(self, data: bytes, deadline_ns: int | None) -> Message:
@@ -51,7 +52,7 @@ class ExampleCalls:
         with Reservation(self._engine) as reservation:
             request = await self._parsed(data, regression_pb2.RegressionRequest, reservation)
             ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
-            found = await self._inference.regress(ask, examples, len(data), deadline_ns)
+            found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
             return regression_pb2.RegressionResponse(result=_regression(found), model_spec=ask.answered(found.version))
 
     async def multi_inference(self, data: bytes, deadline_ns: int | None) -> Message:
@@ -70,10 +71,10 @@ class ExampleCalls:
                 entry = answer.results.add()
                 found: Classified | Regressed
                 if method == CLASSIFY_METHOD:
-                    found = await self._inference.classify(ask, examples, len(data), deadline_ns)
+                    found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
                     entry.classification_result.CopyFrom(_classification(found))
                 else:
-                    found = await self._inference.regress(ask, examples, len(data), deadline_ns)
+                    found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
                     entry.regression_result.CopyFrom(_regression(found))
                 entry.model_spec.CopyFrom(ask.answered(found.version))
             return answer

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backends.api.errors import InvalidRequest, ServingError
+from server.core.access import Via
 from server.core.request import InferResponse
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
@@ -51,48 +52,52 @@ class ExampleInference:
         self._limits = limits
         self._targets = targets
 
-    async def classify(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None) -> Classified:
+    async def classify(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
         """The classes of `examples`, which came in `size_bytes`.
 
         Raises:
             FailedPrecondition: the model is none that classifies. InvalidRequest: the examples do not fit it. And as `Engine.infer`.
         """
-        target = self._target(ask, CLASSIFY_METHOD)
+        target = self._target(ask, CLASSIFY_METHOD, via)
         outputs = classify_outputs(target.check.signature)
-        response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns)
+        response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns, via)
         labels: Sequence[str] = ()
         if outputs.scores is not None and outputs.classes is None:
             labels = self._engine.labels(ask.name, response.model_version, outputs.scores.name)
         return Classified(response.model_version, _classes(response, outputs, labels, self._limits))
 
-    async def regress(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None) -> Regressed:
+    async def regress(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
         """The numbers of `examples`.
 
         Raises:
             As `classify`.
         """
-        target = self._target(ask, REGRESS_METHOD)
+        target = self._target(ask, REGRESS_METHOD, via)
         output = regress_output(target.check.signature)
-        response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns)
+        response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns, via)
         return Regressed(response.model_version, response.outputs[output.name].reshape(-1).astype(np.float32).tolist())
 
-    def _target(self, ask: ModelAsk, method: str) -> Target:
-        target = self._targets.find(ask)
-        if ask.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
-            raise InvalidRequest(f"No signature was found with the name: {ask.signature_name[:128]}")
+    def _target(self, ask: ModelAsk, method: str, via: Via) -> Target:
+        try:
+            target = self._targets.find(ask)
+            if ask.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
+                raise InvalidRequest(f"No signature was found with the name: {ask.signature_name[:128]}")
+        except ServingError as error:
+            self._engine.count_refused(ask.name, ask.version, error, via)
+            raise
         return target
 
     async def _run(
-        self, target: Target, examples: Sequence[Example], outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None
+        self, target: Target, examples: Sequence[Example], outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None, via: Via
     ) -> InferResponse:
         try:
             if size_bytes > self._limits.decode_inline_bytes or len(examples) > _INLINE_VALUES:
                 inputs = await run_off_loop(example_arrays.arrays, examples, target.check)
             else:
                 inputs = example_arrays.arrays(examples, target.check)
-            request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns)
-        except ServingError:
-            self._engine.count_refused(target.ask.name, target.ask.version)
+            request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)
+        except ServingError as error:
+            self._engine.count_refused(target.ask.name, target.ask.version, error, via)
             raise
         return await self._engine.infer(request)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, ServingError
+from server.core.access import Via
 from server.core.request import Array, InferRequest, InferResponse
 from server.engine.interface import Engine
 from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields
@@ -83,9 +84,9 @@ class Predict:
                 inputs = await run_off_loop(_arrays, target, fields, self._limits)
             else:
                 inputs = _arrays(target, fields, self._limits)
-            return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns)
-        except ServingError:
-            self._engine.count_refused(ask.name, ask.version)
+            return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
+        except ServingError as error:
+            self._engine.count_refused(ask.name, ask.version, error, Via.TFS_GRPC)
             raise
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from backends.api.errors import InvalidRequest, NotFound, Unavailable
+from server.core.access import Via
 from server.core.request import Array, InferRequest
 from server.engine.interface import Engine
 from server.frontends.kserve.checks import SignatureChecks
@@ -101,7 +102,7 @@ def wanted_outputs(check: SignatureCheck, wanted: tuple[str, ...]) -> tuple[str,
 
 
 def infer_request(
-    target: Target, inputs: dict[str, Array], outputs: tuple[str, ...], *, size_bytes: int, deadline_ns: int | None
+    target: Target, inputs: dict[str, Array], outputs: tuple[str, ...], *, size_bytes: int, deadline_ns: int | None, via: Via
 ) -> InferRequest:
     """The engine's request. Safe in a thread.
 
@@ -119,6 +120,7 @@ def infer_request(
         deadline_ns=deadline_ns,
         received_ns=target.received_ns,
         size_bytes=size_bytes,
+        via=via,
     )
 
 

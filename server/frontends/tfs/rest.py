@@ -7,6 +7,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from backends.api.errors import InvalidRequest, ServingError
+from server.core.access import Via
 from server.core.request import InferRequest
 from server.engine.interface import Engine
 from server.frontends.kserve.reservation import Reservation
@@ -53,8 +54,8 @@ class TfsRest:
                 form, request = _request(target, body, size_bytes, self._limits)
             strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
             reservation.take(strings_cost(strings, self._limits))
-        except ServingError:
-            self._engine.count_refused(ask.name, ask.version)
+        except ServingError as error:
+            self._engine.count_refused(ask.name, ask.version, error, Via.TFS_HTTP)
             raise
         response = await self._engine.infer(request)
         if is_large(response, self._limits):
@@ -70,7 +71,7 @@ class TfsRest:
         reservation.take(size_bytes)
         body = as_object(given)
         ask = ask._replace(signature_name=signature_name(body))
-        found = await self._service.inference.classify(ask, read_body(body, "classify"), size_bytes, None)
+        found = await self._service.inference.classify(ask, read_body(body, "classify"), size_bytes, None, Via.TFS_HTTP)
         return print_classes(found.samples)
 
     async def regress(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
@@ -82,7 +83,7 @@ class TfsRest:
         reservation.take(size_bytes)
         body = as_object(given)
         ask = ask._replace(signature_name=signature_name(body))
-        found = await self._service.inference.regress(ask, read_body(body, "regress"), size_bytes, None)
+        found = await self._service.inference.regress(ask, read_body(body, "regress"), size_bytes, None, Via.TFS_HTTP)
         return print_numbers(found.values)
 
     def metadata(self, ask: ModelAsk) -> bytes:
@@ -110,7 +111,7 @@ def _request(target: Target, body: dict[str, Any], size_bytes: int, limits: Limi
     read = read_predict(body, target.check.inputs)
     target.check.input_count(len(read.tensors))
     inputs = arrays(read, target.check)
-    return read.form, infer_request(target, inputs, target.check.default_outputs, size_bytes=size_bytes, deadline_ns=None)
+    return read.form, infer_request(target, inputs, target.check.default_outputs, size_bytes=size_bytes, deadline_ns=None, via=Via.TFS_HTTP)
 
 
 def _plain(message: Message) -> dict[str, Any]:

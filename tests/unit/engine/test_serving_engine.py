@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, ServingError, Unavailable, UnknownModel
+from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable, UnknownModel
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
+from server.core.access import Via
 from server.core.model_config import InstanceGroup, ModelConfig
 from server.core.overrides import LoadOverrides
 from server.core.request import Answer, Done, InferRequest, InferResponse
@@ -225,8 +226,8 @@ def test_the_byte_budget_refuses_what_does_not_fit_beside_others_but_never_a_lon
 def test_a_refusal_before_the_queue_counts_as_a_failure_of_a_known_model_only():
     async def scenario() -> None:
         engine, metrics = engine_over(OneServable())
-        engine.count_refused("m", None)
-        engine.count_refused("absent", None)
+        engine.count_refused("m", None, InvalidRequest("no"), Via.KSERVE_GRPC)
+        engine.count_refused("absent", None, InvalidRequest("no"), Via.KSERVE_GRPC)
         assert metrics.statistics("m", 3).fail.count == 1
         assert b'nv_inference_request_failure{model="m",reason="OTHER",version="3"} 1' in metrics.render()
         assert b"absent" not in metrics.render()

@@ -1,0 +1,204 @@
+"""The access log: which requests have a line, what it says, and what clients cannot do to it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.api.batch import BatchResult
+from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, UnknownModel
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from server.core.access import Via
+from server.core.request import Answer, Done, InferRequest, InferResponse
+from server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
+from server.observability.metrics import Metrics
+from server.scheduling.pending import Pending
+from server.scheduling.tally import tally
+from tests.fakes.fake_clock import FakeClock
+
+SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (2,)),), (TensorSpec("OUT", DataType.FP32, (2,)),), 4)
+_S = 1_000_000_000
+
+
+class Log:
+    """An access log into a file, on a clock that tests turn."""
+
+    def __init__(self, folder: Path, every: int) -> None:
+        self.now_ns = 10 * _S
+        self._path = folder / "access.log"
+        self.access = AccessLog(AccessLogSettings(every=every, file=self._path), lambda: self.now_ns)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines; ends the log."""
+        self.access.close()
+        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        for line in lines:
+            assert line.pop("ts").endswith("Z")
+            assert (line.pop("level"), line.pop("logger")) == ("INFO", "stoker.access")
+        return lines
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Callable[[int], Log]:
+    return lambda every: Log(tmp_path, every)
+
+
+def request(request_id: str = "", model: str = "m") -> InferRequest:
+    return InferRequest(
+        model_name=model,
+        request_id=request_id,
+        inputs={"IN": np.zeros((3, 2), np.float32)},
+        rows=3,
+        output_names=("OUT",),
+        signature=SIGNATURE,
+        received_ns=9 * _S,
+        size_bytes=77,
+        via=Via.KSERVE_GRPC,
+    )
+
+
+def answer_to(asked: InferRequest) -> InferResponse:
+    return InferResponse(asked.model_name, 4, asked.request_id, {"OUT": np.zeros((3, 2), np.float32)}, SIGNATURE)
+
+
+def test_a_line_tells_who_asked_for_what_and_how_long_it_took(log: Callable[[int], Log]) -> None:
+    told, answers = log(1), []
+    asked = request("r1")
+    done = told.access.watched(asked, answers.append)
+    assert asked.access is not None
+    asked.access.queue_ns, asked.access.compute_ns = 12_000, 345_678
+    answer = answer_to(asked)
+    done(answer)
+    assert answers == [answer]
+    assert told.lines() == [
+        {
+            "message": "an inference request was answered",
+            "protocol": "kserve-grpc",
+            "model": "m",
+            "version": 4,
+            "request_id": "r1",
+            "rows": 3,
+            "status": "OK",
+            "total_us": 1_000_000,
+            "queue_us": 12,
+            "compute_us": 345,
+            "in_bytes": 77,
+            "out_bytes": 24,
+        }
+    ]
+
+
+def test_one_of_every_n_has_a_line_and_only_it_is_timed(log: Callable[[int], Log]) -> None:
+    told = log(3)
+    for number in range(7):
+        asked = request(str(number))
+        done = told.access.watched(asked, lambda _: None)
+        assert (asked.access is not None) == (number % 3 == 2)
+        done(answer_to(asked))
+    assert [line["request_id"] for line in told.lines()] == ["2", "5"]
+
+
+def test_whatever_fails_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> None:
+    told, answers = log(2), list[Answer]()
+    for number in range(2):
+        asked = request(str(number))
+        told.access.watched(asked, answers.append)(BackendFailed("the device is lost"))
+    told.access.refused(request("full"), Overloaded("the queue is full"))
+    told.access.unread(Via.TFS_HTTP, "absent", 7, UnknownModel("no such model"))
+    lines = told.lines()
+    assert [(line.get("request_id"), line["status"], line["error"]) for line in lines] == [
+        ("0", "BACKEND_FAILED", "the device is lost"),
+        ("1", "BACKEND_FAILED", "the device is lost"),
+        ("full", "OVERLOADED", "the queue is full"),
+        (None, "NOT_FOUND", "no such model"),
+    ]
+    assert (lines[3]["protocol"], lines[3]["model"], lines[3]["version"]) == ("tfs-http", "absent", 7)
+    assert [type(answer) for answer in answers] == [BackendFailed, BackendFailed]
+
+
+def test_a_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log]) -> None:
+    told = log(1)
+    asked = request("r")
+    done: Done | None = told.access.watched(asked, lambda _: None)
+    told.access.refused(asked, Overloaded("the queue is full"))
+    del done
+    assert [line["status"] for line in told.lines()] == ["OVERLOADED"]
+
+
+def test_a_sampled_request_that_its_client_takes_back_has_a_line(log: Callable[[int], Log]) -> None:
+    told = log(1)
+    done: Done | None = told.access.watched(request("gone"), lambda _: None)
+    del done
+    assert [(line["request_id"], line["status"]) for line in told.lines()] == [("gone", "CANCELLED")]
+
+
+def test_a_flood_of_failures_is_cut_and_the_next_line_says_by_how_many(log: Callable[[int], Log]) -> None:
+    told = log(1)
+    for _ in range(FAILURES_PER_S + 50):
+        told.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
+    told.now_ns += _S // 10
+    told.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
+    lines = told.lines()
+    assert len(lines) == FAILURES_PER_S + 1
+    assert [line["suppressed"] for line in lines if "suppressed" in line] == [50]
+    assert lines[-1]["suppressed"] == 50
+
+
+def test_what_clients_send_can_neither_forge_a_line_nor_fill_one(log: Callable[[int], Log]) -> None:
+    told = log(1)
+    asked = request('x"}\n{"status": "OK\x1b[2J\u2028', model="m" * 1_000_000)
+    told.access.watched(asked, lambda _: None)(answer_to(asked))
+    told.access.unread(Via.KSERVE_HTTP, "a\r\nb\ud800", None, InvalidRequest("e" * 5000))
+    first, second = told.lines()
+    assert first["request_id"] == 'x"}\\n{"status": "OK\\x1b[2J\\u2028'
+    assert len(first["model"]) == 256
+    assert second["model"] == "a\\r\\nb\\ud800"
+    assert len(second["error"]) == 256
+
+
+def test_where_it_is_off_nothing_is_written_not_even_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    access = AccessLog(AccessLogSettings(every=0, file=tmp_path / "none"), lambda: 0)
+    access.refused(request(), Overloaded("full"))
+    access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
+    assert not access.is_on
+    assert not (tmp_path / "none").exists()
+    assert not caplog.records
+
+
+def test_without_a_file_lines_go_where_all_others_go(caplog: pytest.LogCaptureFixture) -> None:
+    access = AccessLog(AccessLogSettings(every=1), lambda: 10 * _S)
+    asked = request("r9")
+    with caplog.at_level("INFO", "stoker.access"):
+        access.watched(asked, lambda _: None)(answer_to(asked))
+    access.close()
+    assert [record.__dict__["request_id"] for record in caplog.records] == ["r9"]
+
+
+def test_the_tally_of_a_batch_tells_how_long_a_sampled_request_waited_and_ran(log: Callable[[int], Log]) -> None:
+    async def scenario() -> None:
+        told = log(1)
+        asked = request("r")
+        done = told.access.watched(asked, lambda _: None)
+        entry = Pending(asked, None, 1, 9 * _S + 1000, None, done, lambda: None, lambda _: None)
+        entry.dispatched_ns = 9 * _S + 6000
+        outputs = {"OUT": np.zeros((3, 2), np.float32)}
+        result = BatchResult([outputs], [3], input_ns=1000, infer_ns=20_000, output_ns=3000)
+        tally(Metrics(FakeClock()).version("m", 1, {}), [entry], result, 10 * _S)
+        done(answer_to(asked))
+        line = told.lines()[0]
+        assert (line["queue_us"], line["compute_us"]) == (5, 24)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", [BackendFailed, Overloaded])
+def test_a_failing_answer_reaches_whoever_waits(kind: type[ServingError], log: Callable[[int], Log]) -> None:
+    told, answers = log(1), list[Answer]()
+    told.access.watched(request(), answers.append)(kind("no"))
+    assert [type(answer) for answer in answers] == [kind]
+    told.access.close()
