@@ -6,29 +6,27 @@ loads and unloads of one model are done one after the other; different models ne
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
-from weakref import WeakValueDictionary
+from collections.abc import Iterable, Mapping, Sequence
 
 from backends.api.clock import Clock
-from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable, UnknownModel
+from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unavailable, UnknownModel
 from server.core.model_config import NoVersions
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.state import IndexEntry, VersionState
 from server.lifecycle.listed_models import ListedModels
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
-from server.lifecycle.loader import Loader, VersionSource
+from server.lifecycle.loader import Loader
 from server.lifecycle.model_list import ListFollower, ModelList
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from server.lifecycle.overrides import apply_overrides, check_overrides, split_files
-from server.lifecycle.reconcile import Generation
 from server.lifecycle.reconciler import NOT_POLLED, Reconciler
 from server.lifecycle.servable import Servable
 from server.lifecycle.settings import ControlMode, LifecycleSettings
 from server.lifecycle.settle import Settler
 from server.lifecycle.source import ModelSource
 from server.lifecycle.table import ModelRecord, Target
+from server.lifecycle.turns import SHUTTING_DOWN, Turns
 from server.lifecycle.version_policy import wanted_versions
 from server.lifecycle.watch import RepositoryWatcher
 from server.observability.recorder import ServerRecorder
@@ -40,7 +38,6 @@ CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is ena
 CONTROL_REFUSED_NONE = "the list of models is fixed: the server was started to load it once"
 NO_LIST = "this server serves a model repository, not a list of models: start it with --model_config_file or --model_name"
 NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
-SHUTTING_DOWN = "the server is shutting down"
 
 
 class ModelManager:
@@ -70,8 +67,7 @@ class ModelManager:
             follower = ListFollower(begin=self._begin_list, failures=self._list_failures, ready=self.ready_versions)
             self._list = ModelList(repository, follower, labels_for_unavailable=settings.labels_for_unavailable)
         self._scanning = asyncio.Lock()
-        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._turns = Turns()
         self._serial = 0
         self._has_started = False
         self._is_initial_over = False
@@ -105,7 +101,7 @@ class ModelManager:
             else:
                 self._reconciler.fail_model(record, NOT_POLLED)
         if self._watcher is not None:
-            self._spawn(self._watcher.run())
+            self._turns.begin(self._watcher.run())
 
     async def wait_initial(self) -> None:
         """Returns when every load that `start` began has ended, well or not."""
@@ -119,7 +115,7 @@ class ModelManager:
     @property
     def is_busy(self) -> bool:
         """Whether an explicit load or unload is being done, also one whose caller went away."""
-        return bool(self._busy)
+        return self._turns.is_busy
 
     @property
     def must_exit(self) -> bool:
@@ -138,11 +134,9 @@ class ModelManager:
         What is still held then is closed under them. Nothing of a load or a version is left afterwards.
         """
         self._is_stopping = True
-        tasks = list(self._tasks)
         for record in list(self._table.values()):
             self._withdraw(record)
-        for task in tasks:
-            task.cancel()
+        tasks = self._turns.give_up()
         await self._reconciler.finish(timeout_s)
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
@@ -240,7 +234,7 @@ class ModelManager:
             raise Unavailable(CONTROL_REFUSED_NONE)
         if self._is_stopping:
             raise Unavailable(SHUTTING_DOWN)
-        await self._to_the_end(self._list.replace(models, is_trusted=is_trusted))
+        await self._turns.to_the_end(self._list.replace(models, is_trusted=is_trusted))
 
     async def _begin_list(self) -> None:
         async with self._scanning:
@@ -280,7 +274,7 @@ class ModelManager:
         """
         self._check_control(name)
         check_overrides(name, overrides)
-        await self._in_turn(name, lambda: self._load_now(name, overrides))
+        await self._turns.in_turn(name, lambda: self._load_now(name, overrides))
 
     async def unload(self, name: str) -> None:
         """Takes a model out of service; returns once no new request reaches it. Unloading what is not loaded changes nothing.
@@ -289,7 +283,7 @@ class ModelManager:
             Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
         """
         self._check_control(name)
-        await self._in_turn(name, lambda: self._unload_now(name))
+        await self._turns.in_turn(name, lambda: self._unload_now(name))
 
     def _check_control(self, name: str) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
@@ -298,21 +292,6 @@ class ModelManager:
             raise Unavailable(SHUTTING_DOWN)
         if not is_model_name(name):
             raise InvalidRequest(f"{shown(name)} is not a model name: expected {MODEL_NAME_RULE}")
-
-    async def _in_turn(self, name: str, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def run() -> None:
-            async with self._busy.setdefault(name, asyncio.Lock()):
-                await operation()
-
-        await self._to_the_end(run())
-
-    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._spawn(work)
-        # Not awaited directly: a caller who goes away must not leave half a load behind.
-        await asyncio.wait({task})
-        if task.cancelled():
-            raise Unavailable(SHUTTING_DOWN)
-        task.result()
 
     async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
         found = await asyncio.to_thread(self._repository.find, name)
@@ -368,7 +347,7 @@ class ModelManager:
                 return
         else:
             record.error = ""
-        record.targets = {version: _target(listing, version, serial, (files or {}).get(version, {})) for version in sorted(wanted)}
+        record.targets = {version: Target.of(listing, version, serial, (files or {}).get(version, {})) for version in sorted(wanted)}
         self._reconciler.reconcile(record)
 
     def _tidy(self, record: ModelRecord) -> None:
@@ -380,25 +359,3 @@ class ModelManager:
                 self._reconciler.forget(record, version)
         if not record.versions and not record.is_required and on_disk is None and self._table.get(record.name) is record:
             del self._table[record.name]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, ServingError):
-            log.error("a lifecycle task ended by an error", exc_info=error)
-
-
-def _target(listing: ModelListing, version: int, serial: int, files: Mapping[str, bytes]) -> Target:
-    part = listing.versions.get(version)
-    if part is None or listing.config is None:
-        return Target()
-    source = VersionSource(
-        name=listing.name, version=version, model_dir=listing.directory, version_dir=part.directory, parsed=listing.config, files=files
-    )
-    return Target(Generation(listing.fingerprint, part.fingerprint, serial), source, part.error)

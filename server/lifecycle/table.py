@@ -1,7 +1,7 @@
 """The table name/version -> state. Only the manager writes it; everybody else asks the manager."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from server.core.model_config import NoVersions
@@ -27,6 +27,17 @@ class Target:
     generation: Generation | None = None
     source: VersionSource | None = None
     error: str | None = None
+
+    @classmethod
+    def of(cls, listing: ModelListing, version: int, serial: int, files: Mapping[str, bytes]) -> "Target":
+        """`version` of the model as it was found; `serial` tells explicit loads apart, `files` lie over those of its folder."""
+        part = listing.versions.get(version)
+        if part is None or listing.config is None:
+            return cls()
+        source = VersionSource(
+            name=listing.name, version=version, model_dir=listing.directory, version_dir=part.directory, parsed=listing.config, files=files
+        )
+        return cls(Generation(listing.fingerprint, part.fingerprint, serial), source, part.error)
 
 
 @dataclass(slots=True, eq=False)
