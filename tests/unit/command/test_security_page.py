@@ -1,0 +1,40 @@
+"""What docs/security.md says of flags and bounds is what the server has."""
+
+import re
+from pathlib import Path
+
+from server.flags.aliases import PRIMARY
+from server.flags.cors import CorsFlags
+from server.flags.groups import annotations
+from server.flags.sockets import SocketFlags
+from server.flags.tls import TlsFlags
+from server.frontends.limits import Limits
+from server.frontends.unix_socket import MAX_PATH_BYTES
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "security.md").read_text()
+#: Of curl and openssl.
+OTHERS = {"cacert", "cert", "key", "unix-socket"}
+
+
+def named(text: str) -> set[str]:
+    return {name.replace("_", "-") for name in re.findall(r"--([a-z][a-z0-9_-]*[a-z0-9])", text)}
+
+
+def test_every_flag_of_the_page_is_one():
+    known = {name.replace("_", "-") for name in annotations()} | set(PRIMARY)
+    assert named(PAGE) - OTHERS - {"limit"} <= known
+
+
+def test_every_flag_of_tls_sockets_and_cors_is_on_the_page():
+    for group in (TlsFlags, SocketFlags, CorsFlags):
+        assert {name.replace("_", "-") for name in group.__dataclass_fields__} <= named(PAGE)
+    serving = named((DOCS / "serving.md").read_text())
+    assert {"grpc-use-ssl", "ssl-config-file", "grpc-socket-path", "allow-tcp", "http-cors-allow-origin"} <= serving
+
+
+def test_its_bounds_are_the_servers():
+    limits = Limits()
+    assert f"A handshake has {limits.tls_handshake_timeout_s:g} s" in PAGE
+    assert f"and {limits.tls_handshakes} of them go on" in PAGE
+    assert f"A path has {MAX_PATH_BYTES} bytes at most" in PAGE
