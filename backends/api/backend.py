@@ -65,8 +65,9 @@ class Instance(abc.ABC):
     static_batch_size: int | None = None
     #: Batches that may be in work at once, completed in order.
     pipeline_depth: int = 1
-    #: Whether `execute` only computes, on this host's cores: it never sleeps, keeps a pace, or waits for a device. Only then may it run on
-    #: the server's event loop, and only while it is quick (config.pbtxt `execution: auto`).
+    #: Whether `execute` only computes, on this host's cores: it never sleeps, keeps a pace, or waits for a device; and how much there is to
+    #: do follows from the shapes of the inputs, not from what they hold. Only then may it run on the server's event loop, and only while
+    #: it is quick (config.pbtxt `execution: auto`): what was measured must tell what comes.
     only_computes: bool = False
     #: What makes batches of requests for it; None: `BatchProcessor` itself.
     batch_processor: "type[BatchProcessor] | None" = None

@@ -17,6 +17,7 @@ from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
 from backends.onnx_files.declarations import declarations, facts_of, versions_of
 from backends.onnx_files.model_file import OnnxFile
+from backends.onnx_files.work import operator_of_open_work
 
 #: The one setting of the whole backend, by Triton's name.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
@@ -74,7 +75,12 @@ class OnnxRuntimeBackend(Backend):
             ) from error
         _check_session(session, facts)
         return OnnxInstance(
-            session, request.signature, static_batch_size=static_batch_size, shrink_arena=knobs.shrink_arena, mem_arena=knobs.mem_arena
+            session,
+            request.signature,
+            static_batch_size=static_batch_size,
+            shrink_arena=knobs.shrink_arena,
+            mem_arena=knobs.mem_arena,
+            is_work_open=operator_of_open_work(request.files.path(request.model_filename)) is not None,
         )
 
 

@@ -46,8 +46,6 @@ def session_options(knobs: SessionKnobs) -> ort.SessionOptions:
 class OnnxInstance(Instance):
     """A session on CPU. Confined to: the one worker that owns it."""
 
-    only_computes = True
-
     def __init__(
         self,
         session: ort.InferenceSession,
@@ -56,9 +54,15 @@ class OnnxInstance(Instance):
         static_batch_size: int | None,
         shrink_arena: bool,
         mem_arena: bool = True,
+        is_work_open: bool = False,
     ) -> None:
-        """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing."""
+        """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing.
+
+        `is_work_open`: what requests hold, beside their shapes, decides how much there is to do.
+        """
         self.static_batch_size = static_batch_size
+        # Strings are as long as they are, whatever their tensor's shape.
+        self.only_computes = not is_work_open and not _named(signature.inputs, DataType.BYTES)
         self.batch_processor = RaggedProcessor if signature.is_ragged else None
         self._session: ort.InferenceSession | None = session
         self._shrinking = ort.RunOptions()
