@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from server.flags.declare import number, one_of
+from server.flags.declare import Switch, flag, number, one_of
 from server.frontends.rpc.settings import GrpcSettings, Transport
 
 _PANEL = "Network"
@@ -37,6 +37,20 @@ class GrpcFlags:
     grpc_http2_max_ping_strikes: Annotated[
         int, number("grpc-http2-max-ping-strikes", 0, _MOST_MS, panel=_PANEL, text="Strikes before a gRPC connection is ended.")
     ] = 2
+    grpc_keepalive_permit_without_calls: Annotated[
+        Switch,
+        flag("grpc-keepalive-permit-without-calls", panel=_PANEL, text="Connections without a call in work may ping, and are pinged, too."),
+    ] = True
+    grpc_http2_max_pings_without_data: Annotated[
+        int,
+        number(
+            "grpc-http2-max-pings-without-data",
+            0,
+            _MOST_MS,
+            panel=_PANEL,
+            text="Pings in a row to a client that is sent nothing; 0 = without end, as --grpc-front=h2 always has it.",
+        ),
+    ] = 0
     grpc_max_connection_age: Annotated[
         int | None,
         number("grpc-max-connection-age", 1, _MOST_MS, panel=_PANEL, text="Milliseconds after which a gRPC connection is drained."),
@@ -55,6 +69,8 @@ class GrpcFlags:
                 keepalive_timeout_s=self.grpc_keepalive_timeout / _MS_PER_S,
                 min_ping_interval_s=self.grpc_http2_min_recv_ping_interval_without_data / _MS_PER_S,
                 max_ping_strikes=self.grpc_http2_max_ping_strikes,
+                permits_pings_without_calls=self.grpc_keepalive_permit_without_calls,
+                max_pings_without_data=self.grpc_http2_max_pings_without_data,
                 max_connection_age_s=None if age_ms is None else age_ms / _MS_PER_S,
                 max_connection_age_grace_s=self.grpc_max_connection_age_grace / _MS_PER_S,
             )

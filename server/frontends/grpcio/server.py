@@ -175,7 +175,8 @@ def _options(limits: Limits, settings: GrpcSettings) -> list[tuple[str, int]]:
         # A second server on the same port must fail, not silently take half of the connections.
         ("grpc.so_reuseport", 0),
         # Clients may ping while idle, as Triton's own clients are told to, but not too fast.
-        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_permit_without_calls", int(settings.permits_pings_without_calls)),
+        ("grpc.http2.max_pings_without_data", settings.max_pings_without_data),
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(settings.min_ping_interval_s)),
         ("grpc.http2.max_ping_strikes", settings.max_ping_strikes),
         ("grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)),

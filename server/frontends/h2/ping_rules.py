@@ -5,6 +5,8 @@ From gRPC proposal A8 (client-side keepalive) and A9 (server-side connection man
 
 from server.frontends.rpc.settings import GrpcSettings
 
+#: How often a client without a call may ping where that is not permitted, seconds: gRPC's own number.
+_INTERVAL_WITHOUT_CALLS_S = 7200.0
 #: What our own pings carry; a PING of a drain carries something else.
 PAYLOAD = b"stoker??"
 
@@ -24,19 +26,22 @@ class PingRules:
         #: An answer was sent since the peer's last ping, which may well have been caused by it.
         self.has_sent_data = False
 
-    def is_too_many(self, now_s: float) -> bool:
-        """Notes a ping of the client; whether it was one too many."""
+    def is_too_many(self, now_s: float, *, has_calls: bool = True) -> bool:
+        """Notes a ping of the client; whether it was one too many. `has_calls`: some are in work on its connection."""
         last_s, self._last_ping_s = self._last_ping_s, now_s
         if self.has_sent_data:
             self.has_sent_data = False
             self._strikes = 0
             return False
-        if last_s is not None and now_s - last_s < self._settings.min_ping_interval_s:
+        is_usual = has_calls or self._settings.permits_pings_without_calls
+        if last_s is not None and now_s - last_s < (self._settings.min_ping_interval_s if is_usual else _INTERVAL_WITHOUT_CALLS_S):
             self._strikes += 1
         return self._strikes > self._settings.max_ping_strikes
 
-    def should_ask(self, now_s: float) -> bool:
+    def should_ask(self, now_s: float, *, has_calls: bool = True) -> bool:
         """Whether to ping the peer now, because it has been silent for long."""
+        if not (has_calls or self._settings.permits_pings_without_calls):
+            return False
         if self._asked_s is not None or now_s - self.heard_s < self._settings.keepalive_time_s:
             return False
         self._asked_s = now_s

@@ -174,7 +174,7 @@ class GrpcProtocol(asyncio.Protocol):
         if watch.is_lost(self.core, self._transport.get_write_buffer_size(), self._unread, now_s):
             self.abort()
             return
-        if watch.pings.should_ask(now_s):
+        if watch.pings.should_ask(now_s, has_calls=bool(self._calls)):
             self.core.ping(PAYLOAD)
             self._write()
         for call in [call for call in self.receiving.values() if watch.is_slow(call, now_s)]:
@@ -256,7 +256,7 @@ class GrpcProtocol(asyncio.Protocol):
             stream_id, size_bytes, count, has_ended = event
             self._refuse(stream_id, metadata_too_large(size_bytes, count, self.front.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
-            if self._watch.pings.is_too_many(self.front.loop.time()):
+            if self._watch.pings.is_too_many(self.front.loop.time(), has_calls=bool(self._calls)):
                 self.core.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
                 self._end_calls()
         elif isinstance(event, ConnectionEnded):

@@ -40,3 +40,13 @@ def test_anything_heard_is_an_answer():
     assert not rules.is_dead(130.0)
     assert not rules.should_ask(200.0)
     assert rules.should_ask(200.5)
+
+
+def test_where_pings_without_calls_are_not_permitted_idle_connections_are_quiet():
+    rules = PingRules(GrpcSettings(keepalive_time_s=10, min_ping_interval_s=1, max_ping_strikes=0, permits_pings_without_calls=False), 0.0)
+    assert not rules.should_ask(100.0, has_calls=False)
+    assert rules.should_ask(100.0, has_calls=True)
+    # With a call in work the usual interval holds, without one two hours.
+    assert not rules.is_too_many(100.0, has_calls=True)
+    assert not rules.is_too_many(105.0, has_calls=True)
+    assert rules.is_too_many(110.0, has_calls=False)
