@@ -18,7 +18,7 @@ setup: $(STAMP)  ## Make .venv with the server, the client and what the tests ne
 $(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
 	@echo 'setting up .venv: a few minutes the first time'
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,examples,bench,test]'
+	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,openvino,examples,bench,test]'
 	touch $@
 
 serve: setup  ## Serve the sample repository on ports 8500 (gRPC) and 8501 (HTTP)
@@ -55,7 +55,7 @@ samples: setup  ## Rebuild the compiled sample models; a test compares them with
 test: setup clients-env $(PROTOS_STAMP)  ## Run the unit and protocol tests
 	.venv/bin/pytest
 
-unit: setup  ## Run the unit tests only (under 30 s)
+unit: setup  ## Run the unit tests only
 	.venv/bin/pytest tests/unit tests/conformance clients/python/tests
 
 check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
