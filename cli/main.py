@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from cli.bench.command import bench
 from cli.check import check
 from cli.compile import run_compile
 from cli.control import load, unload
@@ -60,7 +61,7 @@ def compile_model(context: typer.Context) -> None:
     run_compile(context.args)
 
 
-for _command in (check, dump, models, status, infer, metadata, config, load, unload, version):
+for _command in (check, dump, models, status, infer, bench, metadata, config, load, unload, version):
     app.command()(_command)
 
 

@@ -79,9 +79,9 @@ def target(protocol: Protocol | None, url: str) -> Target:
         url = f"{'grpc' if protocol.is_grpc else 'http'}+{url}"
     elif "://" not in url:
         url = f"{'grpc' if protocol.is_grpc else 'http'}://{url}"
-    expected = ("grpc://", "grpcs://", "grpc+unix:") if protocol.is_grpc else ("http://", "https://", "http+unix:")
-    if not url.startswith(expected):
-        raise CommandFailed(f"--protocol {protocol} goes to a {expected[0]} or {expected[1]} address, --url is {url}", ExitCode.USAGE)
+    carried_by = "grpc" if protocol.is_grpc else "http"
+    if not url.startswith((f"{carried_by}://", f"{carried_by}s://", f"{carried_by}+unix:", "unix:")):
+        raise CommandFailed(f"--protocol {protocol} goes to a {carried_by}:// or {carried_by}s:// address, --url is {url}", ExitCode.USAGE)
     return Target(protocol, url)
 
 

@@ -1,8 +1,10 @@
-"""`stoker infer` over every protocol: the same figures from the same server."""
+"""`stoker infer` and `stoker bench` over every protocol, against one server."""
 
 import json
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,3 +56,65 @@ def test_the_tfs_client_tells_what_a_model_takes_and_predicts(server: ServerProc
         assert [(name, array.dtype, array.shape[0]) for name, array in result.items()] == [("scores", np.float32, 2)]
         with pytest.raises(NotFound):
             client.predict("digits", {"image": image}, version=7)
+
+
+QUICK = ("--window=0.1", "--warmup=0.05", "--max-trials=3")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_bench_measures_over_every_protocol(server: ServerProcess, protocol: str, tmp_path: Path):
+    table = tmp_path / "figures.csv"
+    url = f"--url={address(server, protocol)}"
+    done = stoker("bench", "digits", f"--protocol={protocol}", url, "--concurrency=1:2", "-b", "3", *QUICK, "--json", f"--csv={table}")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["model"], told["protocol"]) == ("digits", protocol)
+    assert [level["concurrency"] for level in told["levels"]] == [1, 2]
+    for level in told["levels"]:
+        assert level["errors"] == 0
+        assert level["requests"] > 0
+        assert level["rows_per_s"] == pytest.approx(3 * level["requests_per_s"])
+        assert 0 < level["latency_us"]["p50"] <= level["latency_us"]["p99"]
+        assert (level["server"] is not None) == protocol.startswith("kserve")
+    header, *rows = table.read_text().splitlines()
+    assert ("Server Queue" in header) == protocol.startswith("kserve")
+    assert len(rows) == 2
+    assert len(rows[0].split(",")) == len(header.split(","))
+
+
+def test_bench_keeps_a_rate_and_prints_a_table(server: ServerProcess):
+    done = stoker("bench", "simple", f"--url=http://{server.http}", "--tensor-format=json", "--request-rate=20:40:20", *QUICK)
+    assert done.returncode == 0, done.stderr
+    header, *rows = done.stdout.splitlines()
+    assert header.split()[:4] == ["REQUEST", "RATE", "REQ/S", "ROWS/S"]
+    assert [row.split()[0] for row in rows[:2]] == ["20/s", "40/s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fragment"),
+    [
+        (("ghost",), 1, "ghost"),
+        (("digits", "--shape=image:9,9"), 2, "does not fit the model's [-1, 8, 8]"),
+        (("digits", "--input=image=[1]"), 1, "image"),
+        (("digits", "--concurrency=1", "--request-rate=1"), 2, "expected one of them"),
+        (("digits", "--poisson"), 2, "--request-rate"),
+        (("digits", "--tensor-format=json"), 2, "kserve-http"),
+        (("digits", "--version=9"), 1, "9"),
+    ],
+)
+def test_bench_refuses_what_cannot_be_measured_in_one_line(server: ServerProcess, words: tuple[str, ...], code: int, fragment: str):
+    done = stoker("bench", *words, f"--url={server.grpc}")
+    assert done.returncode == code, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("stoker: error: ")
+    assert fragment in line
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_bench_says_that_no_server_is_there(scheme: str):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        done = stoker("bench", "digits", f"--url={scheme}://127.0.0.1:{unused.getsockname()[1]}")
+    assert done.returncode == 3
+    [line] = done.stderr.splitlines()
+    assert "cannot connect" in line

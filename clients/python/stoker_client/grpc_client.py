@@ -33,7 +33,8 @@ _RECONNECT_FIRST_MS = 100
 _RECONNECT_MAX_MS = 5000
 
 
-def _options(connection: Connection) -> list[tuple[str, Any]]:
+def channel_options(connection: Connection) -> list[tuple[str, Any]]:
+    """What gRPC is told of every channel to a server."""
     server_name = connection.tls.server_name if connection.tls is not None else None
     return [
         *([] if server_name is None else [("grpc.ssl_target_name_override", server_name)]),
@@ -46,7 +47,8 @@ def _options(connection: Connection) -> list[tuple[str, Any]]:
     ]
 
 
-def _credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
+def channel_credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
+    """The TLS material in gRPC's form; None: the system's certificates."""
     tls = tls or TlsConfig()
     return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
 
@@ -166,9 +168,9 @@ class GrpcTransport:
 
     def __init__(self, connection: Connection) -> None:
         self._metadata = tuple(connection.headers.items())
-        target, options = connection.endpoint.authority, _options(connection)
+        target, options = connection.endpoint.authority, channel_options(connection)
         if connection.endpoint.secure:
-            self._channel = grpc.secure_channel(target, _credentials(connection.tls), options)
+            self._channel = grpc.secure_channel(target, channel_credentials(connection.tls), options)
         else:
             self._channel = grpc.insecure_channel(target, options)
         self._methods: dict[str, Any] = {}
@@ -220,13 +222,13 @@ class AsyncGrpcTransport:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._metadata = tuple(connection.headers.items())
-        self._credentials = _credentials(connection.tls) if connection.endpoint.secure else None
+        self._credentials = channel_credentials(connection.tls) if connection.endpoint.secure else None
         self._channel: Any = None
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def _open(self) -> Any:
         if self._channel is None:
-            target, options = self._connection.endpoint.authority, _options(self._connection)
+            target, options = self._connection.endpoint.authority, channel_options(self._connection)
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options)
             else:

@@ -24,20 +24,24 @@ _IDLE_CONNECTIONS = 64
 _IDLE_S = 4.0
 
 
+def ssl_context(connection: Connection) -> ssl.SSLContext:
+    """The TLS material of a secure connection in Python's form."""
+    tls = connection.tls or TlsConfig()
+    if isinstance(tls.ca, bytes):
+        context = ssl.create_default_context(cadata=tls.ca.decode("ascii"))
+    else:
+        context = ssl.create_default_context(cafile=tls.ca)
+    if tls.cert is not None:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context
+
+
 def _arguments(connection: Connection, transport: type[httpx.HTTPTransport | httpx.AsyncHTTPTransport]) -> dict[str, Any]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_S)
     headers = {**_HEADERS, **connection.headers}
     if connection.endpoint.socket_path:
         return {"headers": headers, "transport": transport(uds=connection.endpoint.socket_path, limits=limits)}
-    verify: ssl.SSLContext | bool = True
-    if connection.endpoint.secure:
-        tls = connection.tls or TlsConfig()
-        if isinstance(tls.ca, bytes):
-            verify = ssl.create_default_context(cadata=tls.ca.decode("ascii"))
-        else:
-            verify = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert is not None:
-            verify.load_cert_chain(tls.cert, tls.key)
+    verify: ssl.SSLContext | bool = ssl_context(connection) if connection.endpoint.secure else True
     return {"headers": headers, "verify": verify, "limits": limits}
 
 

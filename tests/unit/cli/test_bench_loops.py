@@ -1,0 +1,156 @@
+"""Loops and trials on a clock that moves only when somebody sleeps."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from cli.bench.levels import Level
+from cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop
+from cli.bench.sample import RequestFailed, Samples, Trip
+from cli.bench.trial import Rules, Surroundings, run_level
+
+MS = 1_000_000
+RULES = Rules(warmup_s=0.1, window_s=1.0, within=0.1, most_windows=5, most_requests=100_000)
+
+
+class World:
+    """Time in virtual nanoseconds: everybody who sleeps is woken in order, when nobody else can run."""
+
+    def __init__(self):
+        self.now_ns = 0
+        self.sleepers = []
+        self.count = 0
+
+    def clock_ns(self):
+        return self.now_ns
+
+    async def sleep(self, seconds):
+        # Those who poll for a moment must see time pass.
+        seconds = max(seconds, 2e-4)
+        self.count += 1
+        woken = asyncio.get_running_loop().create_future()
+        self.sleepers.append((self.now_ns + round(seconds * NS_PER_S), self.count, woken))
+        await woken
+
+    async def turn(self, until):
+        while not until.done():
+            for _ in range(5):
+                await asyncio.sleep(0)
+            if until.done():
+                return
+            self.sleepers = sorted(each for each in self.sleepers if not each[2].done())
+            if not self.sleepers:
+                continue
+            at_ns, _, woken = self.sleepers.pop(0)
+            self.now_ns = max(self.now_ns, at_ns)
+            woken.set_result(None)
+
+
+class TimedSender:
+    """Answers after `service_ms`, but for a stall of the server that nobody passes."""
+
+    def __init__(self, world, service_ms=10.0, stall=(0, 0), failing=False):
+        self.world, self.service_ms, self.stall, self.failing = world, service_ms, stall, failing
+        self.in_flight = self.most = self.sent = 0
+
+    async def send(self):
+        self.sent += 1
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            begin, end = self.stall
+            wait_ms = self.service_ms + max(0, end - self.world.now_ns / MS) if begin <= self.world.now_ns / MS < end else self.service_ms
+            await self.world.sleep(wait_ms / 1000)
+            if self.failing:
+                raise RequestFailed("told to fail")
+            return Trip(1000, 2000)
+        finally:
+            self.in_flight -= 1
+
+
+def trial(make, level, rules=RULES, *, failing=False, **settings):
+    """Runs one level in virtual time."""
+
+    async def run():
+        world, samples = World(), Samples()
+        sender = TimedSender(world, failing=failing, **settings)
+
+        async def no_server():
+            return None
+
+        surroundings = Surroundings(world.clock_ns, world.clock_ns, world.sleep, no_server, lambda part, figures: None)
+        task = asyncio.ensure_future(run_level(level, make(sender, samples, world), samples, rules, 1, surroundings))
+        await world.turn(task)
+        return task.result(), sender, samples
+
+    return asyncio.run(run())
+
+
+def closed(concurrency):
+    return lambda sender, samples, world: ClosedLoop(sender, samples, world.clock_ns, concurrency=concurrency)
+
+
+def opened(rate, **more):
+    return lambda sender, samples, world: OpenLoop(sender, samples, world.clock_ns, rate_per_s=rate, sleep=world.sleep, **more)
+
+
+def test_a_closed_loop_keeps_so_many_in_flight_and_is_stable_after_three_windows():
+    outcome, sender, _ = trial(closed(4), Level(concurrency=4))
+    assert sender.most == 4
+    assert outcome.is_stable
+    assert outcome.ended == "stable"
+    assert outcome.figures.seconds == pytest.approx(3.0, rel=0.01)
+    assert outcome.figures.requests_per_s == pytest.approx(400, rel=0.02)
+    assert outcome.figures.latency_us[99] == pytest.approx(10_000, rel=0.01)
+
+
+def test_an_open_loop_keeps_its_rate_whatever_the_server_does():
+    outcome, _, _ = trial(opened(50), Level(rate_per_s=50), service_ms=35.0)
+    assert outcome.figures.requests_per_s == pytest.approx(50, rel=0.02)
+    assert outcome.figures.latency_us[50] == pytest.approx(35_000, rel=0.01)
+
+
+def test_latency_of_an_open_loop_counts_from_when_requests_were_due():
+    """One request at a time, and the server stands still for 400 ms: those due meanwhile wait for it, and their latency says so."""
+    _, _, samples = trial(opened(50, most_in_flight=1), Level(rate_per_s=50), stall=(1000, 1400))
+    waited_ms = sorted((latency / MS for latency in samples.latency_ns), reverse=True)
+    assert waited_ms[0] == pytest.approx(410, abs=2)
+    # Twenty were due in the stall; those after it leave late until the backlog of 10 ms each is worked off.
+    assert sum(each > 100 for each in waited_ms) >= 15
+    assert max(samples.lag_ns) > 300 * MS
+
+
+def test_a_closed_loop_does_not_see_what_an_open_one_sees():
+    _, _, samples = trial(closed(1), Level(concurrency=1), stall=(1000, 1400))
+    assert sum(latency > 100 * MS for latency in samples.latency_ns) == 1
+
+
+def test_random_gaps_are_alike_in_every_run_and_keep_the_rate():
+    first, second = (trial(opened(200, poisson=True), Level(rate_per_s=200))[2].ended_ns for _ in range(2))
+    assert first == second
+    gaps = {later - earlier for earlier, later in itertools.pairwise(first)}
+    assert len(gaps) > 50
+    assert len(first) / (first[-1] / NS_PER_S) == pytest.approx(200, rel=0.15)
+
+
+def test_a_level_ends_at_its_bound_of_requests():
+    outcome, sender, _ = trial(closed(2), Level(concurrency=2), Rules(0.1, 1.0, 0.1, 5, 50))
+    assert outcome.ended == "requests"
+    assert not outcome.is_stable
+    assert sender.sent < 80
+    assert outcome.figures.requests > 0
+
+
+def test_a_level_that_never_agrees_ends_after_its_windows():
+    rules = Rules(0.0, 0.5, 0.001, 4, 100_000)
+    outcome, _, _ = trial(opened(40, poisson=True), Level(rate_per_s=40), rules)
+    assert (outcome.ended, outcome.is_stable) == ("trials", False)
+    assert outcome.figures.seconds == pytest.approx(1.5, rel=0.02)
+
+
+def test_a_level_whose_every_request_fails_is_given_up():
+    outcome, _, samples = trial(opened(1000), Level(rate_per_s=1000), failing=True)
+    assert outcome.ended == "errors"
+    assert outcome.failures == {"told to fail": len(samples.failed_ns)}
+    assert outcome.figures.requests == 0

@@ -1,0 +1,79 @@
+"""Tensors made for a load fit the model's metadata, or the refusal says what is missing."""
+
+import numpy as np
+import pytest
+
+from cli.bench.filling import Filling
+from cli.bench.tensors import TensorPlan, make_inputs, parse_shapes, rows_of
+from cli.failure import CommandFailed
+
+
+def model(*inputs):
+    return {"name": "m", "inputs": [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in inputs]}
+
+
+def plan(*shapes, batch=None, filling=Filling.RANDOM, string_length=5):
+    return TensorPlan(parse_shapes(shapes), filling, batch, string_length)
+
+
+@pytest.mark.parametrize("datatype", ["BOOL", "INT8", "UINT64", "FP16", "BF16", "FP32", "FP64"])
+@pytest.mark.parametrize("filling", list(Filling))
+def test_numbers_of_every_type_are_made_alike_in_every_run(datatype, filling):
+    first, second = (make_inputs(model(("x", datatype, [-1, 3])), plan(batch=2, filling=filling), {})["x"] for _ in range(2))
+    assert first.datatype == datatype
+    assert first.array.shape == (2, 3)
+    assert np.array_equal(first.array, second.array)
+    assert bool(np.any(first.array)) == (filling is Filling.RANDOM)
+
+
+def test_strings_have_the_length_asked_for():
+    made = make_inputs(model(("s", "BYTES", [2, 2])), plan(string_length=7), {})["s"]
+    assert made.shape == (2, 2)
+    assert {len(text) for text in made.ravel()} == {7}
+
+
+def test_shapes_fill_open_dimensions_with_or_without_the_batch():
+    facts = model(("a", "FP32", [-1, 3, -1, -1]), ("b", "INT32", [-1, -1]))
+    made = make_inputs(facts, plan("a:3,8,9", "b:4,2", batch=4), {})
+    assert [made[name].array.shape for name in ("a", "b")] == [(4, 3, 8, 9), (4, 2)]
+    assert rows_of(made, facts) == 4
+
+
+def test_given_tensors_are_taken_as_they_are():
+    given = np.ones((3, 2), np.float32)
+    facts = model(("x", "FP32", [-1, 2]))
+    made = make_inputs(facts, plan(), {"x": given})
+    assert made["x"] is given
+    assert rows_of(made, facts) == 3
+
+
+def test_a_model_without_open_batch_counts_one_row():
+    facts = model(("x", "FP32", [8, 2]))
+    assert rows_of(make_inputs(facts, plan(), {}), facts) == 1
+
+
+@pytest.mark.parametrize(
+    ("shapes", "batch", "fragment"),
+    [
+        ((), None, "give their sizes by --shape x:SIZE"),
+        (("x:3",), None, "1 sizes for an input of shape [-1, 3, -1]"),
+        (("x:4,4",), None, "does not fit the model's"),
+        (("y:1",), None, "no such input; it has x"),
+        (("x:3,100000000",), 10_000, "no message holds it"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes, batch, fragment):
+    with pytest.raises(CommandFailed) as failed:
+        make_inputs(model(("x", "FP32", [-1, 3, -1])), plan(*shapes, batch=batch), {})
+    assert fragment in failed.value.message
+
+
+@pytest.mark.parametrize("text", ["x", "x:", ":3", "x:a", "x:-1", "x:1,,2", "x:²"])
+def test_a_malformed_shape_is_refused(text):
+    with pytest.raises(CommandFailed, match="expected NAME:SIZE"):
+        parse_shapes([text])
+
+
+def test_a_batch_for_a_model_without_open_batch_is_refused():
+    with pytest.raises(CommandFailed, match="no open batch dimension"):
+        make_inputs(model(("x", "FP32", [8, 2])), plan(batch=2), {})
