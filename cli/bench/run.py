@@ -15,6 +15,7 @@ from cli.bench.senders import GrpcSender, HttpSender
 from cli.bench.server_times import ServerReading, read
 from cli.bench.trial import Rules, Surroundings, run_level
 from cli.protocols import Protocol, Target, TensorFormat, dialect
+from cli.tls import tls_for
 from stoker_client import Client, StokerError, connect
 from stoker_client.dialect import Call, Facts
 from stoker_client.inference import InferRequest, InferResult
@@ -68,7 +69,7 @@ async def _measured(task: Task, level: Level, rules: Rules, progress: Callable[[
     samples = Samples()
     carried_by = "grpc" if task.whom.protocol.is_grpc else "http"
     connection = make_connection(
-        task.whom.url, carried_by, tls=None, api_key=task.api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES
+        task.whom.url, carried_by, tls=tls_for(task.whom.url), api_key=task.api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES
     )
     sender: GrpcSender | HttpSender
     if task.whom.protocol.is_grpc:
@@ -96,7 +97,7 @@ class _Statistics:
         self._task = task
         self._client: Client | None = None
         if task.whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP):
-            self._client = connect(task.whom.url, api_key=task.api_key, timeout_s=task.timeout_s)
+            self._client = connect(task.whom.url, api_key=task.api_key, timeout_s=task.timeout_s, tls=tls_for(task.whom.url))
 
     async def read(self) -> ServerReading | None:
         """One reading."""

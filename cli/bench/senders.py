@@ -78,6 +78,7 @@ class HttpSender:
 
     def __init__(self, connection: Connection, call: Call[InferResult], timeout_s: float) -> None:
         self._endpoint = connection.endpoint
+        self._certified_name = None if connection.tls is None else connection.tls.server_name
         self._ssl: ssl.SSLContext | None = ssl_context(connection) if connection.endpoint.secure else None
         self._timeout_s = timeout_s
         self._call = call
@@ -130,7 +131,9 @@ class HttpSender:
         if where.socket_path:
             _, connection = await loop.create_unix_connection(_HttpConnection, where.socket_path)
         else:
-            _, connection = await loop.create_connection(_HttpConnection, where.host, where.port, ssl=self._ssl)
+            _, connection = await loop.create_connection(
+                _HttpConnection, where.host, where.port, ssl=self._ssl, server_hostname=self._certified_name
+            )
         return connection
 
 
