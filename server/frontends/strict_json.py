@@ -2,10 +2,11 @@
 
 A JSON text is an amplifier: a few bytes become an object of a hundred. So its structure bytes are counted first, at memory speed, and
 the counts are both bounded and priced (`memory_cost`). Depth is measured by peeling brackets, without walking the text in Python. orjson
-itself refuses NaN, Infinity, 1e999, lone surrogates and text that is not UTF-8.
+itself refuses NaN, Infinity, 1e999, lone surrogates and text that is not UTF-8; tensors may hold the first two (`parse_tensor_json`).
 """
 
 import gc
+import json
 import re
 from typing import Any
 
@@ -16,6 +17,8 @@ from server.frontends.limits import Limits
 
 # An unterminated string matches to its end too: a pattern that failed there would be tried again at every quote inside.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+# Strings are matched to be passed over.
+_WORD_OR_STRING = re.compile(_STRING.pattern + rb"|(-?Infinity|NaN)", re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
 #: What CPython takes for one parsed value, list and dictionary, roundly.
@@ -64,6 +67,33 @@ def parse_json(text: bytes, limits: Limits) -> Json:
     finally:
         if was_collecting:
             gc.enable()
+
+
+def parse_tensor_json(text: bytes, limits: Limits) -> Json:
+    """As `parse_json`, but `NaN`, `Infinity` and `-Infinity` are numbers, as Triton and TensorFlow Serving read them (RapidJSON's
+    `kParseNanAndInfFlag`), and as Python's `json` writes them.
+
+    Raises:
+        InvalidRequest: as `parse_json`.
+    """
+    try:
+        return parse_json(text, limits)
+    except InvalidRequest:
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise
+    # The standard library's parser knows these words but is lenient elsewhere: the text around them is held to the same rules first.
+    parse_json(_WORD_OR_STRING.sub(_null_for_word, text), limits)
+    return json.loads(text.decode(), parse_constant=float, parse_int=_integer)
+
+
+def _null_for_word(found: re.Match[bytes]) -> bytes:
+    return b"null" if found[1] else found[0]
+
+
+def _integer(digits: str) -> int | float:
+    """What orjson makes of an integer: a float where 64 bits do not hold it."""
+    number = int(digits)
+    return number if -(1 << 63) <= number < 1 << 64 else float(number)
 
 
 def parse_bounded(text: bytes, limits: Limits) -> Json:

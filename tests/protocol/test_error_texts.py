@@ -243,6 +243,7 @@ HTTP_ROWS: dict[str, tuple[str, bytes | None, dict[str, str], int, str]] = {
         400,
         "sending FP16 data via JSON is not supported",
     ),
+    "an infinity for an integer": (INFER, body_of().replace(b"[0,", b"[Infinity,"), {}, 400, "JSON non-signed-integer as signed-integer"),
     "numbers for text": (
         "/v2/models/text/infer",
         json.dumps({"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [1, 1], "data": [1]}]}).encode(),

@@ -19,7 +19,7 @@ from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, js
 from server.frontends.kserve.parameters import read_parameters
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
-from server.frontends.strict_json import parse_json
+from server.frontends.strict_json import parse_tensor_json
 
 NESTED = "parameters"
 ID = "id"
@@ -42,7 +42,7 @@ def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -
     Raises:
         InvalidRequest: it is no flat JSON object, or contradicts the model's signature.
     """
-    given = parse_json(body, limits) if body else {}
+    given = parse_tensor_json(body, limits) if body else {}
     if not isinstance(given, dict):
         raise InvalidRequest("the request must be a JSON object")
     _refuse_repeated(check, body)

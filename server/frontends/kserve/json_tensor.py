@@ -69,7 +69,7 @@ def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, .
             array: Array = np.array(data, dtype=datatype.numpy)
     except OverflowError:
         raise _out_of_range(spec) from None
-    if datatype is DataType.FP32 and float in kinds and not bool(np.isfinite(array).all()):
+    if datatype is DataType.FP32 and float in kinds and _has_overflown(array, data):
         raise _out_of_range(spec)
     return array.reshape(shape)
 
@@ -116,9 +116,15 @@ def _from_numbers(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...
             raise _out_of_range(spec)
     with np.errstate(over="ignore"):
         array: Array = numbers.astype(datatype.numpy, copy=False)
-    if datatype is DataType.FP32 and not bool(np.isfinite(array).all()):
+    if datatype is DataType.FP32 and _has_overflown(array, numbers):
         raise _out_of_range(spec)
     return array.reshape(shape)
+
+
+def _has_overflown(array: Array, given: Any) -> bool:
+    """Whether a finite number of `given` has become an infinity of `array`."""
+    infinite = np.isinf(array)
+    return bool(infinite.any()) and bool(np.isfinite(np.asarray(given, dtype=np.float64)[infinite]).any())
 
 
 def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fragment | Array | list[str]:

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from backends.api.errors import InvalidRequest
 from backends.api.tensor import DataType
 from server.core.request import Array
 from server.frontends.kserve.json_tensor import packed
 from server.frontends.limits import Limits
-from server.frontends.strict_json import bracket_levels, parse_json
+from server.frontends.strict_json import bracket_levels, parse_tensor_json
 
 # In JSON an unescaped `"data"` before a colon is a key: a string cannot hold it.
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
@@ -28,13 +29,13 @@ _SHORT_BYTES = 64 * 1024
 
 
 def parse_infer_json(text: bytes, limits: Limits) -> Any:
-    """As `parse_json`, but a long numeric `data` of an input comes as a flat array, int64 or float64, instead of a list.
+    """As `parse_tensor_json`, but a long numeric `data` of an input comes as a flat array, int64 or float64, instead of a list.
 
     Raises:
-        InvalidRequest: as `parse_json`.
+        InvalidRequest: as `parse_tensor_json`.
     """
     if len(text) <= _SHORT_BYTES:
-        return parse_json(text, limits)
+        return parse_tensor_json(text, limits)
     runs: dict[str, Array] = {}
     parts: list[bytes] = []
     at = 0
@@ -51,8 +52,8 @@ def parse_infer_json(text: bytes, limits: Limits) -> Any:
             parts.append(b'"%b"' % mark.encode())
         at = end
     if not runs:
-        return parse_json(text, limits)
-    head = parse_json(b"".join((*parts, text[at:])), limits)
+        return parse_tensor_json(text, limits)
+    head = parse_tensor_json(b"".join((*parts, text[at:])), limits)
     inputs = head.get("inputs") if isinstance(head, dict) else None
     for tensor in inputs if isinstance(inputs, list) else ():
         data = tensor.get("data") if isinstance(tensor, dict) else None
@@ -82,16 +83,31 @@ def _numbers(run: bytes, limits: Limits) -> Array | None:
         cut = end if cut < 0 else cut
         # Brackets become blanks: what they separate is still separated by commas, or refused.
         text = b"[%b]" % run[at:cut].translate(_FLATTEN)
-        try:
-            values = orjson.loads(text)
-        except orjson.JSONDecodeError:
+        piece = _special_piece(text, limits) if b"N" in text or b"I" in text else _piece(text)
+        if piece is None:
             return None
-        kind = DataType.FP64 if b"." in text or b"e" in text or b"E" in text else DataType.INT64
-        raw = packed(values, kind, text)
-        if not raw:
-            return None
-        pieces.append(np.frombuffer(raw, kind.numpy))
+        pieces.append(piece)
         at = cut + 1
     if run[end - 1 : end] == b",":
         return None
     return np.concatenate(pieces) if pieces else None
+
+
+def _piece(text: bytes) -> Array | None:
+    """The numbers of the flat list `text`; None if it holds anything else, or nothing."""
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    kind = DataType.FP64 if b"." in text or b"e" in text or b"E" in text else DataType.INT64
+    raw = packed(values, kind, text)
+    return np.frombuffer(raw, kind.numpy) if raw else None
+
+
+def _special_piece(text: bytes, limits: Limits) -> Array | None:
+    """As `_piece`, where NaN or an infinity may be among the numbers."""
+    try:
+        values = parse_tensor_json(text, limits)
+    except InvalidRequest:
+        return None
+    return np.array(values, dtype=np.float64) if set(map(type, values)) <= {int, float} else None

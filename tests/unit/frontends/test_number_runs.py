@@ -77,7 +77,8 @@ BROKEN = [
     b"[%b1 2]" % NUMBERS,
     b"[[%b1][2]]" % NUMBERS,
     b"[%b01]" % NUMBERS,
-    b"[%bNaN]" % NUMBERS,
+    b"[%bnan]" % NUMBERS,
+    b"[%bNaNNaN]" % NUMBERS,
     b"[%b1e999]" % NUMBERS,
     b"[%b-]" % NUMBERS,
     b"[" * 101 + NUMBERS + b"1" + b"]" * 101,
@@ -123,7 +124,17 @@ def test_every_numeric_type_is_read_from_a_run(datatype: DataType):
     assert array.sum() == MANY + 7 or datatype.item_bytes == 1
 
 
+@pytest.mark.parametrize("count", [2, MANY])
+def test_numbers_that_are_not_finite_are_read_as_triton_reads_them(count: int):
+    array = decode(DataType.FP32, b"[%bNaN,-Infinity,Infinity]" % (b"0," * count), count + 3)
+    assert array[0, -4:].tolist()[:1] == [0.0]
+    assert np.isnan(array[0, -3])
+    assert array[0, -2:].tolist() == [-np.inf, np.inf]
+
+
 REFUSED = [
+    (DataType.FP32, b"[%bNaN,1e39]" % NUMBERS[2:], "outside the range of FP32"),
+    (DataType.INT32, b"[%bNaN]" % NUMBERS, "integers that fit 64 bits"),
     (DataType.INT32, b"[%b1.5]" % NUMBERS, "integers that fit 64 bits"),
     (DataType.INT8, b"[%b128]" % NUMBERS, "outside the range of INT8"),
     (DataType.UINT64, b"[%b-1]" % NUMBERS, "outside the range of UINT64"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from backends.api.errors import InvalidRequest, TooLarge
 from server.frontends.limits import Limits
-from server.frontends.strict_json import memory_cost, parse_bounded, parse_json
+from server.frontends.strict_json import memory_cost, parse_bounded, parse_json, parse_tensor_json
 
 LIMITS = Limits()
 
@@ -75,3 +75,33 @@ def test_structure_is_priced_above_its_text():
 def test_what_is_not_strictly_json_is_refused(text: bytes):
     with pytest.raises(InvalidRequest, match="failed to parse the request JSON"):
         parse_json(text, LIMITS)
+
+
+def test_tensors_may_hold_what_is_not_finite():
+    text = '{"NaN": [NaN, -Infinity, Infinity, 1, 18446744073709551615, 18446744073709551616], "s": "é NaN \\" Infinity"}'.encode()
+    parsed = parse_tensor_json(text, LIMITS)
+    assert repr(parsed["NaN"]) == "[nan, -inf, inf, 1, 18446744073709551615, 1.8446744073709552e+19]"
+    assert parsed["s"] == 'é NaN " Infinity'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[NaN",
+        b"[NaN,]",
+        b"[nan]",
+        b"[1NaN]",
+        b"[NaNNaN]",
+        b"[+Infinity]",
+        b"{NaN:1}",
+        b'[NaN,"\\ud800"]',
+        b'[NaN,"\xff"]',
+        b"[NaN,1e999]",
+        b"[NaN,1" + b"0" * 400 + b"]",
+        b'"NaN',
+        b"[NaN," * 200 + b"1" + b"]" * 200,
+    ],
+)
+def test_beside_them_all_else_is_as_strict(text: bytes):
+    with pytest.raises(InvalidRequest):
+        parse_tensor_json(text, LIMITS)
