@@ -13,8 +13,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+import stoker_client as sdk
 from tests.fakes.certificates import OPENSSL, Authority, Pair, make_self_signed
 from tests.fakes.server_process import PATIENCE_S, REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
 
@@ -168,6 +170,24 @@ def served_by(port: int) -> bytes:
 
 def der(pair: Pair) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pair.cert.read_text())
+
+
+@pytest.mark.parametrize("front", ["h2", "grpcio"])
+def test_large_tensors_pass_whole_both_ways(front, authority: Authority, server_pair: Pair, tmp_path):
+    folder = tmp_path / "models" / "echo"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.identity").touch()
+    tensors = "".join(f'{kind} [{{ name: "{kind.upper()}" data_type: TYPE_FP32 dims: [-1] }}]\n' for kind in ("input", "output"))
+    (folder / "config.pbtxt").write_text(f'backend: "identity"\n{tensors}')
+    encrypted = ["use-ssl", f"server-cert={server_pair.cert}", f"server-key={server_pair.key}"]
+    flags = [f"--{port}-{name}" for port in ("grpc", "http") for name in encrypted]
+    # 12 MB, the last read of which is no whole record.
+    values = np.arange(3_000_001, dtype=np.float32)
+    with running_server(f"--model_base_path={folder.parent}", *flags, f"--grpc-front={front}", at=tmp_path / "run") as server:
+        for url in (f"grpcs://localhost:{server.grpc_port}", f"https://localhost:{server.http_port}"):
+            with sdk.connect(url, tls=sdk.TlsConfig(ca=authority.cert)) as client:
+                for _ in range(2):
+                    assert np.array_equal(client.infer("echo", {"INPUT": values})["OUTPUT"], values)
 
 
 def test_hellos_that_stall_hold_nobody_up_and_leave_nothing_behind(authority: Authority, server_pair: Pair, tmp_path):

@@ -11,10 +11,12 @@ import pytest
 import uvloop
 
 from server.frontends.doors import DoorOptions, Doors
+from server.frontends.grpc_server import GrpcFront
 from server.frontends.limits import Limits
-from server.frontends.tls.key_ring import HTTP_1, KeyRing
+from server.frontends.tls.key_ring import H2, HTTP_1, KeyRing
 from server.frontends.tls.settings import PemFiles
 from tests.fakes.certificates import Authority
+from tests.fakes.fake_engine import FakeEngine, simple
 
 LIMITS = Limits(tls_handshake_timeout_s=0.2, tls_handshakes=2)
 Scenario = Callable[[int, KeyRing], Awaitable[None]]
@@ -142,6 +144,28 @@ def test_a_client_without_a_certificate_is_kept_out_of_a_mutual_port(run, author
 
     run(scenario, Limits(), is_mutual=True)
     assert "the client showed no certificate" in caplog.text
+
+
+@pytest.mark.parametrize(("offered", "is_served"), [(["h2"], True), (["h2", "http/1.1"], True), (["http/1.1"], False), ([], False)])
+def test_grpc_is_spoken_with_those_who_ask_for_it_by_alpn(offered, is_served, server_pair, authority: Authority):
+    async def main() -> None:
+        ring = KeyRing("gRPC", PemFiles(cert=server_pair.cert, key=server_pair.key), H2)
+        served = GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, doors=DoorOptions(ring=ring))
+        port = await served.start()
+        context = trusting(authority)
+        if offered:
+            context.set_alpn_protocols(offered)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+        try:
+            # The server speaks first: its SETTINGS.
+            heard = await reader.read(9)
+        except ConnectionError:
+            heard = b""
+        assert (heard[3:4] == b"\x04") is is_served
+        writer.transport.abort()
+        await served.stop(1)
+
+    uvloop.run(main())
 
 
 def test_old_tls_is_refused(run, authority: Authority):
