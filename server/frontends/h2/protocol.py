@@ -168,6 +168,11 @@ class GrpcProtocol(asyncio.Protocol):
 
     # ---- what the server uses
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What the connection is written to."""
+        return self._transport
+
     def sweep(self, now_s: float) -> None:
         """Ends what is too slow at `now_s` of the loop's clock: a handshake, a request, a reader; asks who is silent; drains who is old."""
         watch, settings = self._watch, self.front.settings

@@ -11,6 +11,7 @@ from server.frontends.h2.protocol import GrpcProtocol
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import MethodTable
 from server.frontends.rpc.settings import GrpcSettings
+from server.frontends.tls.farewell import all_gone
 
 _SWEEP_PERIOD_S = 0.5
 #: For the last frames to leave once everything is decided.
@@ -62,7 +63,8 @@ class H2Server:
         state.is_draining = True
         for connection in list(state.connections):
             connection.drain()
-        await _within(grace_s, state)
+        gone = functools.partial(_within, state=state)
+        await all_gone(gone, lambda: [connection.transport for connection in state.connections], grace_s)
         if state.calls:
             _log.warning("cutting off %d gRPC calls still in work after %g s", state.calls, grace_s)
         for connection in list(state.connections):
@@ -90,10 +92,11 @@ class H2Server:
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
 
 
-async def _within(timeout_s: float, state: FrontState) -> None:
-    """Waits until all connections are gone, but no longer than `timeout_s`."""
+async def _within(timeout_s: float, state: FrontState) -> bool:
+    """Waits until all connections are gone, but no longer than `timeout_s`; whether they are."""
     try:
         async with asyncio.timeout(timeout_s):
             await state.all_gone.wait()
     except TimeoutError:
-        pass
+        return False
+    return True

@@ -13,6 +13,7 @@ from server.frontends.http.connection import HttpConnection
 from server.frontends.http.direct import DirectRoutes
 from server.frontends.http.port import HttpPort
 from server.frontends.limits import Limits
+from server.frontends.tls.farewell import all_gone
 
 _SWEEP_PERIOD_S = 0.5
 _log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class HttpListener:
         for connection in self.connections:
             # Idle ones close now, others after the answer they work on; a large answer needs its time to leave.
             connection.shutdown()
-        if not await port.emptied(grace_s):
+        if not await all_gone(port.emptied, lambda: [connection.transport for connection in self.connections], grace_s):
             in_work = sum(connection.is_in_work for connection in self.connections)
             if in_work:
                 _log.warning("cutting off %d HTTP requests still in work after %g s", in_work, grace_s)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from server.frontends.limits import Limits
+from server.frontends.tls.farewell import FAREWELL_S
 from server.frontends.tls.key_ring import KeyRing
 
 _BACKLOG: Final = 2048
@@ -95,8 +96,7 @@ class TlsListener:
                 sock,
                 ssl=self._ring.context,
                 ssl_handshake_timeout=timeout_s,
-                # The client's part of the farewell is waited for no longer either.
-                ssl_shutdown_timeout=timeout_s,
+                ssl_shutdown_timeout=FAREWELL_S,
             )
         except (ConnectionResetError, BrokenPipeError):
             # A client that goes away without a word is a probe of the port, and no failure.
