@@ -86,6 +86,8 @@ class Instance(abc.ABC):
 
         Raises:
             ServingError: with a message for the client. Any other exception is reported as BACKEND_FAILED.
+            Unavailable: the device is lost, hangs or is being reset, whatever the request: where a model has several instances, this one
+                is passed over for a while. All other errors are taken as the request's own.
         """
 
     def close(self) -> None:  # noqa: B027 - most instances have nothing to release

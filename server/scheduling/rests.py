@@ -1,9 +1,9 @@
 """`InstanceRests`: which of a version's instances gets the next batch, and which are passed over because they fail. Pure.
 
 An instance that fails at once is always free, and so the most free one would always be the one that fails: a lost device would take all
-the requests of its siblings with it. So an instance whose last batch failed as a whole rests while others are well. When its pause is
-over it is probed with one batch; each probe that fails doubles the pause, one success ends it. Where all rest nobody is spared: requests
-get the real error at once.
+the requests of its siblings with it. So an instance whose device failed its last batch as a whole rests while others are well. When its
+pause is over it is probed with one batch; each probe that fails doubles the pause, one success ends it. Where all rest nobody is spared:
+requests get the real error at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,6 @@ from backends.api.errors import ErrorCode, ServingError
 FIRST_PAUSE_NS = 1_000_000_000
 #: The longest: what a probe costs, one batch of requests that fail, is paid no more often than that.
 LAST_PAUSE_NS = 60_000_000_000
-#: Errors that tell something of the instance; others are the requests' own.
-_INSTANCE_ERRORS = frozenset({ErrorCode.BACKEND_FAILED, ErrorCode.UNAVAILABLE})
 
 
 class _Rest:
@@ -73,8 +71,12 @@ class InstanceRests:
 
 
 def has_failed_wholly(result: BatchResult) -> bool:
-    """Whether no request of a batch was answered, for reasons that lie with the instance."""
-    return all(isinstance(outcome, ServingError) and outcome.code in _INSTANCE_ERRORS for outcome in result.outcomes)
+    """Whether no request of a batch was answered, for reasons that lie with the instance: it says UNAVAILABLE.
+
+    Whatever else it raises counts as the request's own (see `Instance.execute`): else one client whose requests fail could make
+    instance after instance rest, at everybody's cost.
+    """
+    return all(isinstance(outcome, ServingError) and outcome.code is ErrorCode.UNAVAILABLE for outcome in result.outcomes)
 
 
 def _most_free(indices: Iterable[int], free_slots: Sequence[int]) -> int | None:

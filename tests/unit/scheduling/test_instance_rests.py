@@ -78,8 +78,10 @@ def test_a_probe_that_is_due_but_has_no_slot_asks_for_no_timer() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        ([BackendFailed("x"), Unavailable("x")], True),
-        ([BackendFailed("x"), {"OUT": rows_array(1)}], False),
+        ([Unavailable("x"), Unavailable("x")], True),
+        ([Unavailable("x"), {"OUT": rows_array(1)}], False),
+        ([Unavailable("x"), BackendFailed("x")], False),
+        ([BackendFailed("x")], False),
         ([InvalidRequest("x")], False),
         ([{"OUT": rows_array(1)}], False),
     ],

@@ -531,7 +531,7 @@ def test_an_instance_that_rests_is_probed_by_the_timer_alone_and_serves_again():
         sick, well = rig.workers
         first = await rig.ask()
         await rig.settle()
-        sick.finish([BackendFailed("broken")])
+        sick.finish([Unavailable("card 0 is being reset")])
         await asyncio.gather(first, return_exceptions=True)
         held = await rig.ask(rows=8)
         await rig.settle()
@@ -545,6 +545,27 @@ def test_an_instance_that_rests_is_probed_by_the_timer_alone_and_serves_again():
         assert rig.log.resting_counts == [1, 0]
         well.finish()
         await held
+
+    run(scenario())
+
+
+def test_a_client_whose_own_requests_fail_takes_no_instance_from_the_others():
+    async def scenario() -> None:
+        rig = Rig(workers=2)
+        for _ in range(6):
+            bad = await rig.ask()
+            await rig.settle()
+            [worker] = [worker for worker in rig.workers if worker.works]
+            worker.finish([BackendFailed("index 9 is out of bounds")])
+            with pytest.raises(BackendFailed, match="out of bounds"):
+                await bad
+        good = [await rig.ask(rows=8), await rig.ask(rows=8)]
+        await rig.settle()
+        assert [len(worker.works) for worker in rig.workers] == [1, 1], "both instances serve"
+        for worker in rig.workers:
+            worker.finish()
+        await asyncio.gather(*good)
+        assert rig.log.resting_counts == []
 
     run(scenario())
 
