@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, Unavailable
+from backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
@@ -52,7 +52,7 @@ class Rig:
             inner, "m", SIGNATURE, batching, clock=self.time, timers=self.time, recorder=self.log, max_queue_size=max_queue_size
         )
 
-    def ask(self, request_id: str, mark: SequenceMark | None, value: float = 0, rows: int = 1):
+    def ask(self, request_id: str, mark: SequenceMark | None, value: float = 0, rows: int = 1, **limits: int):
         request = InferRequest(
             model_name="m",
             request_id=request_id,
@@ -61,6 +61,7 @@ class Rig:
             output_names=("OUT",),
             signature=SIGNATURE,
             sequence=mark,
+            **limits,
         )
         return self.scheduler.submit(
             request, lambda answer: self.answers.__setitem__(request_id, answer), lambda: self.ended.append(request_id)
@@ -271,3 +272,95 @@ def test_all_that_waits_or_runs_is_answered_when_the_model_goes():
     rig.ask("again", SequenceMark(1, is_start=True, is_end=True), value=2)
     rig.finish_all()
     assert rig.out("again") == 2
+
+
+def whole(number: int) -> SequenceMark:
+    """A sequence of one request."""
+    return SequenceMark(number, is_start=True, is_end=True)
+
+
+def test_a_sequence_that_was_taken_back_before_it_began_leaves_nothing():
+    rig = Rig(most=1)
+    rig.ask("0", start(1))
+    rig.finish_all()
+    for number in range(2, 50):
+        rig.ask(str(number), start(number)).cancel()
+    with pytest.raises(InvalidRequest, match="START flag"):
+        rig.ask("later", SequenceMark(2))
+    rig.ask("next", whole(99), value=3)
+    rig.ask("end", end(1))
+    rig.finish_all()
+    assert rig.out("next") == 3, "no sequence without requests comes before it"
+    assert rig.log.failures.count("CANCELED") == 48
+    assert rig.scheduler.unanswered == 0
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize(("limit", "error"), [("deadline_ns", DeadlineExceeded), ("timeout_us", QueueTimeout)])
+def test_a_request_whose_time_runs_out_before_its_turn_is_answered_then(limit, error, is_begun):
+    rig = Rig(most=1)
+    rig.ask("0", start(1))
+    rig.batch()
+    mark = SequenceMark(1) if is_begun else start(2)
+    rig.ask("1", mark, **{limit: rig.time.now + 50_000 if limit == "deadline_ns" else 50})
+    rig.time.advance(49)
+    assert "1" not in rig.answers
+    rig.time.advance(1)
+    assert isinstance(rig.answers["1"], error)
+    assert rig.log.failures == ["REJECTED"]
+    rig.ask("2", end(1))
+    rig.finish_all()
+    assert [len(works) for works in rig.worker.history] == [1, 1], "what was late is not run"
+    assert rig.ended == ["1", "0", "2"]
+
+
+def test_the_time_that_a_request_waited_for_its_turn_counts_in_the_queue_too():
+    rig = Rig()
+    rig.ask("0", start())
+    rig.ask("1", SequenceMark(7), timeout_us=50)
+    rig.batch()
+    rig.time.advance(40)
+    rig.finish()
+    assert [(item.request_id, item.timeout_us) for item in rig.batch()] == [("1", 10)]
+
+
+def test_any_number_of_sequences_that_are_late_all_at_once_are_all_answered():
+    rig = Rig(most=1, max_queue_size=3000)
+    rig.ask("0", whole(1))
+    rig.batch()
+    for number in range(2, 2000):
+        rig.ask(str(number), whole(number), deadline_ns=rig.time.now + 1_000)
+    rig.time.now += 2_000  # the loop stood still: no timer has rung
+    rig.finish()
+    assert len(rig.answers) == 1999
+    assert rig.scheduler.unanswered == 0
+    rig.time.advance(10)
+    assert len(rig.ended) == 1999
+
+
+def test_a_front_that_raises_on_its_answer_does_not_end_the_sequence(caplog):
+    rig = Rig()
+
+    def broken(_: Answer) -> None:
+        raise ValueError("a defect of a front")
+
+    request = InferRequest(
+        model_name="m", inputs={"IN": np.ones((1, 1), np.float32)}, output_names=("OUT",), signature=SIGNATURE, sequence=start()
+    )
+    rig.scheduler.submit(request, broken)
+    rig.ask("1", end(), value=2)
+    rig.finish_all()
+    assert rig.out("1") == 3
+    assert "taking the answer of a request raised" in caplog.text
+
+
+def test_the_state_of_a_sequence_keeps_no_batch_of_others_in_memory():
+    rig = Rig()
+    for number in (1, 2):
+        rig.ask(str(number), start(number), value=number)
+    batch = rig.batch()
+    outputs = np.array([[1.0], [2.0]], np.float32)
+    rig.worker.finish([{"OUT": outputs[place : place + 1], "is": outputs[place : place + 1]} for place in range(len(batch))])
+    rig.ask("3", SequenceMark(1), value=1)
+    state = rig.batch()[0].inputs["was"]
+    assert (state.item(), state.base) == (1.0, None)
