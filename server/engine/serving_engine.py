@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 
 from backends.api.clock import Clock
@@ -69,7 +69,8 @@ class ServingEngine:
         self._requests_in_flight = 0
         self._is_stopping = False
         self._idle = asyncio.Event()
-        # Bound once: these run for every request.
+        # Bound once: these run for every request, the clock several times.
+        self.now_ns: Callable[[], int] = clock.now_ns
         self._resolve = manager.resolve
         self._count_ended = self._ended
 
@@ -231,9 +232,6 @@ class ServingEngine:
 
     def release(self, size_bytes: int) -> None:
         self._bytes_in_flight -= size_bytes
-
-    def now_ns(self) -> int:
-        return self._clock.now_ns()
 
     def _ended(self) -> None:
         self._requests_in_flight -= 1

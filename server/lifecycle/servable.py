@@ -38,6 +38,8 @@ class Servable:
         self.config = config
         self.scheduler = scheduler
         self.labels = labels
+        #: Runs a request on this version, which stays loaded until it is answered: `Scheduler.submit`, without a method around it.
+        self.submit: Callable[[InferRequest, Done, Callable[[], None]], InFlight] = scheduler.submit
         self._files = files
         self._discard = discard
         self._is_retired = False
@@ -48,10 +50,6 @@ class Servable:
     def borrowers(self) -> int:
         """Requests that hold this version now: accepted, and not yet answered."""
         return self.scheduler.unanswered
-
-    def submit(self, request: InferRequest, done: Done, ended: Callable[[], None]) -> InFlight:
-        """Runs a request on this version, which stays loaded until it is answered; see `Scheduler.submit`."""
-        return self.scheduler.submit(request, done, ended)
 
     def retire(self) -> None:
         """From now on nobody new will borrow: the manager has taken it out of its table."""

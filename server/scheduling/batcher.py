@@ -36,6 +36,8 @@ class DynamicBatcher:
         self._is_batching = settings is not None and max_batch_size > 0
         self._preferred = frozenset(settings.preferred_batch_sizes) if settings is not None else frozenset()
         self._delay_ns = settings.max_queue_delay_us * 1_000 if settings is not None else 0
+        #: Whether all that waits is a batch by rule 2 or 3 wherever it is one of one shape.
+        self._takes_all = self._is_batching and not self._preferred and not self._delay_ns
 
     def next_batch(self, queue: RequestQueue, now_ns: int) -> list[QueueEntry] | Wait | None:
         """The next batch, taken out of `queue`; or when to ask again; or None if the queue is empty.
@@ -44,6 +46,8 @@ class DynamicBatcher:
         """
         if len(queue) == 0:
             return None
+        if self._takes_all and (everything := queue.take_all(self._max_rows)) is not None:
+            return everything
         taken, is_full, preferred_count = self._collect(queue)
         if preferred_count:
             taken = taken[:preferred_count]

@@ -59,6 +59,8 @@ class RequestQueue:
     def __init__(self, *, levels: int, default_policy: QueuePolicy, policies: Mapping[int, QueuePolicy], max_size: int) -> None:
         """A queue with priority levels 1..`levels` that holds at most `max_size` requests in all."""
         self._levels = {level: _Level(policies.get(level, default_policy)) for level in range(1, max(1, levels) + 1)}
+        #: Where there is but one level, as most models have it.
+        self._only = self._levels[1] if len(self._levels) == 1 else None
         self._max_size = max_size
         self._size = 0
         self._rows = 0
@@ -95,6 +97,8 @@ class RequestQueue:
         level.waiting[entry.sequence] = entry
         self._size += 1
         self._rows += entry.rows
+        if entry.timeout_ns is None and entry.deadline_ns is None:
+            return
         ends_ns = earliest(entry.timeout_ns, entry.deadline_ns)
         if ends_ns is not None:
             heapq.heappush(self._expiry, (ends_ns, entry.sequence, entry))
@@ -107,11 +111,25 @@ class RequestQueue:
             return False
         self._size -= 1
         self._rows -= entry.rows
-        # Entries that left before their time stay in the heap until it is mostly made of them.
-        if len(self._expiry) > 64 and len(self._expiry) > 4 * self._size:
-            self._expiry = [item for item in self._expiry if self._holds(item[2])]
-            heapq.heapify(self._expiry)
+        self._tidy()
         return True
+
+    def take_all(self, most_rows: int) -> list[QueueEntry] | None:
+        """Takes out everything, in the order in which it is to be served, if that fits one batch of `most_rows` rows; else None.
+
+        Most batches are of this kind, and taken one by one their entries cost 1.1 us each.
+        """
+        only = self._only
+        if only is None or only.delayed or self._rows > most_rows:
+            return None
+        entries = list(only.waiting.values())
+        shape_key = entries[0].shape_key if entries else None
+        if shape_key is not None and any(entry.shape_key != shape_key for entry in entries):
+            return None
+        only.waiting.clear()
+        self._size = self._rows = 0
+        self._tidy()
+        return entries
 
     def expire(self, now_ns: int) -> list[QueueEntry]:
         """Takes out and returns every entry whose time is up; those under DELAY are moved back instead."""
@@ -145,6 +163,12 @@ class RequestQueue:
         for level in self._levels.values():
             yield from level.waiting.values()
             yield from level.delayed.values()
+
+    def _tidy(self) -> None:
+        """Entries that left before their time stay in the heap until it is mostly made of them."""
+        if len(self._expiry) > 64 and len(self._expiry) > 4 * self._size:
+            self._expiry = [item for item in self._expiry if self._holds(item[2])]
+            heapq.heapify(self._expiry)
 
     def _holds(self, entry: QueueEntry) -> bool:
         level = self._levels[entry.level]

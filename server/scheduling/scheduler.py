@@ -78,6 +78,8 @@ class Scheduler:
         self._recorder = recorder
         self._levels = settings.priority_levels
         self._default_level = settings.default_priority_level or 1
+        policies = (settings.default_queue_policy, *settings.priority_queue_policies.values())
+        self._has_timeouts = any(policy.default_timeout_us for policy in policies)
         self._queue = RequestQueue(
             levels=settings.priority_levels,
             default_policy=settings.default_queue_policy,
@@ -125,7 +127,7 @@ class Scheduler:
         if not received_ns:
             received_ns = request.received_ns = now_ns
         level = self._level(request) if self._levels else 1
-        timeout_us = queue_timeout_us(self._queue.policy(level), request.timeout_us)
+        timeout_us = queue_timeout_us(self._queue.policy(level), request.timeout_us) if self._has_timeouts else request.timeout_us
         timeout_ns = now_ns + timeout_us * 1_000 if timeout_us else None
         shape_key = self._shape_key(request) if self._shape_names else None
         entry = Pending(request, shape_key, level, now_ns, timeout_ns, done, ended or _ignore, self._withdraw)

@@ -113,7 +113,8 @@ class H2Call:
     def _finish(self) -> None:
         """Notes that the end of the answer was sent."""
         self.is_over = True
-        self._let_go()
+        if self._timer is not None or self._held_bytes or self._reader is not None:
+            self._let_go()
         self._connection.answered(self)
 
     def _let_go(self) -> None:

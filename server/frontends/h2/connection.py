@@ -44,6 +44,8 @@ class ServerConnection:
         inflow = Inflow(self._output, limits.connection_window_bytes)
         self._table = StreamTable(inflow, limits)
         self._sender = Sender(self._output, self._table, limits)
+        #: A whole answer in one call: `Sender.answer`, without a method around it.
+        self.send_answer = self._sender.answer
         self._inbound = Inbound(limits, self._output, self._table, now_s)
         self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
         header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender)
@@ -96,17 +98,6 @@ class ServerConnection:
             MisuseError: the answer has ended or not begun, or more waits than `stream_queue_bytes`.
         """
         return self._sender.data(stream_id, data, end_stream)
-
-    def send_answer(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:
-        """A whole answer in one call: header block, data, and the block of the trailers that end it.
-
-        Returns:
-            How many bytes of the stream wait.
-
-        Raises:
-            MisuseError: an answer has begun already.
-        """
-        return self._sender.answer(stream_id, block, data, trailers)
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
         """Ends a stream at once; what waits on it is dropped."""

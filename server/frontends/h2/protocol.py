@@ -156,7 +156,8 @@ class GrpcProtocol(asyncio.Protocol):
                 self._unread.reset_later(stream_id)
             else:
                 self.core.reset_stream(stream_id, ErrorCode.NO_ERROR)
-        self.notice_output()
+        if not self._is_output_noticed:
+            self.notice_output()
 
     async def drained(self, stream_id: int) -> None:
         """Returns when what waits on the stream has gone out."""
@@ -246,8 +247,8 @@ class GrpcProtocol(asyncio.Protocol):
             else:
                 self._handle_rare(event)
         for late in fresh:
-            # Most are answered by now.
-            if not late.is_over:
+            # Few have anything to prepare for: they are answered by now, or whole and without a deadline.
+            if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
                 late.settle()
 
     def _handle_rare(self, event: Event) -> None:

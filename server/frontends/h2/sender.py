@@ -136,6 +136,14 @@ class Sender:
         return stream.waiting_bytes
 
     def answer(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:
+        """A whole answer in one call: header block, data, and the block of the trailers that end it.
+
+        Returns:
+            How many bytes of the stream wait.
+
+        Raises:
+            MisuseError: an answer has begun already.
+        """
         stream = self._streams.get(stream_id)
         if stream is None:
             return 0

@@ -1,6 +1,7 @@
 """The streams of a connection: those that are open, and what is remembered of the others."""
 
 from collections import deque
+from typing import Final
 
 from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Inflow
@@ -8,6 +9,7 @@ from server.frontends.h2.stream_states import Next
 
 #: Gaps between the ids a peer has used; one that leaves more is not told apart from one that reuses ids.
 _GAPS = 16
+_CLOSED: Final = Next.CLOSED
 
 
 class Stream:
@@ -90,7 +92,7 @@ class StreamTable:
     def close(self, stream: Stream) -> None:
         """Forgets a stream; the window that the application still holds of it goes back to the peer."""
         del self.open[stream.id]
-        stream.state = Next.CLOSED
+        stream.state = _CLOSED
         if stream.unconsumed:
             self._inflow.refund(stream.unconsumed)
             stream.unconsumed = 0

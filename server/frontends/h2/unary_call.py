@@ -52,9 +52,14 @@ class UnaryCall(H2Call):
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
             flag, size = _read_prefix(data)
-            if size + PREFIX_BYTES == len(data) and not flag and size <= self.head.method.most_bytes:
+            method = self.head.method
+            if size + PREFIX_BYTES == len(data) and not flag and size <= method.most_bytes:
                 self.has_ended = True
-                self._begin(bytes(data[PREFIX_BYTES:]))
+                message = bytes(data[PREFIX_BYTES:])
+                if method.submit is not None:
+                    self._submit(method.submit, message)
+                else:
+                    self._begin(message)
                 return
         try:
             self._feed_piece(data, has_ended)
@@ -137,7 +142,9 @@ class UnaryCall(H2Call):
     def _told(self, answer: bytes | Exception) -> None:
         # What is in flight knows the call: neither is to keep the other in memory.
         self._flight = None
-        if isinstance(answer, Exception):
+        if type(answer) is bytes and self.head.answer_encoding is None and not self.is_over:
+            self._send(answer, 0, _PLAIN_HEADERS)
+        elif isinstance(answer, Exception):
             self.fail(answer)
         else:
             self._answer(answer)
@@ -205,11 +212,11 @@ class UnaryCall(H2Call):
         except asyncio.CancelledError:
             self._cancelled_elsewhere()
         else:
-            self._send(data, 1, HEADERS[encoding])
+            if not self.is_over:
+                self._send(data, 1, HEADERS[encoding])
 
     def _send(self, data: bytes, flag: int, headers: bytes) -> None:
-        if self.is_over:
-            return
+        """REQUIRES: the call is not over."""
         size = len(data)
         if size > _MOST_MESSAGE_BYTES:
             self.fail(TooLarge(f"the answer of {size} bytes is more than a gRPC message can hold"))

@@ -141,8 +141,11 @@ class Inference:
 
     def _encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
         """The serialised answer; None where making it takes a thread."""
-        if self._is_large(response):
-            return None
+        most = self._most_inline_bytes
+        # As `_is_large`, without the call.
+        for array in response.outputs.values():
+            if array.nbytes > most:
+                return None
         answer = None if decoded.classifications or decoded.shared_outputs else self._layouts.encode(response)
         if answer is None:
             labels = self._codec.labels(response, decoded.classifications)
