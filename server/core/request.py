@@ -17,49 +17,51 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 ParameterValue = bool | int | float | str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class InferRequest:
     """One inference request, decoded and validated.
 
+    Where one is made for every request it is made by position, which takes 0.4 us instead of 0.7; elsewhere by name.
+
     Attributes:
         model_name: The model asked for.
-        model_version: The version asked for; None: the one that serves by default.
-        request_id: The client's id, echoed; empty if none was given.
         inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays at any alignment.
-        rows: Rows of the batch dimension; 1 where the model is not batched.
         output_names: The outputs wanted, in the order wanted.
         signature: The signature this request was validated against; the engine refuses it if by then a version with
             another signature serves.
-        priority: 0 = the model's default, 1 = highest.
-        timeout_us: The request's own queue timeout; 0 = none.
+        model_version: The version asked for; None: the one that serves by default.
+        request_id: The client's id, echoed; empty if none was given.
+        rows: Rows of the batch dimension; 1 where the model is not batched.
         deadline_ns: When the client stops waiting, on the `Clock`'s monotonic scale; None = never.
         parameters: The client's further parameters.
         received_ns: When the front took the request in, on the same scale.
         size_bytes: What the request holds in memory, for the admission budget.
+        via: By which protocol it came; None: by none of the network's.
+        priority: 0 = the model's default, 1 = highest.
+        timeout_us: The request's own queue timeout; 0 = none.
         sequence: Where in a sequence it stands; None: the client named none.
         trace: Where the points that it passes are noted; None for all but those that are traced.
-        via: By which protocol it came; None: by none of the network's.
         access: Where its times are noted; None for all but those whose line in the access log needs them.
         responses: Set by the engine where the model may answer any number of times: takes what it answers.
     """
 
     model_name: str
-    model_version: int | None = None
-    request_id: str = ""
     inputs: Mapping[str, Array]
-    rows: int = 1
     output_names: tuple[str, ...]
     signature: ModelSignature
-    priority: int = 0
-    timeout_us: int = 0
+    model_version: int | None = None
+    request_id: str = ""
+    rows: int = 1
     deadline_ns: int | None = None
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     received_ns: int = 0
     size_bytes: int = 0
+    via: Via | None = None
+    priority: int = 0
+    timeout_us: int = 0
     sequence: SequenceMark | None = None
     responses: ResponseSink | None = None
     trace: RequestTrace | None = None
-    via: Via | None = None
     access: AccessNote | None = None
 
 

@@ -120,12 +120,13 @@ class RequestQueue:
         Most batches are of this kind, and taken one by one their entries cost 1.1 us each.
         """
         only = self._only
-        if only is None or only.delayed or self._rows > most_rows:
+        if only is None or only.delayed or not self._size or self._rows > most_rows:
             return None
         entries = list(only.waiting.values())
-        shape_key = entries[0].shape_key if entries else None
-        if shape_key is not None and any(entry.shape_key != shape_key for entry in entries):
-            return None
+        shape_key = entries[0].shape_key
+        for entry in entries:
+            if entry.shape_key != shape_key:
+                return None
         only.waiting.clear()
         self._size = self._rows = 0
         self._tidy()

@@ -199,19 +199,7 @@ def _blobs(check: SignatureCheck, request: InferRequest, head: Mapping[str, Any]
 def _renewed(request: InferRequest, inputs: Mapping[str, Array], received_ns: int, size_bytes: int) -> InferRequest:
     """`request` with other tensors."""
     return InferRequest(
-        model_name=request.model_name,
-        model_version=request.model_version,
-        request_id=request.request_id,
-        inputs=inputs,
-        rows=request.rows,
-        output_names=request.output_names,
-        signature=request.signature,
-        priority=request.priority,
-        timeout_us=request.timeout_us,
-        sequence=request.sequence,
-        deadline_ns=request.deadline_ns,
-        parameters=dict(request.parameters),
-        received_ns=received_ns,
-        size_bytes=size_bytes,
-        via=request.via,
-    )
+        request.model_name, inputs, request.output_names, request.signature, request.model_version, request.request_id, request.rows,
+        request.deadline_ns, dict(request.parameters), received_ns, size_bytes, request.via, request.priority, request.timeout_us,
+        request.sequence,
+    )  # fmt: skip

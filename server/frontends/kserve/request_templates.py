@@ -104,23 +104,11 @@ class RequestTemplates:
         except ServingError:
             return None
         inputs: dict[str, Array] = {name: np.ndarray(shape, dtype, data, at + place) for name, shape, dtype, place in places}
-        return DecodedRequest(
-            InferRequest(
-                model_name=like.model_name,
-                model_version=like.model_version,
-                request_id=request_id,
-                inputs=inputs,
-                rows=like.rows,
-                output_names=like.output_names,
-                signature=signature,
-                deadline_ns=deadline_ns,
-                parameters=like.parameters,
-                received_ns=self._now_ns(),
-                size_bytes=len(data),
-                via=like.via,
-            ),
-            *meaning,
-        )
+        request = InferRequest(
+            like.model_name, inputs, like.output_names, signature, like.model_version, request_id, like.rows, deadline_ns,
+            like.parameters, self._now_ns(), len(data), like.via,
+        )  # fmt: skip
+        return DecodedRequest(request, *meaning)
 
     def learn(self, data: bytes, decoded: DecodedRequest) -> None:
         """Keeps what `data`, decoded in full, was found to mean, if that can be kept."""

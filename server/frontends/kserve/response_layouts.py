@@ -17,6 +17,11 @@ from server.pb import grpc_service_pb2 as pb
 _KEPT = 1024
 _ID = encoded_varint(pb.ModelInferResponse.ID_FIELD_NUMBER << 3 | LENGTH)
 _RAW = encoded_varint(pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | LENGTH)
+#: What precedes an id, by the id's length.
+_SHORT = 0x80
+_SHORT_IDS = tuple(_ID + bytes((size,)) for size in range(_SHORT))
+#: Larger tensors are not copied twice.
+_COPIED_BYTES = 8192
 
 
 class _Layout(NamedTuple):
@@ -38,7 +43,7 @@ class ResponseLayouts:
         """The serialised message that answers with `response`; None where an output holds strings, whose length nobody knows before."""
         outputs, signature = response.outputs, response.signature
         # Hashing a signature would cost more than all else here: its identity is looked up, and then compared.
-        key = (id(signature), response.model_name, response.model_version, *[(name, array.shape) for name, array in outputs.items()])
+        key = (id(signature), response.model_name, response.model_version, *outputs, *[array.shape for array in outputs.values()])
         layout = self._kept.get(key)
         if layout is None or layout.signature is not signature:
             layout = _layout_of(response)
@@ -51,13 +56,15 @@ class ResponseLayouts:
         request_id = response.request_id
         if request_id:
             encoded = request_id.encode()
-            parts: list[Raw] = [model, _ID, encoded_varint(len(encoded)), encoded, described]
+            size = len(encoded)
+            parts: list[Raw] = [model, _SHORT_IDS[size] if size < _SHORT else _ID + encoded_varint(size), encoded, described]
         else:
             parts = [model, described]
         for length, array in zip(lengths, outputs.values(), strict=True):
             parts.append(length)
-            # A view where it can be: the join is the one copy of a tensor.
-            parts.append(array.data if array.flags.c_contiguous else array.tobytes())
+            # A view where it can be: the join is the one copy of a tensor. Of a small one, two copies take half as long as a view.
+            is_view = array.nbytes > _COPIED_BYTES and array.flags.c_contiguous
+            parts.append(array.data if is_view else array.tobytes())
         return b"".join(parts)
 
 

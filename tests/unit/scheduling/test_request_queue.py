@@ -56,6 +56,28 @@ def test_removing_an_entry_frees_its_place_at_once():
     queue.push(entry())
 
 
+def test_all_that_waits_is_taken_at_once_where_it_is_one_batch():
+    queue = queue_of()
+    entries = [entry(rows=2), entry(rows=3, timeout=5 * MS)]
+    for each in entries:
+        queue.push(each)
+    assert queue.take_all(4) is None
+    assert queue.take_all(5) == entries
+    assert (len(queue), queue.rows, list(queue)) == (0, 0, [])
+    assert (queue.expire(9 * MS), queue.next_expiry_ns(), queue.take_all(5)) == ([], None, None)
+
+
+def test_what_waits_is_not_taken_at_once_where_levels_shapes_or_delays_part_it():
+    levels, shapes, delays = queue_of(levels=2), queue_of(), queue_of(timeout_action=TimeoutAction.DELAY)
+    levels.push(entry(2))
+    for key in ((1,), (2,)):
+        shapes.push(QueueEntry(rows=1, shape_key=key, level=1, enqueued_ns=0))
+    delays.push(entry(timeout=MS))
+    assert delays.expire(2 * MS) == []
+    assert [queue.take_all(8) for queue in (levels, shapes, delays)] == [None, None, None]
+    assert [len(queue) for queue in (levels, shapes, delays)] == [1, 2, 1]
+
+
 def test_an_entry_whose_time_ran_out_is_rejected():
     queue = queue_of()
     short, long = entry(timeout=5 * MS), entry(timeout=9 * MS)
