@@ -66,5 +66,7 @@ def check_sockets(config: ServerConfig) -> None:
             raise FlagError(f"--{name}-socket-path has no effect with --allow-{name}=false")
         if port is not None and path_given is None and not sockets.allow_tcp:
             raise FlagError(f"--allow-tcp=false leaves {name} nowhere to listen: give --{name}-socket-path, or --allow-{name}=false")
+    if not sockets.allow_tcp and not (config.tls.grpc is None and config.tls.http is None):
+        raise FlagError("--allow-tcp=false opens no port that TLS could encrypt, and sockets are plain: leave the TLS flags away")
     if config.metrics_port is not None and not sockets.allow_tcp:
         raise FlagError("--metrics-port is a TCP port, and --allow-tcp=false opens none")

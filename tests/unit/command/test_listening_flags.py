@@ -82,6 +82,7 @@ def test_sockets_stand_beside_the_ports_or_alone():
     assert "are the same" in refusal("--grpc-socket-path=s", "--http-socket-path=s")
     both = ["--allow-tcp=0", "--grpc-socket-path=g", "--http-socket-path=h"]
     assert "--metrics-port is a TCP port" in refusal(*both, "--metrics-port=1")
+    assert "opens no port that TLS could encrypt" in refusal(*both, "--ssl-config-file=f")
     # TensorFlow Serving's default.
     assert parsed("--grpc_socket_path=").sockets.grpc is None
 
