@@ -6,9 +6,10 @@ STAMP = .venv/.stoker-setup
 CLIENTS_STAMP = .venv-clients/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
 PROTOS_STAMP = .venv-protos/.stoker-setup
+KSERVE_STAMP = .venv-kserve/.stoker-setup
 NODE_STAMP = .node-client/.stoker-setup
 
-.PHONY: help setup serve test unit check format clients-env protos samples bench perf-analyzer node-client clean
+.PHONY: help setup serve test unit check format clients-env protos samples bench perf-analyzer node-client kserve-client clean
 
 help:  ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,5 +80,12 @@ $(NODE_STAMP): tests/protocol/foreign_node/package.json
 	npm install --prefix .node-client --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	touch $@
 
+kserve-client: $(KSERVE_STAMP)  ## Make .venv-kserve: KServe's own SDK, whose inference clients the tests ask (450 MB)
+
+$(KSERVE_STAMP): constraints-clients.txt
+	test -x .venv-kserve/bin/pip || $(PYTHON) -m venv .venv-kserve
+	.venv-kserve/bin/pip install --quiet -c constraints-clients.txt kserve
+	touch $@
+
 clean:  ## Remove the environments and caches
-	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .perf_analyzer .node-client build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-clients .venv-clients-pb7 .venv-protos .venv-kserve .perf_analyzer .node-client build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
