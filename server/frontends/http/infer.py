@@ -164,7 +164,7 @@ class HttpInfer:
             around, lists = http_codec.json_text(body, header_length), None
             if header_length is None:
                 around, lists = cut(around)
-            repeated = self._repeats.find(call.model, call.version, around)
+            repeated = self._repeats.find(call.model, call.version, around, None if lists is None else len(lists))
             if repeated is not None and repeated.fits(check, size):
                 if lists is None:
                     return repeated.decode_binary(body, received_ns)

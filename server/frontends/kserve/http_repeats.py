@@ -143,14 +143,17 @@ class RepeatedRequest:
 
 
 class RepeatedRequests:
-    """Those that were seen lately, by model, version asked for, and text. Confined to: the event loop."""
+    """Those that were seen lately, by model, version asked for, text, and how many lists were cut out. Confined to: the event loop.
+
+    The count is part of it because clients can send the byte that stands for a gap: a text that holds one by itself is no JSON.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int | None, bytes], RepeatedRequest] = {}
+        self._kept: dict[tuple[str, int | None, bytes, int | None], RepeatedRequest] = {}
 
-    def find(self, name: str, version: int | None, text: bytes) -> RepeatedRequest | None:
-        """The request to (`name`, `version`) with that text around its numbers."""
-        return self._kept.get((name, version, text))
+    def find(self, name: str, version: int | None, text: bytes, lists: int | None) -> RepeatedRequest | None:
+        """The request to (`name`, `version`) with that text around its numbers; `lists` as in `remember`."""
+        return self._kept.get((name, version, text, lists))
 
     def remember(
         self, text: bytes, lists: int | None, check: SignatureCheck, decoded: DecodedRequest, head: Mapping[str, Any]
@@ -173,13 +176,16 @@ class RepeatedRequests:
             self._kept.clear()
         request = decoded.request
         repeated = RepeatedRequest(check, decoded, tensors, request.size_bytes if lists is None else None)
-        self._kept[request.model_name, request.model_version, text] = repeated
+        self._kept[request.model_name, request.model_version, text, lists] = repeated
         return decoded._replace(repeats=repeated)
 
 
 def _lists(check: SignatureCheck, request: InferRequest, head: Mapping[str, Any], lists: int) -> tuple[_Tensor, ...] | None:
     """The inputs, if each of them, and nothing else, is one of the lists that were cut out."""
     if len(request.inputs) != lists or any(not isinstance(tensor.get("data"), list) for tensor in head["inputs"]):
+        return None
+    if any(check.inputs[name].datatype.is_bytes for name in request.inputs):
+        # Lists of strings are not cut out: what was, stands where nobody reads it.
         return None
     return tuple(_Tensor(check.inputs[name], array.shape, element_count(array.shape), 0, 0) for name, array in request.inputs.items())
 

@@ -180,6 +180,31 @@ def test_what_could_be_read_in_two_ways_is_not_remembered(body: bytes):
         assert decoded.request.inputs["INPUT"].tolist() == [[3, 4]]
 
 
+def test_strings_are_not_mistaken_for_numbers_that_stand_beside_them():
+    engine = FakeEngine(echo(DataType.BYTES, (1,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    body = b'{"inputs":[{"name":"INPUT","datatype":"BYTES","shape":[1,1],"data":["a"]}],"data":[7]}'
+    for _ in range(2):
+        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine))
+        assert decoded is not None
+        assert decoded.request.inputs["INPUT"].tolist() == [[b"a"]]
+
+
+def test_the_byte_that_stands_for_a_gap_makes_no_request_like_the_one_before():
+    engine = FakeEngine(simple())
+    infer = HttpInfer(engine, LIMITS)
+    call = PLAIN._replace(model="simple")
+    tensors = [{"name": f"INPUT{i}", "data": [0] * 16, "datatype": "INT32", "shape": [1, 16]} for i in (0, 1)]
+    body = orjson.dumps({"inputs": tensors})
+    numbers = b"[" + b",".join([b"0"] * 16) + b"]"
+    assert infer.decode_now(call, body, 0, Reservation(engine)) is not None
+    for gaps in (1, 2):
+        meddled = body.replace(numbers, b"\0", gaps)
+        for header_length in (None, str(len(meddled))):
+            with pytest.raises(InvalidRequest, match="failed to parse the request JSON buffer"):
+                infer.decode_now(call._replace(header_length=header_length), meddled, 0, Reservation(engine))
+
+
 def test_two_inputs_keep_their_lists():
     engine = FakeEngine(simple())
     infer = HttpInfer(engine, LIMITS)
