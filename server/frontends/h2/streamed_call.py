@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import Message
 
-from backends.api.errors import Cancelled, ServingError, TooLarge
+from backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
 from server.frontends.h2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
 from server.frontends.h2.call import CARDINALITY, CUT_SHORT, H2Call
+from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.off_loop import run_off_loop
 from server.frontends.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from server.frontends.rpc.method import StreamHandler
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
+#: What a message that waits takes beside its bytes: without it, a window full of empty messages would hold fourteen times what is counted.
+_WAITING_MESSAGE_BYTES: Final = 128
 
 
 class StreamedCall(H2Call):
@@ -57,7 +60,7 @@ class StreamedCall(H2Call):
                 self._receiver = None
         message = self._messages.popleft()
         size_bytes = len(message.data) + PREFIX_BYTES
-        self._give_back(min(size_bytes, self._held_bytes))
+        self._give_back(min(size_bytes + _WAITING_MESSAGE_BYTES, self._held_bytes))
         self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
         return await self._decompressed(message.data) if message.is_compressed else message.data
 
@@ -84,8 +87,25 @@ class StreamedCall(H2Call):
             self._unsent_bytes = core.send_data(stream_id, data)
         connection.streamed()
         if self._unsent_bytes:
-            await connection.drained(stream_id)
+            await self._sent()
+
+    async def _sent(self) -> None:
+        """Returns when what waits for the client's windows has gone out; the budget of bytes in flight counts it meanwhile.
+
+        Raises:
+            Overloaded: there is no room to keep it; the stream is reset.
+        """
+        waiting_bytes = self._unsent_bytes
+        try:
+            self._hold(waiting_bytes)
+        except Overloaded:
+            # To a gRPC client this is RESOURCE_EXHAUSTED.
+            self._connection.core.reset_stream(self.stream_id, ErrorCode.ENHANCE_YOUR_CALM)
             self._unsent_bytes = 0
+            raise
+        await self._connection.drained(self.stream_id)
+        self._unsent_bytes = 0
+        self._give_back(min(waiting_bytes, self._held_bytes))
 
     def abandon(self) -> None:
         super().abandon()
@@ -96,6 +116,7 @@ class StreamedCall(H2Call):
         self._hold(len(data))
         self._owed_bytes += len(data)
         messages = self._reader.feed(data)
+        self._hold(_WAITING_MESSAGE_BYTES * len(messages))
         self._messages += messages
         self._count += len(messages)
         self.has_ended = has_ended

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
 from server.core.request import InferResponse
@@ -28,7 +28,15 @@ GRPC_ERROR_METADATA = "triton_grpc_error"
 FINAL_RESPONSE = "triton_final_response"
 _log = logging.getLogger(__name__)
 
-_Answer = pb.ModelStreamInferResponse | ServingError
+
+class _Packed(NamedTuple):
+    """One serialised ModelStreamInferResponse, and what it holds of the budget of bytes in flight until it is sent."""
+
+    data: bytes
+    held_bytes: int
+
+
+_Answer = _Packed | ServingError
 """One answer; an error ends the stream."""
 
 
@@ -90,8 +98,8 @@ class StreamCall(Call, Protocol):
     async def receive(self) -> bytes | None:
         """The next serialised request; None once the client has sent its last."""
 
-    async def send(self, message: pb.ModelStreamInferResponse) -> None:
-        """Sends one answer; returns when there is room for the next."""
+    async def send(self, message: bytes) -> None:
+        """Sends one serialised answer; returns when there is room for the next."""
 
 
 class StreamInference:
@@ -135,6 +143,9 @@ class _Stream:
         self.order: asyncio.Queue[_Place | None] = asyncio.Queue()
         self._in_work = 0
         self._is_read = False
+        #: Answers that wait to be sent, and what they hold of the budget.
+        self._unsent = 0
+        self._unsent_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -143,7 +154,9 @@ class _Stream:
             while (answer := await place.answers.get()) is not None:
                 if isinstance(answer, ServingError):
                     raise answer
-                await self._call.send(answer)
+                await self._call.send(answer.data)
+                self._unsent -= 1
+                self._release(answer.held_bytes)
             place.room.release()
         await reader
 
@@ -153,9 +166,31 @@ class _Stream:
             self.order.put_nowait(None)
 
     def close(self) -> None:
-        """Takes back whatever is still in work."""
+        """Takes back whatever is still in work, and drops what was not sent."""
         for task in self._tasks:
             task.cancel()
+        self._release(self._unsent_bytes)
+
+    def _release(self, size_bytes: int) -> None:
+        self._unsent_bytes -= size_bytes
+        self._engine.release(size_bytes)
+
+    def _packed(self, message: pb.ModelStreamInferResponse) -> _Packed:
+        """`message`, ready to wait for its turn. Room is taken for all but the first that waits: its way to the client may be free.
+
+        Raises:
+            Overloaded: there is none; the client reads more slowly than it asks.
+        """
+        data = message.SerializeToString()
+        held_bytes = len(data) if self._unsent else 0
+        if not self._engine.reserve(held_bytes):
+            raise Overloaded(
+                f"the server holds as many bytes as it may, no room for {held_bytes} more of answers that wait to be read: try again",
+                retry_after_s=1.0,
+            )
+        self._unsent += 1
+        self._unsent_bytes += held_bytes
+        return _Packed(data, held_bytes)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -217,7 +252,7 @@ class _Stream:
                 # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
                 await asyncio.wait({following}, timeout=0)
                 is_final_sent = following.done() and following.exception() is None and following.result() is None
-                await answers.put(await self._message(decoded, held, is_final=is_final_sent))
+                await answers.put(self._packed(await self._message(decoded, held, is_final=is_final_sent)))
                 held = await following
             finally:
                 if not following.done():
@@ -230,7 +265,7 @@ class _Stream:
                 version = self._engine.describe(request.model_name, request.model_version).version
             empty = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
             empty.parameters[FINAL_RESPONSE].bool_param = True
-            await answers.put(pb.ModelStreamInferResponse(infer_response=empty))
+            await answers.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty)))
 
     async def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
         message = await self._inference.encode(response, decoded)
@@ -243,5 +278,7 @@ class _Stream:
         else:
             message = pb.ModelStreamInferResponse(error_message=error.message)
             message.infer_response.id = request_id
-            await answers.put(message)
+            # Small, and told in any case: nothing is reserved for it.
+            self._unsent += 1
+            await answers.put(_Packed(message.SerializeToString(), 0))
         await answers.end()

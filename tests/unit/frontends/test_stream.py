@@ -23,6 +23,8 @@ class FakeStreamCall:
         self.metadata = metadata or {}
         self.deadline_ns: int | None = None
         self.taken = 0
+        self.reads = asyncio.Event()
+        self.reads.set()
 
     def cancelled(self) -> bool:
         return False
@@ -32,8 +34,9 @@ class FakeStreamCall:
         self.taken += 1
         return data
 
-    async def send(self, message: pb.ModelStreamInferResponse) -> None:
-        self.answers.put_nowait(message)
+    async def send(self, message: bytes) -> None:
+        await self.reads.wait()
+        self.answers.put_nowait(pb.ModelStreamInferResponse.FromString(message))
 
     def ask(self, request_id: str, *, model: str = "simple", empty_final: bool = False) -> None:
         message = pb.ModelInferRequest(model_name=model, id=request_id)
@@ -206,6 +209,49 @@ def test_the_byte_budget_holds_for_streams_too():
         assert "as many request bytes as it may" in call.sent()[0].error_message
 
     run(scenario, FakeEngine(simple(), budget_bytes=10))
+
+
+def test_answers_that_wait_to_be_read_count_against_the_budget():
+    engine = FakeEngine(simple(), budget_bytes=1000)
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.reads.clear()
+        for i in range(10):
+            call.ask(str(i))
+            while call.taken <= i or len(engine.requests) <= i:  # noqa: ASYNC110 - the engine tells nobody
+                await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert 500 < engine.reserved_bytes <= 1000
+        call.end()
+        call.reads.set()
+        await stream
+        answers = call.sent()
+        assert len(answers) == 10
+        told = [message.error_message for message in answers if message.error_message]
+        assert len(told) in range(1, 10)
+        assert all("no room for" in text for text in told)
+
+    run(scenario, engine)
+
+
+def test_what_was_not_sent_is_given_back_with_the_stream():
+    engine = FakeEngine(simple())
+
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.reads.clear()
+        for i in range(3):
+            call.ask(str(i))
+        while engine.reserved_bytes == 0 or len(engine.requests) < 3:  # noqa: ASYNC110 - the engine tells nobody
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert engine.reserved_bytes > 0
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stream
+
+    run(scenario, engine)
 
 
 @pytest.mark.parametrize("error", [Overloaded("Exceeds maximum queue size"), ValueError("secret")])

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import Kind
 from server.frontends.rpc.settings import GrpcSettings
@@ -168,6 +169,59 @@ def test_the_end_of_a_stream_may_wait_longer():
             peer.read_on()
             answer = await peer.ended(stream_id)
             assert (len(answer.body), answer.trailers["note"]) == (MIB + 110, "sent")
+
+    run(scenario)
+
+
+def test_empty_messages_count_for_what_they_take():
+    async def wait(call) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple(), budget_bytes=MIB)
+        async with serving(method(PATH, wait, Kind.BIDI), engine=engine) as (_, port), connected(port) as peer:
+            stream_id = peer.begin(PATH)
+            # 250 kB on the wire; each message takes more memory than its five bytes.
+            await peer.send_all(stream_id, bytes(5) * 50_000)
+            assert (await peer.ended(stream_id)).status[0] == "14"
+            assert engine.peak_bytes <= MIB
+
+    run(scenario)
+
+
+def test_what_a_stream_could_not_send_counts_until_it_is_read():
+    async def pour(call) -> None:
+        await call.send(bytes(MIB))
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple())
+        async with serving(method(PATH, pour, Kind.SERVER_STREAM), engine=engine) as (_, port), connected(port) as peer:
+            peer.reads = False
+            stream_id = peer.begin(PATH)
+            peer.send(stream_id, b"", end=True)
+            peer.flush()
+            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            assert MIB - 65_536 < engine.reserved_bytes <= MIB + 200
+            peer.read_on()
+            assert (await peer.ended(stream_id)).status == ("0", "")
+            assert engine.reserved_bytes == 0
+
+    run(scenario)
+
+
+def test_a_stream_is_given_up_where_there_is_no_room_for_what_it_could_not_send():
+    async def pour(call) -> None:
+        await call.send(bytes(2 * MIB))
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple(), budget_bytes=MIB)
+        async with serving(method(PATH, pour, Kind.SERVER_STREAM), engine=engine) as (_, port), connected(port) as peer:
+            peer.reads = False
+            stream_id = peer.begin(PATH)
+            peer.send(stream_id, b"", end=True)
+            peer.flush()
+            assert (await peer.ended(stream_id)).reset_code == ErrorCode.ENHANCE_YOUR_CALM
+            assert engine.reserved_bytes == 0
 
     run(scenario)
 
