@@ -80,7 +80,9 @@ def run(config: ServerConfig) -> int:
 async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
     shutdown = Shutdown(asyncio.get_running_loop())
     ready_file = ReadyFile(config.ready_file)
-    places = model_places(config.serving_start, config.repositories)
+    for notice in config.notices:
+        log.info("%s", notice)
+    places = model_places(config.serving_start, config.repositories, config.config_name)
     places.source.check_roots()
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
@@ -157,6 +159,7 @@ def _build(
             snapshot_dir=area,
             usable_cores=config.cpu_threads or usable_cores(),
             max_queue_size=config.max_queue_size,
+            complete_configs=config.complete_configs,
             # Our own fronts hand over all requests of a read in one turn of the loop; grpcio some turns apart.
             gather_turns=GATHER_TURNS if config.grpc.transport is Transport.GRPCIO else 1,
         ),

@@ -31,6 +31,8 @@ class ServerConfig:
         strict_readiness: Ready needs a READY version of every wanted model.
         load_concurrency: Models loading at once.
         load_retries: Further attempts after a failed load.
+        config_name: Which of its configurations a model is served by; None: config.pbtxt.
+        complete_configs: Whether what a configuration leaves open is told from the model file.
         server_id: The server's name towards clients.
         grpc_address, http_address, metrics_address: Addresses to bind.
         grpc_port, http_port: Ports; 0 = any free one; None = that front is off.
@@ -67,6 +69,8 @@ class ServerConfig:
     strict_readiness: bool = True
     load_concurrency: int = 4
     load_retries: int = 0
+    config_name: str | None = None
+    complete_configs: bool = True
     server_id: str = "stoker"
     grpc_address: str = "127.0.0.1"
     http_address: str = "127.0.0.1"
@@ -94,4 +98,5 @@ class ServerConfig:
     limits: Limits = field(default_factory=Limits)
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     logs: LogSettings = field(default_factory=LogSettings)
+    notices: tuple[str, ...] = ()
     access_log: AccessLogSettings = field(default_factory=AccessLogSettings)

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batching, read_monitoring
@@ -28,8 +29,8 @@ class ModelPlaces:
     file: ModelListFile | None = None
 
 
-def model_places(start: ServingStart, repositories: tuple[Path, ...]) -> ModelPlaces:
-    """Reads what `start` names.
+def model_places(start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None) -> ModelPlaces:
+    """Reads what `start` names; `config_name` says which of its configurations a model is served by.
 
     Raises:
         ConfigError: a file is wrong. OSError: it cannot be read. InvalidRequest: a model's name is none.
@@ -37,13 +38,15 @@ def model_places(start: ServingStart, repositories: tuple[Path, ...]) -> ModelPl
     for notice in start.notices:
         log.info("%s", notice)
     defaults = _batching(start)
+    listed = partial(ListedModels, reload_root=start.reload_root, batching_defaults=defaults, config_name=config_name)
     if start.model_config_file is not None:
         file = ModelListFile(start.model_config_file)
-        return ModelPlaces(ListedModels(file.read(), reload_root=start.reload_root, batching_defaults=defaults), file)
+        return ModelPlaces(listed(file.read()), file)
     if start.model_name is not None:
         model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
-        return ModelPlaces(ListedModels([model], reload_root=start.reload_root, batching_defaults=defaults))
-    return ModelPlaces(ModelRepository(repositories, batching_defaults=defaults if start.enable_batching else None))
+        return ModelPlaces(listed([model]))
+    batching = defaults if start.enable_batching else None
+    return ModelPlaces(ModelRepository(repositories, batching_defaults=batching, config_name=config_name))
 
 
 def tfs_settings(start: ServingStart) -> TfsSettings:

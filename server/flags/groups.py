@@ -15,6 +15,7 @@ from server.flags.serving import ServingFlags
 from server.flags.sockets import SocketFlags
 from server.flags.tensorflow import TensorflowFlags
 from server.flags.tls import TlsFlags
+from server.flags.triton import TritonFlags
 
 
 class FlagGroup(Protocol):
@@ -36,6 +37,7 @@ GROUPS: tuple[type[Any], ...] = (
     TensorflowFlags,
     ServingFlags,
     LogFlags,
+    TritonFlags,
 )
 
 

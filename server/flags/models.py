@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from server.flags.declare import Switch, flag, number, one_of, option, path, time
 from server.flags.rules import ControlChoice, LoadingMethod, control, split_roots
+from server.flags.values import FlagError
+from server.lifecycle.names import MODEL_NAME_RULE, is_model_name
 
 _PANEL = "Models"
 
@@ -50,12 +52,28 @@ class ModelFlags:
         Switch, flag("strict-readiness", panel=_PANEL, text="Ready needs a READY version of every wanted model.")
     ] = True
 
+    model_config_name: Annotated[
+        str | None,
+        option(
+            "model-config-name",
+            metavar="NAME",
+            panel=_PANEL,
+            text="Instead of config.pbtxt, read configs/NAME.pbtxt of models that have it.",
+        ),
+    ] = None
+    disable_auto_complete_config: Annotated[
+        Switch,
+        flag("disable-auto-complete-config", panel=_PANEL, text="Refuse configurations that leave backend, inputs or outputs open."),
+    ] = False
+
     def settings(self) -> dict[str, Any]:
         """Fields of `ServerConfig`.
 
         Raises:
-            FlagError: flags that exclude each other.
+            FlagError: flags that exclude each other, or a name that is no file's.
         """
+        if self.model_config_name is not None and not is_model_name(self.model_config_name):
+            raise FlagError(f"--model-config-name={self.model_config_name}: expected {MODEL_NAME_RULE}")
         mode, models = control(self.model_control_mode, self.loading_method, tuple(self.load_model or ()))
         return {
             "repositories": tuple(root for given in self.model_base_path or () for root in split_roots(given)),
@@ -68,4 +86,6 @@ class ModelFlags:
             "load_concurrency": self.model_load_thread_count,
             "load_retries": self.model_load_retry_count,
             "snapshot_dir": self.snapshot_dir,
+            "config_name": self.model_config_name,
+            "complete_configs": not self.disable_auto_complete_config,
         }

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from server.flags.aliases import PRIMARY
+from server.flags.aliases import PIECES, PRIMARY
 from server.flags.groups import BOOLEANS
 from server.flags.values import FALSE, TRUE, FlagError
 
@@ -37,6 +37,9 @@ def spell(arguments: Sequence[str]) -> list[str]:
         name, equals, value = word[2:].partition("=")
         name = name.replace("_", "-")
         name = PRIMARY.get(name, name)
+        if name in PIECES and (equals or rest):
+            piece, equals, value = PIECES[name], "=", value if equals else rest.pop(0)
+            name, value = piece.flag, f"{piece.beginning}{value}"
         if not equals and name in BOOLEANS:
             value = rest.pop(0) if rest and rest[0].lower() in TRUE | FALSE else "true"
             equals = "="

@@ -20,7 +20,12 @@ class ListedModels:
     """A `ModelSource` of listed models. Calls block and are serialised by a lock, so that they may come from threads."""
 
     def __init__(
-        self, models: Sequence[ListedModel], *, reload_root: Path | None = None, batching_defaults: BatchingDefaults | None = None
+        self,
+        models: Sequence[ListedModel],
+        *,
+        reload_root: Path | None = None,
+        batching_defaults: BatchingDefaults | None = None,
+        config_name: str | None = None,
     ) -> None:
         """Starts with `models`, whose folders are the operator's word.
 
@@ -28,12 +33,13 @@ class ListedModels:
             models: The list.
             reload_root: Below which further folders may lie that a client's list names.
             batching_defaults: For models that leave their batching open.
+            config_name: Which of its configurations each model is served by, as for `ModelReader`.
 
         Raises:
             InvalidRequest: a name cannot be a model's, or is there twice.
         """
         self._lock = threading.Lock()
-        self._reader = ModelReader(batching_defaults)
+        self._reader = ModelReader(batching_defaults, config_name)
         self._reload_root = reload_root
         self._allowed: set[Path] = set()
         self._models: dict[str, ListedModel] = {}

@@ -24,6 +24,7 @@ from server.config.complete import complete
 from server.config.errors import ConfigError
 from server.config.findings import FindingKind
 from server.config.parsed import ParsedConfig
+from server.config.whole import check_is_whole
 from server.core.daemon_thread import in_daemon_thread
 from server.core.model_config import Execution, ModelConfig
 from server.core.timers import Timers
@@ -84,12 +85,14 @@ class LoaderSettings:
         max_queue_size: Requests that may wait for one version where its config does not say less.
         gather_turns: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
             the fronts hand over all of a read in one turn.
+        complete_configs: Whether what a configuration leaves open is told from the model file; if not, it is an error.
     """
 
     snapshot_dir: Path
     usable_cores: int
     max_queue_size: int
     gather_turns: int = GATHER_TURNS
+    complete_configs: bool = True
 
 
 class VersionLoader:
@@ -141,6 +144,8 @@ class VersionLoader:
         return loaded
 
     def _configure(self, source: VersionSource, files: ModelFiles) -> ModelConfig:
+        if not self._settings.complete_configs:
+            check_is_whole(source.parsed)
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
         facts = backend.inspect(files, model_filename)
         try:

@@ -17,6 +17,8 @@ from server.lifecycle.tree import EntryKind, TreeEntry, entry_of, fingerprint, k
 CONFIG_NAME = "config.pbtxt"
 #: Folder of warm-up data next to the version folders.
 WARMUP_DIR = "warmup"
+#: Folder of configurations to choose from by name, as Triton's.
+CONFIGS_DIR = "configs"
 
 
 def entries(folder: int) -> set[str]:
@@ -58,7 +60,7 @@ def read_version(model: int, directory: Path, version: int) -> VersionListing | 
 def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
     """Notes on folders, and links to some, that stand where versions do and are none."""
     for name in sorted(names):
-        if name.startswith(".") or name == WARMUP_DIR or parse_version(name) is not None:
+        if name.startswith(".") or name in (WARMUP_DIR, CONFIGS_DIR) or parse_version(name) is not None:
             continue
         try:
             # Following a link only tells what is behind it; nothing there is opened.
@@ -89,25 +91,34 @@ def companions(folder: int, names: set[str]) -> Iterator[TreeEntry]:
             continue
 
 
-def read_config(folder: int) -> bytes:
-    """The content of config.pbtxt.
+def read_config(folder: int, path: str = CONFIG_NAME) -> bytes:
+    """The content of config.pbtxt, or of another configuration below the folder.
 
     Raises:
-        ModelLoadError: it is a link, not a plain file, too large, or unreadable.
+        ModelLoadError: it, or a folder around it, is a link; it is not a plain file, too large, or unreadable.
     """
     try:
-        with open_beneath(folder, CONFIG_NAME) as descriptor:
+        with open_beneath(folder, path) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ModelLoadError(f"{CONFIG_NAME} is not a plain file")
+                raise ModelLoadError(f"{path} is not a plain file")
             content = b""
             while chunk := os.read(descriptor, MAX_CONFIG_BYTES + 1 - len(content)):
                 content += chunk
     except OSError as error:
         reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        raise ModelLoadError(f"{CONFIG_NAME} cannot be read: {reason}") from error
+        raise ModelLoadError(f"{path} cannot be read: {reason}") from error
     if len(content) > MAX_CONFIG_BYTES:
-        raise ModelLoadError(f"{CONFIG_NAME} is larger than {MAX_CONFIG_BYTES} bytes")
+        raise ModelLoadError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes")
     return content
+
+
+def has_file(folder: int, path: str) -> bool:
+    """Whether anything at all is at `path`, links not followed."""
+    try:
+        os.stat(path, dir_fd=folder, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def content_digest(content: bytes | None) -> str:

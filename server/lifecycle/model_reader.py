@@ -11,7 +11,17 @@ from server.config.pbtxt import empty_config, parse_pbtxt
 from server.core.model_list import BatchingDefaults
 from server.lifecycle.bounds import MAX_VERSIONS
 from server.lifecycle.listing import ModelListing
-from server.lifecycle.model_folder import CONFIG_NAME, companions, content_digest, entries, passed_over, read_config, read_version
+from server.lifecycle.model_folder import (
+    CONFIG_NAME,
+    CONFIGS_DIR,
+    companions,
+    content_digest,
+    entries,
+    has_file,
+    passed_over,
+    read_config,
+    read_version,
+)
 from server.lifecycle.names import parse_version
 from server.lifecycle.tree import fingerprint, open_folder
 
@@ -19,9 +29,15 @@ from server.lifecycle.tree import fingerprint, open_folder
 class ModelReader:
     """Reads model folders; a configuration that has not changed is parsed once. Confined to: one caller at a time."""
 
-    def __init__(self, batching_defaults: BatchingDefaults | None = None) -> None:
-        """`batching_defaults` are for models that leave their batching open."""
+    def __init__(self, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None) -> None:
+        """Reads nothing yet.
+
+        Args:
+            batching_defaults: For models that leave their batching open.
+            config_name: Instead of config.pbtxt, configs/<config_name>.pbtxt is read where a model has it.
+        """
         self._defaults = batching_defaults or BatchingDefaults()
+        self._config_path = None if config_name is None else f"{CONFIGS_DIR}/{config_name}.pbtxt"
         self._parsed: dict[tuple[Path, str], tuple[bytes, ParsedConfig | ModelLoadError]] = {}
 
     def read(
@@ -48,7 +64,8 @@ class ModelReader:
                     return None
                 notes.extend(passed_over(folder, name, names))
                 beside = fingerprint(companions(folder, names))
-                content = read_config(folder) if CONFIG_NAME in names else None
+                path = self._chosen(folder)
+                content = read_config(folder, path) if path != CONFIG_NAME or CONFIG_NAME in names else None
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -56,7 +73,7 @@ class ModelReader:
         except ModelLoadError as error:
             found = broken_listing(index, directory, name, error.message)
             return replace(found, versions=versions, has_config_file=CONFIG_NAME in names)
-        parsed = self._parse(directory, name, content, is_named_elsewhere=is_named_elsewhere)
+        parsed = self._parse(directory, name, path, content, is_named_elsewhere=is_named_elsewhere)
         return ModelListing(
             name=name,
             directory=directory,
@@ -74,7 +91,12 @@ class ModelReader:
         kept = set(directories)
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
 
-    def _parse(self, directory: Path, name: str, content: bytes | None, *, is_named_elsewhere: bool) -> ParsedConfig | ModelLoadError:
+    def _chosen(self, folder: int) -> str:
+        return self._config_path if self._config_path is not None and has_file(folder, self._config_path) else CONFIG_NAME
+
+    def _parse(
+        self, directory: Path, name: str, path: str, content: bytes | None, *, is_named_elsewhere: bool
+    ) -> ParsedConfig | ModelLoadError:
         if content is None:
             return replace(empty_config(name), batching_defaults=self._defaults)
         known = self._parsed.get((directory, name))
@@ -82,10 +104,10 @@ class ModelReader:
             return known[1]
         result: ParsedConfig | ModelLoadError
         try:
-            parsed = parse_pbtxt(content.decode(), source=f"{name}/{CONFIG_NAME}", model_name=name, is_named_elsewhere=is_named_elsewhere)
+            parsed = parse_pbtxt(content.decode(), source=f"{name}/{path}", model_name=name, is_named_elsewhere=is_named_elsewhere)
             result = replace(parsed, batching_defaults=self._defaults)
         except UnicodeDecodeError as error:
-            result = ModelLoadError(f"{name}/{CONFIG_NAME}: not UTF-8 at byte {error.start}")
+            result = ModelLoadError(f"{name}/{path}: not UTF-8 at byte {error.start}")
         except ModelLoadError as error:
             result = error
         self._parsed[directory, name] = (content, result)

@@ -36,14 +36,14 @@ class ModelRepository:
     Calls block and are serialised by a lock, so that they may come from threads.
     """
 
-    def __init__(self, roots: Sequence[Path], *, batching_defaults: BatchingDefaults | None = None) -> None:
-        """`batching_defaults` are for models that leave their batching open."""
+    def __init__(self, roots: Sequence[Path], *, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None) -> None:
+        """`batching_defaults` and `config_name` are the reader's: see `ModelReader`."""
         # The same folder given twice is one root, not a conflict of every model with itself.
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()
-        self._reader = ModelReader(batching_defaults)
+        self._reader = ModelReader(batching_defaults, config_name)
 
     def check_roots(self) -> None:
         """Looks whether the roots can be read, without looking at their models.

@@ -320,3 +320,29 @@ def test_a_models_own_folder_given_as_a_repository_is_told_from_its_numbers(tmp_
     (tmp_path / "1" / "model.onnx").touch()
     (note,) = ModelRepository([tmp_path]).scan().notes
     assert note.endswith("; if it is a version, serve the folder around it with --model_name")
+
+
+def test_a_configuration_is_chosen_by_name_where_a_model_has_it(root: Path) -> None:
+    folder = add_model(root, "m", 1, config="max_batch_size: 4")
+    add_model(root, "plain", 1, config="max_batch_size: 5")
+    (folder / "configs").mkdir()
+    (folder / "configs" / "large.pbtxt").write_text("max_batch_size: 64")
+    (folder / "configs" / "wrong.pbtxt").write_text("max_batch_size: 64\nnonsense: 1")
+    (folder / "configs" / "link.pbtxt").symlink_to("large.pbtxt")
+    chosen = ModelRepository([root], config_name="large").scan()
+    assert {name: listing.config.message.max_batch_size for name, listing in chosen.models.items()} == {"m": 64, "plain": 5}
+    assert chosen.notes == ()
+    assert ModelRepository([root]).find("m").config.message.max_batch_size == 4
+    assert ModelRepository([root], config_name="wrong").find("m").error.startswith("m/configs/wrong.pbtxt:2: nonsense")
+    assert "configs/link.pbtxt cannot be read: it is a symbolic link" in ModelRepository([root], config_name="link").find("m").error
+
+
+def test_a_change_of_the_chosen_configuration_is_a_change_of_the_model(root: Path) -> None:
+    folder = add_model(root, "m", 1)
+    (folder / "configs").mkdir()
+    (folder / "configs" / "x.pbtxt").write_text("max_batch_size: 4")
+    repository = ModelRepository([root], config_name="x")
+    before = repository.find("m")
+    assert before.has_config_file
+    (folder / "configs" / "x.pbtxt").write_text("max_batch_size: 8")
+    assert repository.find("m").mark != before.mark

@@ -22,13 +22,15 @@ def parameter(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
 
 
-def load(folder: Path, config: str, registry: BackendRegistry | None = None, metrics: Metrics | None = None) -> list[str]:
+def load(
+    folder: Path, config: str, registry: BackendRegistry | None = None, metrics: Metrics | None = None, *, complete_configs: bool = True
+) -> list[str]:
     """Loads an identity model of that config, and closes it; the kinds of its workers."""
     version = folder / "m" / "1"
     version.mkdir(parents=True)
     (version / "model.identity").touch()
     clock, timers = FakeClock(), HandTimers()
-    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8)
+    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8, complete_configs=complete_configs)
     loader = VersionLoader(registry or BackendRegistry(), clock=clock, timers=timers, recorder=metrics or Metrics(clock), settings=settings)
     parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
     source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
@@ -60,6 +62,16 @@ def test_a_refused_load_names_every_bad_parameter_and_logs_what_else_was_odd(tmp
         "m/config.pbtxt:5: parameters[\"fail_on\"]: takes a number, not 'x'"
     )
     assert ["foo" in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
+
+
+def test_without_completion_a_configuration_must_say_what_the_file_would_tell(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "open", "max_batch_size: 2", complete_configs=False)
+    told = "must be written: --disable-auto-complete-config leaves nothing to be told from the model file"
+    assert [part.split(": ", 1)[1] for part in caught.value.message.split("; ")] == [
+        f"{field}: {told}" for field in ("backend", "input", "output")
+    ]
+    assert load(tmp_path / "whole", 'backend: "identity"\n' + TENSORS, complete_configs=False)
 
 
 def test_the_time_of_a_warm_up_is_told_where_there_is_one(tmp_path: Path) -> None:

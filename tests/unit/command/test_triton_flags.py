@@ -1,0 +1,78 @@
+"""Triton's flags under their names: honoured, accepted with a line in the log, or refused with the reason."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from server.flags.aliases import PIECES
+from server.flags.command import command
+from server.flags.spelling import spell
+from server.flags.triton import IGNORED, REFUSED_IF_TRUE
+from server.flags.values import FlagError
+from server.observability.tracer import TraceLevel
+from server.server_config import ServerConfig
+
+
+def parsed(*words: str) -> ServerConfig:
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell(["--model-repository=/models", *words]), standalone_mode=False)
+    return found[0]
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_what_has_no_effect_is_said_once_however_often_it_is_given(name: str):
+    config = parsed(f"--{name}=1", f"--{name}", "1")
+    assert config.notices == (f"--{name} has no effect: {IGNORED[name].why}",)
+
+
+def test_nothing_is_said_of_flags_that_are_not_given():
+    assert parsed().notices == ()
+
+
+@pytest.mark.parametrize("name", REFUSED_IF_TRUE)
+def test_what_cannot_be_had_is_refused_with_the_reason_and_may_be_off(name: str):
+    assert parsed(f"--{name}=false", f"--{name.replace('-', '_')}", "off").notices == ()
+    for words in ([f"--{name}"], [f"--{name}=true"]):
+        with pytest.raises(FlagError, match=REFUSED_IF_TRUE[name][:40]):
+            parsed(*words)
+    with pytest.raises(FlagError, match="expected true or false"):
+        parsed(f"--{name}=maybe")
+
+
+def test_the_rate_limiter_may_only_be_off():
+    assert parsed("--rate-limit=off").notices == ()
+    with pytest.raises(FlagError, match="--rate-limit=execution_count: expected off"):
+        parsed("--rate-limit=execution_count")
+    with pytest.raises(FlagError, match="--rate-limit-resource=R1:4:0: instances are not limited"):
+        parsed("--rate-limit-resource=R1:4:0", "--rate-limit-resource=R2:1")
+
+
+def test_the_older_flags_of_tracing_are_pieces_of_the_newer_one(tmp_path: Path):
+    trace = parsed(
+        f"--trace-file={tmp_path / 't.json'}", "--trace_level", "TIMESTAMPS", "--trace-rate=7", "--trace-count=5", "--trace-log-frequency=2"
+    ).kserve.trace
+    assert trace.file == tmp_path / "t.json"
+    assert trace.settings.levels == (TraceLevel.TIMESTAMPS,)
+    assert (trace.settings.rate, trace.settings.count, trace.settings.log_frequency) == (7, 5, 2)
+
+
+def test_which_configuration_counts_and_whether_it_is_completed():
+    assert (parsed().config_name, parsed().complete_configs) == (None, True)
+    config = parsed("--model-config-name=large", "--disable-auto-complete-config")
+    assert (config.config_name, config.complete_configs) == ("large", False)
+    assert not parsed("--strict-model-config=true").complete_configs
+    with pytest.raises(FlagError, match=r"--model-config-name=\.\./x: expected 1 to 128 characters"):
+        parsed("--model-config-name=../x")
+
+
+def test_the_page_names_every_flag_that_is_taken_and_does_nothing_or_is_refused():
+    page = (Path(__file__).parents[3] / "docs" / "triton.md").read_text()
+    assert [name for name in (*IGNORED, *REFUSED_IF_TRUE, *PIECES) if f"`--{name}`" not in page] == []
+
+
+def test_a_wrong_value_of_an_older_flag_is_named_as_that_piece():
+    with pytest.raises(FlagError, match="--trace-config rate=x: expected"):
+        parsed("--trace-rate=x")
