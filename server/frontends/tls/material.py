@@ -8,7 +8,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -72,9 +72,7 @@ def read_material(source: PemFiles | SslConfigFile, now: datetime) -> TlsMateria
         material = TlsMaterial(_read(source.cert), _read(source.key), client_ca)
     _check_certificate(material.cert, cert_name, now)
     _check_key(material, key_name, cert_name)
-    if material.client_ca is not None:
-        _check_authority(material.client_ca, ca_name)
-    return material
+    return material if material.client_ca is None else replace(material, client_ca=_authorities(material.client_ca, ca_name))
 
 
 def make_context(material: TlsMaterial, protocol: str) -> ssl.SSLContext:
@@ -135,13 +133,16 @@ def _check_key(material: TlsMaterial, key_name: str, cert_name: str) -> None:
         raise TlsError(f"{cert_name}, {key_name}: OpenSSL does not take them: {error.reason or error}") from error
 
 
-def _check_authority(text: str, name: str) -> None:
-    if not pem_certificates(text):
+def _authorities(text: str, name: str) -> str:
+    """The certificates alone: what stands between them, such as names in any script, is not for `ssl`."""
+    certificates = "\n".join(pem_certificates(text))
+    if not certificates:
         raise TlsError(f"{name}: no certificate in it: expected PEM with -----BEGIN CERTIFICATE-----")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=text)
-    except ssl.SSLError as error:
-        raise TlsError(f"{name}: the certificates cannot be read: {error.reason or error}") from error
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=certificates)
+    except (ssl.SSLError, TypeError) as error:  # TypeError: it is not ASCII
+        raise TlsError(f"{name}: the certificates cannot be read: {getattr(error, 'reason', None) or error}") from error
+    return certificates + "\n"
 
 
 def _load_pair(context: ssl.SSLContext, material: TlsMaterial) -> None:

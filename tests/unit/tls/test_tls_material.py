@@ -76,6 +76,23 @@ def test_files_without_what_belongs_there_are_named(server_pair, tmp_path):
     assert "no key in it" in refusal(Pair(server_pair.cert, server_pair.cert))
 
 
+def test_authorities_may_have_their_names_between_them(server_pair, authority: Authority, tmp_path):
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text(f"# Főtanúsítvány\n{authority.cert.read_text()}\n# and again\r\n{authority.cert.read_text()}")
+    context = make_context(read(server_pair, bundle), "h2")
+    assert len(context.get_ca_certs()) == 1
+    bundle.write_text(authority.cert.read_text().replace("MII", "Mőő", 1))
+    assert "the certificates cannot be read" in refusal(server_pair, bundle)
+
+
+@pytest.mark.parametrize("mark", ["ő", "\0", "A" * 4000, "-----BEGIN CERTIFICATE-----"])
+def test_strange_certificates_are_refused_in_one_line(mark, server_pair, tmp_path):
+    strange = tmp_path / "strange.pem"
+    text = server_pair.cert.read_text()
+    strange.write_text(text[:100] + mark + text[100:])
+    assert str(strange) in refusal(Pair(strange, server_pair.key))
+
+
 def test_a_key_of_another_certificate_is_refused(server_pair, other_pair):
     text = refusal(Pair(server_pair.cert, other_pair.key))
     assert text == f"{other_pair.key}: the key does not belong to the certificate in {server_pair.cert}"
