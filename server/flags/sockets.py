@@ -37,7 +37,8 @@ class SocketFlags:
         Path | None, path("http-socket-path", panel=_PANEL, text="Serve HTTP on a Unix-domain socket there too.")
     ] = None
     socket_mode: Annotated[
-        int, option("socket-mode", panel=_PANEL, metavar="OCTAL", parser=_permissions, text="Permissions of both sockets.")
+        int,
+        option("socket-mode", panel=_PANEL, metavar="OCTAL", parser=_permissions, text="Permissions of both sockets.", show_default="0600"),
     ] = 0o600
     allow_tcp: Annotated[Switch, flag("allow-tcp", panel=_PANEL, text="Open TCP ports; false: sockets alone.")] = True
 
