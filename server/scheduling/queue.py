@@ -65,7 +65,9 @@ class RequestQueue:
         self._size = 0
         self._rows = 0
         self._next_sequence = 0
-        self._expiry: list[tuple[int, int, QueueEntry]] = []
+        # When, which entry, in which level. Numbers only: an entry that has left must not be kept in memory, with its tensors, until its
+        # time has come.
+        self._expiry: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         """Requests waiting."""
@@ -101,7 +103,7 @@ class RequestQueue:
             return
         ends_ns = earliest(entry.timeout_ns, entry.deadline_ns)
         if ends_ns is not None:
-            heapq.heappush(self._expiry, (ends_ns, entry.sequence, entry))
+            heapq.heappush(self._expiry, (ends_ns, entry.sequence, entry.level))
 
     def remove(self, entry: QueueEntry) -> bool:
         """Takes an entry out (into a batch, or cancelled); False if it is not here any more."""
@@ -136,10 +138,11 @@ class RequestQueue:
         """Takes out and returns every entry whose time is up; those under DELAY are moved back instead."""
         expired: list[QueueEntry] = []
         while self._expiry and self._expiry[0][0] <= now_ns:
-            entry = heapq.heappop(self._expiry)[2]
-            if not self._holds(entry):
+            _, sequence, number = heapq.heappop(self._expiry)
+            entry = self._held(sequence, number)
+            if entry is None:
                 continue
-            level = self._levels[entry.level]
+            level = self._levels[number]
             is_past_deadline = entry.deadline_ns is not None and entry.deadline_ns <= now_ns
             if is_past_deadline or level.policy.timeout_action is TimeoutAction.REJECT:
                 self.remove(entry)
@@ -150,12 +153,12 @@ class RequestQueue:
                 level.delayed[entry.sequence] = entry
                 entry.is_delayed = True
             if entry.deadline_ns is not None:
-                heapq.heappush(self._expiry, (entry.deadline_ns, entry.sequence, entry))
+                heapq.heappush(self._expiry, (entry.deadline_ns, entry.sequence, entry.level))
         return expired
 
     def next_expiry_ns(self) -> int | None:
         """When `expire` should be called next; None if nothing waits on time."""
-        while self._expiry and not self._holds(self._expiry[0][2]):
+        while self._expiry and self._held(*self._expiry[0][1:]) is None:
             heapq.heappop(self._expiry)
         return self._expiry[0][0] if self._expiry else None
 
@@ -166,14 +169,15 @@ class RequestQueue:
             yield from level.delayed.values()
 
     def _tidy(self) -> None:
-        """Entries that left before their time stay in the heap until it is mostly made of them."""
+        """What entries that left before their time leave in the heap stays there until it is mostly made of them."""
         if len(self._expiry) > 64 and len(self._expiry) > 4 * self._size:
-            self._expiry = [item for item in self._expiry if self._holds(item[2])]
+            self._expiry = [item for item in self._expiry if self._held(*item[1:]) is not None]
             heapq.heapify(self._expiry)
 
-    def _holds(self, entry: QueueEntry) -> bool:
-        level = self._levels[entry.level]
-        return entry.sequence in (level.delayed if entry.is_delayed else level.waiting)
+    def _held(self, sequence: int, number: int) -> QueueEntry | None:
+        """The entry of that sequence number in the level of that number; None: it has left."""
+        level = self._levels[number]
+        return level.waiting.get(sequence) or level.delayed.get(sequence)
 
 
 def queue_timeout_us(policy: QueuePolicy, requested_us: int) -> int:

@@ -1,5 +1,7 @@
 """The request queue: order, bounds, timeouts; and a model it is held against."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,6 +108,18 @@ def test_a_deadline_ends_a_delayed_entry_too():
     assert queue.expire(3 * MS) == []
     assert queue.next_expiry_ns() == 4 * MS
     assert queue.expire(4 * MS) == [doomed]
+
+
+def test_an_entry_that_left_early_is_not_kept_until_its_time_has_come():
+    queue = queue_of()
+    passing = entry(timeout=10**15, deadline=10**15)
+    before = sys.getrefcount(passing)
+    queue.push(passing)
+    queue.remove(passing)
+    assert sys.getrefcount(passing) == before
+    queue.push(passing)
+    assert queue.take_all(9) == [passing]
+    assert sys.getrefcount(passing) == before
 
 
 def test_the_expiry_heap_does_not_grow_with_entries_that_left_early():
