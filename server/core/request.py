@@ -10,6 +10,7 @@ from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
 from backends.api.responses import ResponseSink
 from server.core.access import AccessNote, Via
+from server.core.caller_trace import CallerTrace
 from server.core.sequence import SequenceMark
 from server.core.trace import RequestTrace
 
@@ -41,6 +42,7 @@ class InferRequest:
         timeout_us: The request's own queue timeout; 0 = none.
         sequence: Where in a sequence it stands; None: the client named none.
         trace: Where the points that it passes are noted; None for all but those that are traced.
+        caller: The trace that the client is in, where traces of clients are taken up; None: it names none.
         access: Where its times are noted; None for all but those whose line in the access log needs them.
         responses: Set by the engine where the model may answer any number of times: takes what it answers.
     """
@@ -62,6 +64,7 @@ class InferRequest:
     sequence: SequenceMark | None = None
     responses: ResponseSink | None = None
     trace: RequestTrace | None = None
+    caller: CallerTrace | None = None
     access: AccessNote | None = None
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
+from server.core.caller_trace import CallerTrace
 
 #: Elements of one trace's tensors that are kept, and bytes of one string: a trace must stay small beside the request it tells of.
 KEPT_ELEMENTS: Final = 16_384
@@ -38,19 +39,23 @@ class TraceRecord:
     Attributes:
         number: Counts traces, from 1.
         model_name, model_version, request_id: Whose request it was.
+        caller: The trace that its client is in; None: in none.
         file_index: Which numbered file it belongs to; None: the one without a number.
         timestamps: Points passed, by Triton's names.
         tensors: Tensors seen.
     """
 
-    __slots__ = ("file_index", "model_name", "model_version", "number", "request_id", "tensors", "timestamps")
+    __slots__ = ("caller", "file_index", "model_name", "model_version", "number", "request_id", "tensors", "timestamps")
 
-    def __init__(self, number: int, model_name: str, model_version: int, request_id: str, file_index: int | None) -> None:
+    def __init__(
+        self, number: int, model_name: str, model_version: int, request_id: str, file_index: int | None, caller: CallerTrace | None = None
+    ) -> None:
         self.number = number
         self.model_name = model_name
         self.model_version = model_version
         self.request_id = request_id
         self.file_index = file_index
+        self.caller = caller
         self.timestamps: list[tuple[str, int]] = []
         self.tensors: list[TracedTensor] = []
 

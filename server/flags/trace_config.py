@@ -6,15 +6,14 @@ from pathlib import Path
 from server.flags.values import BadValue, FlagError, whole_number
 from server.frontends.kserve.settings import TraceStart
 from server.observability.span_export import Collector, missing_packages
-from server.observability.tracer import TraceLevel, TraceSettings
+from server.observability.tracer import FILE, SPANS, TraceLevel, TraceSettings
 
-_SPANS = "opentelemetry"
-_MODES = ("triton", _SPANS)
+_MODES = (FILE, SPANS)
 _FORM = (
     "triton,file=PATH; triton,log-frequency=N; opentelemetry,url=URL; opentelemetry,resource=KEY=VALUE; "
     "or one of level=, rate=, count= and mode="
 )
-_NUMBERS = {"rate": whole_number(1, (1 << 32) - 1), "count": whole_number(-1, (1 << 31) - 1)}
+_NUMBERS = {"rate": whole_number(0, (1 << 32) - 1), "count": whole_number(-1, (1 << 31) - 1)}
 _FREQUENCY = whole_number(0, (1 << 32) - 1)
 
 
@@ -34,26 +33,31 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
         mode, name, value = _split(piece)
         if mode:
             modes[mode] = piece
-        if name == "file" and mode != _SPANS:
+        if name == "file" and mode != SPANS:
             if not value:
                 raise FlagError(f"--trace-config {piece}: the file's name is empty")
             file = Path(value)
         elif name == "level":
             levels = _with_level(levels, piece, value)
-        elif name in ("rate", "count") or (name == "log-frequency" and mode != _SPANS):
+        elif name in ("rate", "count") or (name == "log-frequency" and mode != SPANS):
             try:
                 numbers[name] = _NUMBERS.get(name, _FREQUENCY)(value)
             except BadValue as error:
                 raise FlagError(f"--trace-config {piece}: expected {error.expected}") from None
-        elif name == "url" and mode == _SPANS and value.startswith(("http://", "https://")):
+        elif name == "url" and mode == SPANS and value.startswith(("http://", "https://")):
             url = value
-        elif name == "resource" and mode == _SPANS and "=" in value:
+        elif name == "resource" and mode == SPANS and "=" in value:
             key, _, resource[key] = value.partition("=")
         elif name != "mode":
             raise FlagError(f"--trace-config {piece}: expected {_FORM}")
     if len(modes) > 1:
         raise FlagError(f"--trace-config {' and '.join(modes.values())}: modes {' and '.join(modes)} exclude each other")
-    has_spans = _SPANS in modes
+    has_spans = SPANS in modes
+    if numbers["rate"] == 0:
+        # As Triton has it: only traces that clients have begun.
+        if not has_spans:
+            raise FlagError("--trace-config rate=0: expected a whole number from 1 to 4294967295; 0 goes with mode opentelemetry only")
+        numbers |= {"rate": 1, "count": 0}
     _check_places(levels, file, has_spans=has_spans)
     settings = TraceSettings(
         levels=tuple(level for level in TraceLevel if level in levels),
@@ -68,9 +72,9 @@ def _check_places(levels: set[TraceLevel], file: Path | None, *, has_spans: bool
     """Refuses traces that would go nowhere, or where they cannot be carried."""
     if has_spans:
         if missing := missing_packages():
-            raise FlagError(f"--trace-config mode={_SPANS} needs packages that are not installed: {', '.join(missing)}")
+            raise FlagError(f"--trace-config mode={SPANS} needs packages that are not installed: {', '.join(missing)}")
         if TraceLevel.TENSORS in levels:
-            raise FlagError(f"--trace-config level=TENSORS: spans carry no tensors, mode {_SPANS} takes TIMESTAMPS only")
+            raise FlagError(f"--trace-config level=TENSORS: spans carry no tensors, mode {SPANS} takes TIMESTAMPS only")
     elif levels and file is None:
         raise FlagError("--trace-config level=... has no effect without a file: give --trace-config triton,file=PATH too")
     if file is not None and not file.parent.is_dir():

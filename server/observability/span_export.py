@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 
+from server.core.caller_trace import CallerTrace
 from server.core.trace import TraceRecord
 
 #: What mode opentelemetry needs, by distribution and module.
@@ -54,7 +55,8 @@ class SpanExport:
         # Imported here, and by name: a server without the SDK has this file, too.
         sdk, export = import_module("opentelemetry.sdk.trace"), import_module("opentelemetry.sdk.trace.export")
         resources = import_module("opentelemetry.sdk.resources")
-        self._in_context = import_module("opentelemetry.trace").set_span_in_context
+        self._api = import_module("opentelemetry.trace")
+        self._in_context = self._api.set_span_in_context
         if exporter is None:
             exporter = import_module(NEEDED["opentelemetry-exporter-otlp-proto-http"]).OTLPSpanExporter(endpoint=collector.url)
         # Which requests are traced is decided before: every span that is made is sent, whatever the environment says of sampling.
@@ -98,7 +100,7 @@ class SpanExport:
         compute = [stamp for stamp in stamps if stamp[0].startswith("COMPUTE_")]
         core = [stamp for stamp in stamps if stamp[0].startswith(("REQUEST_", "QUEUE_"))]
         outer = [stamp for stamp in stamps if stamp not in compute and stamp not in core]
-        context = None
+        context = None if record.caller is None else self._context_of(record.caller)
         ends: list[tuple[Any, int]] = []
         for name, events, span in (
             ("InferRequest", outer, (stamps[0][1], stamps[-1][1])),
@@ -114,6 +116,14 @@ class SpanExport:
             ends.append((made, end + self._offset_ns))
         for made, end_ns in reversed(ends):
             made.end(end_time=end_ns)
+
+    def _context_of(self, caller: CallerTrace) -> Any:
+        """A context in which spans are children of the caller's."""
+        api = self._api
+        state = api.TraceState.from_header([caller.state]) if caller.state else None
+        flags = api.TraceFlags(api.TraceFlags.SAMPLED if caller.is_sampled else api.TraceFlags.DEFAULT)
+        parent = api.SpanContext(caller.trace_id, caller.span_id, is_remote=True, trace_flags=flags, trace_state=state)
+        return self._in_context(api.NonRecordingSpan(parent))
 
     def _note(self, span: Any, events: Sequence[tuple[str, int]]) -> None:
         for name, ns in events:

@@ -4,11 +4,15 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from server.core.request import Done, InferRequest, InferResponse
 from server.core.trace import RequestTrace, TraceRecord
 from server.observability.trace_writer import TraceWriter
+
+#: How traces are written, by Triton's names: as JSON into files, or as OpenTelemetry spans.
+FILE: Final = "triton"
+SPANS: Final = "opentelemetry"
 
 
 class TraceLevel(enum.StrEnum):
@@ -98,7 +102,7 @@ class Tracer:
     ) -> None:
         """Traces into `path`, or to `spans` where given, as `settings` say."""
         self.path = path
-        self.mode = "triton" if spans is None else "opentelemetry"
+        self.mode = FILE if spans is None else SPANS
         self._now_ns = now_ns
         self._writer = TraceWriter(path) if spans is None and path is not None else spans
         self._of_all = _Sampler(settings or TraceSettings())
@@ -128,6 +132,11 @@ class Tracer:
         }
         self._update_is_on()
 
+    @property
+    def takes_callers(self) -> bool:
+        """Whether traces go on those of clients. Then a request whose client keeps its trace is always traced, at any rate and count."""
+        return self.mode == SPANS
+
     def left(self, model: str) -> int:
         """How many more requests for `model` (empty: for those without settings of their own) are traced; -1: no end."""
         return self._of_models.get(model, self._of_all).left
@@ -135,12 +144,13 @@ class Tracer:
     def traced(self, request: InferRequest, version: int, done: Done) -> Done:
         """Begins the trace of `request` if it is one to be traced; returns what is to be called instead of `done`."""
         sampler = self._of_models.get(request.model_name, self._of_all)
-        if self._writer is None or not sampler.is_on or not sampler.takes():
+        if self._writer is None or not (self._goes_on(request, sampler) or (sampler.is_on and sampler.takes())):
             return done
         if sampler.left == 0:
             self._update_is_on()
         self._number += 1
-        record = TraceRecord(self._number, request.model_name, version, request.request_id, sampler.file_index(self._next_file))
+        index = sampler.file_index(self._next_file)
+        record = TraceRecord(self._number, request.model_name, version, request.request_id, index, request.caller)
         levels, now_ns = sampler.settings.levels, self._now_ns
         trace = request.trace = RequestTrace(
             record,
@@ -165,10 +175,16 @@ class Tracer:
         if self._writer is not None:
             self._writer.close()
 
+    def _goes_on(self, request: InferRequest, sampler: _Sampler) -> bool:
+        caller = request.caller
+        return caller is not None and caller.is_sampled and bool(sampler.settings.levels) and self.takes_callers
+
     def _next_file(self) -> int:
         self._file_number += 1
         return self._file_number
 
     def _update_is_on(self) -> None:
         samplers: list[_Sampler] = [self._of_all, *self._of_models.values()]
-        self.is_on = self._writer is not None and any(sampler.is_on for sampler in samplers)
+        self.is_on = self._writer is not None and any(
+            sampler.is_on or (self.takes_callers and bool(sampler.settings.levels)) for sampler in samplers
+        )

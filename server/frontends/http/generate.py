@@ -10,8 +10,8 @@ from server.core.request import InferRequest, InferResponse
 from server.engine.interface import Engine
 from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, send_response
 from server.frontends.kserve import generate_codec
+from server.frontends.kserve.brought import HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.header_forward import HeaderForward, with_forwarded
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
@@ -27,9 +27,9 @@ _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 class HttpGenerate:
     """Answers generate requests. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, forward: HeaderForward | None = None) -> None:
-        """`forward` says which headers become parameters; None: none."""
-        self._forward = forward or HeaderForward()
+    def __init__(self, engine: Engine, limits: Limits, reader: HeaderReader | None = None) -> None:
+        """`reader` tells what headers bring; None: nothing."""
+        self._reader = reader or HeaderReader()
         self._engine = engine
         self._limits = limits
         self._checks = SignatureChecks(engine, limits)
@@ -101,9 +101,8 @@ class HttpGenerate:
         except ServingError as error:
             engine.count_refused(model, version, error, Via.GENERATE)
             raise
-        if self._forward.is_on:
-            named = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items())
-            request.parameters = with_forwarded(request.parameters, self._forward.parameters(named))
+        if (brought := self._reader.read_raw(headers.items())) is not None:
+            brought.put_on(request)
         return request
 
     async def _responses(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:

@@ -10,17 +10,17 @@ from typing import Any, Final, NamedTuple
 
 from backends.api.errors import Overloaded, QueueTimeout, ServingError
 from server.core.access import Via
-from server.core.request import InferResponse, ParameterValue
+from server.core.request import InferResponse
 from server.core.trace import RequestTrace
 from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
 from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, send_response
 from server.frontends.kserve import http_answer, http_codec
+from server.frontends.kserve.brought import Brought, HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.header_forward import NOTHING, HeaderForward, with_forwarded
 from server.frontends.kserve.http_answer import Encoded
 from server.frontends.kserve.http_codec import Body
 from server.frontends.kserve.http_repeats import RepeatedRequests, cut
@@ -52,7 +52,7 @@ class InferCall(NamedTuple):
         header_length: Inference-Header-Content-Length as sent; None: absent.
         content_encoding: Of the body, as sent; None: absent.
         answer_encoding: What the client prefers among ours; None: as it is.
-        forwarded: Headers that become parameters.
+        brought: What other headers bring; None: nothing.
     """
 
     model: str
@@ -60,10 +60,10 @@ class InferCall(NamedTuple):
     header_length: str | None
     content_encoding: str | None
     answer_encoding: str | None
-    forwarded: Mapping[str, ParameterValue] = NOTHING
+    brought: Brought | None = None
 
 
-def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], forward: HeaderForward) -> InferCall:
+def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], reader: HeaderReader) -> InferCall:
     """The call that a request with `headers`, names in lower case, makes."""
     length, encoding, accepted = headers.get(HEADER_LENGTH), headers.get(b"content-encoding"), headers.get(b"accept-encoding")
     return InferCall(
@@ -72,9 +72,7 @@ def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], 
         None if length is None else length.decode("latin-1"),
         None if encoding is None else encoding.decode("latin-1"),
         None if accepted is None else choose_encoding(accepted.decode("latin-1")),
-        forward.parameters((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items())
-        if forward.is_on
-        else NOTHING,
+        reader.read_raw(headers.items()) if reader.is_on else None,
     )
 
 
@@ -84,7 +82,7 @@ class HttpInfer:
     Attributes:
         engine: What runs them.
         limits: Bounds on what clients send.
-        forward: Which headers become parameters.
+        headers: Reads what headers bring.
     """
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
@@ -93,7 +91,7 @@ class HttpInfer:
         self.limits = limits
         extensions = extensions or Extensions(limits)
         self._memory = extensions.shared_memory
-        self.forward = extensions.http_forward
+        self.headers = extensions.http_headers
         self._checks = SignatureChecks(engine, limits)
         self._repeats = RepeatedRequests()
 
@@ -108,7 +106,7 @@ class HttpInfer:
         with Reservation(self.engine) as reservation:
             # `read_body` unpacks it.
             body = await read_body(receive, headers, reservation, self.limits)
-            call = infer_call(model, version, headers, self.forward)._replace(content_encoding=None)
+            call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
             pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
             await send_response(send, 200, b"".join(pieces), answer_headers)
 
@@ -124,8 +122,8 @@ class HttpInfer:
         decoded = self.decode_now(call, body, received_ns, reservation)
         if decoded is None:
             decoded = await self._decode(call, body, received_ns, reservation)
-        if call.forwarded:
-            decoded.request.parameters = with_forwarded(decoded.request.parameters, call.forwarded)
+        if call.brought is not None:
+            call.brought.put_on(decoded.request)
         try:
             response = await self.engine.infer(decoded.request)
         except (Overloaded, QueueTimeout) as error:

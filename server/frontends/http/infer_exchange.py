@@ -17,7 +17,6 @@ from server.frontends.http.exchange import INTERNAL_TEXT, HeaderList, error_body
 from server.frontends.http.head import RequestHead
 from server.frontends.http.infer import HttpInfer, InferCall, infer_call
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.header_forward import with_forwarded
 from server.frontends.kserve.http_answer import Encoded
 from server.frontends.kserve.http_codec import Body
 from server.frontends.kserve.inference import in_core_words
@@ -52,7 +51,7 @@ class InferRoutes:
             # Told so by the framework's way, to which the key is asked for again.
             return None
         version = None if route[2] is None else int(route[2])
-        return InferRoute(self._infer, infer_call(route[1].decode("ascii"), version, dict(head.headers), self._infer.forward), head.length)
+        return InferRoute(self._infer, infer_call(route[1].decode("ascii"), version, dict(head.headers), self._infer.headers), head.length)
 
 
 class InferRoute:
@@ -192,8 +191,8 @@ class InferExchange:
             if decoded is None:
                 self._task = self._connection.begin_task(self._answer_slowly(body))
                 return
-            if call.forwarded:
-                decoded.request.parameters = with_forwarded(decoded.request.parameters, call.forwarded)
+            if call.brought is not None:
+                call.brought.put_on(decoded.request)
             self._decoded = decoded
             try:
                 self._flight = infer.engine.submit(decoded.request, self._done)

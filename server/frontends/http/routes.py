@@ -68,7 +68,7 @@ class RestRoutes:
         self._engine = engine
         self._limits = limits
         self._infer = infer
-        self._generate = HttpGenerate(engine, limits, None if extensions is None else extensions.http_forward)
+        self._generate = HttpGenerate(engine, limits, None if extensions is None else extensions.http_headers)
         self._v1 = v1
         self._service = KServeService(engine, limits, extensions)
         self._metrics = metrics

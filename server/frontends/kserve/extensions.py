@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from server.frontends.kserve.brought import HeaderReader
 from server.frontends.kserve.header_forward import HeaderForward
 from server.frontends.kserve.log_settings import ChangeableLogs, LogControl
 from server.frontends.kserve.settings import KServeSettings
@@ -23,7 +24,7 @@ class Extensions:
         logs: Log settings; None where the log is not ours to change.
         traces: Trace settings; None where nothing traces.
         http_restrictions, grpc_restrictions: Categories of calls that must bring a key.
-        http_forward, grpc_forward: Headers that become parameters of infer requests.
+        http_headers, grpc_headers: Read what headers bring to infer requests: parameters, and the trace of the caller.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class Extensions:
         self.traces = None if tracer is None else TraceControl(tracer, settings.trace.settings, limits, is_model_ready)
         self.http_restrictions = Restrictions(settings.http_restricted)
         self.grpc_restrictions = Restrictions(settings.grpc_restricted, what="protocol")
-        self.http_forward = HeaderForward(settings.http_forward_pattern)
-        self.grpc_forward = HeaderForward(settings.grpc_forward_pattern)
+        takes_callers = tracer is not None and tracer.takes_callers
+        self.http_headers = HeaderReader(HeaderForward(settings.http_forward_pattern), takes_callers=takes_callers)
+        self.grpc_headers = HeaderReader(HeaderForward(settings.grpc_forward_pattern), takes_callers=takes_callers)
         if settings.allow_client_shm:
             _log.warning("--allow-client-shm: any client may have this server read and write the POSIX shared memory objects of its user")
 

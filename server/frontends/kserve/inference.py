@@ -6,20 +6,20 @@ what takes long goes to a thread.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
 from server.core.access import Via
-from server.core.request import Answer, InferRequest, InferResponse, InFlight, ParameterValue
+from server.core.request import Answer, InferRequest, InferResponse, InFlight
 from server.core.waiter import Waiter
 from server.engine.interface import Engine
+from server.frontends.kserve.brought import Brought
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
-from server.frontends.kserve.header_forward import NOTHING, with_forwarded
 from server.frontends.kserve.request_templates import RequestTemplates
 from server.frontends.kserve.reservation import Reservation, no_room
 from server.frontends.kserve.response_layouts import ResponseLayouts
@@ -35,7 +35,6 @@ from server.pb import grpc_service_pb2 as pb
 #: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
 _INLINE_RAW_BYTES = 4 << 20
 
-Parameters = Mapping[str, ParameterValue]
 Told = Callable[[bytes | Exception], None]
 """Takes the serialised ModelInferResponse, or what went wrong: a `ServingError`, or a defect, to be logged and answered as INTERNAL."""
 
@@ -60,31 +59,31 @@ class Inference:
         self._decode_like = self._templates.decode
         self._most_inline_bytes = limits.decode_inline_bytes
 
-    def submit(self, data: bytes, deadline_ns: int | None, told: Told, forwarded: Parameters = NOTHING) -> InFlight:
+    def submit(self, data: bytes, deadline_ns: int | None, told: Told, brought: Brought | None = None) -> InFlight:
         """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise in a later turn.
 
         The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
-        `forwarded` are parameters that the call's metadata brings.
+        `brought` is what the call's metadata bring.
         """
-        return self._begin(data, deadline_ns, told, forwarded) or _Slow(self._model_infer(data, deadline_ns, forwarded), told)
+        return self._begin(data, deadline_ns, told, brought) or _Slow(self._model_infer(data, deadline_ns, brought), told)
 
-    async def model_infer(self, data: bytes, deadline_ns: int | None, forwarded: Parameters = NOTHING) -> bytes:
+    async def model_infer(self, data: bytes, deadline_ns: int | None, brought: Brought | None = None) -> bytes:
         """As `submit`, to be awaited.
 
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
         waiter = Waiter[bytes]()
-        flight = self._begin(data, deadline_ns, waiter, forwarded)
+        flight = self._begin(data, deadline_ns, waiter, brought)
         if flight is None:
-            return await self._model_infer(data, deadline_ns, forwarded)
+            return await self._model_infer(data, deadline_ns, brought)
         try:
             return await waiter.answer()
         except asyncio.CancelledError:
             flight.cancel()
             raise
 
-    def _begin(self, data: bytes, deadline_ns: int | None, told: Told, forwarded: Parameters) -> InFlight | None:
+    def _begin(self, data: bytes, deadline_ns: int | None, told: Told, brought: Brought | None) -> InFlight | None:
         """As `submit`; None, and nothing done, where it takes a coroutine."""
         size_bytes = len(data)
         decoded = self._decode_like(data, deadline_ns)
@@ -99,8 +98,8 @@ class Inference:
             if is_new:
                 decoded = self._decode_new(data, deadline_ns)
             assert decoded is not None
-            if forwarded:
-                decoded.request.parameters = with_forwarded(decoded.request.parameters, forwarded)
+            if brought is not None:
+                brought.put_on(decoded.request)
             flight.decoded = decoded
             flight.inner = self._submit(decoded.request, flight.answered)
         except Exception as error:  # noqa: BLE001 - a refusal, or a defect: both are the call's to be told
@@ -118,13 +117,13 @@ class Inference:
             self._templates.learn(data, decoded)
         return decoded
 
-    async def _model_infer(self, data: bytes, deadline_ns: int | None, forwarded: Parameters) -> bytes:
+    async def _model_infer(self, data: bytes, deadline_ns: int | None, brought: Brought | None) -> bytes:
         """For requests that are looked through first, and may go to a thread."""
         with Reservation(self._engine) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
             self._templates.learn(data, decoded)
-            if forwarded:
-                decoded.request.parameters = with_forwarded(decoded.request.parameters, forwarded)
+            if brought is not None:
+                brought.put_on(decoded.request)
             try:
                 response = await self._infer(decoded.request)
             except (Overloaded, QueueTimeout) as error:

@@ -32,25 +32,25 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
     name, most_bytes = descriptor.name, limits.grpc_message_bytes
     if name == "ModelInfer":
         # No coroutine of its own: it decides what a small request costs.
-        model_infer, submit, forward = service.inference.model_infer, service.inference.submit, service.forward
+        model_infer, submit, headers = service.inference.model_infer, service.inference.submit, service.headers
 
         def infer(data: bytes, call: Call) -> Awaitable[bytes | Message]:
             return model_infer(data, call.deadline_ns)
 
-        def infer_forwarding(data: bytes, call: Call) -> Awaitable[bytes | Message]:
-            return model_infer(data, call.deadline_ns, forward.parameters(call.metadata.items()))
+        def infer_with_metadata(data: bytes, call: Call) -> Awaitable[bytes | Message]:
+            return model_infer(data, call.deadline_ns, headers.read(call.metadata))
 
         def begin(data: bytes, call: Call, told: Told) -> InFlight:
             return submit(data, call.deadline_ns, told)
 
-        def begin_forwarding(data: bytes, call: Call, told: Told) -> InFlight:
-            return submit(data, call.deadline_ns, told, forward.parameters(call.metadata.items()))
+        def begin_with_metadata(data: bytes, call: Call, told: Told) -> InFlight:
+            return submit(data, call.deadline_ns, told, headers.read(call.metadata))
 
         return Method(
             path=path_of(descriptor),
             kind=kind_of(descriptor),
-            handle=infer_forwarding if forward.is_on else infer,
-            submit=begin_forwarding if forward.is_on else begin,
+            handle=infer_with_metadata if headers.is_on else infer,
+            submit=begin_with_metadata if headers.is_on else begin,
             status=kserve_status,
             most_bytes=most_bytes,
             starts_inline=True,

@@ -33,15 +33,15 @@ class KServeService:
     Attributes:
         inference: ModelInfer.
         stream_inference: ModelStreamInfer.
-        forward: Which metadata become parameters of infer requests over gRPC.
+        headers: Reads what metadata bring to infer requests.
     """
 
     def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
         """`extensions` are those of the server; None: with everything off that is off by default."""
         self._extensions = extensions or Extensions(limits)
         self.inference = Inference(engine, limits, self._extensions)
-        self.forward = self._extensions.grpc_forward
-        self.stream_inference = StreamInference(engine, self.inference, limits, self.forward)
+        self.headers = self._extensions.grpc_headers
+        self.stream_inference = StreamInference(engine, self.inference, limits, self.headers)
         self._engine = engine
         self._limits = limits
         self._running: set[asyncio.Task[None]] = set()

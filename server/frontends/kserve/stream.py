@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol
 from backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
 from server.core.request import InferResponse
 from server.engine.interface import Engine
+from server.frontends.kserve.brought import HeaderReader
 from server.frontends.kserve.call import Call
 from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.header_forward import HeaderForward, with_forwarded
 from server.frontends.kserve.inference import Inference, in_core_words
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
@@ -105,9 +105,9 @@ class StreamCall(Call, Protocol):
 class StreamInference:
     """Answers streams. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, inference: Inference, limits: Limits, forward: HeaderForward | None = None) -> None:
-        """`forward` says which metadata of a stream become parameters of its requests; None: none."""
-        self._forward = forward or HeaderForward()
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits, reader: HeaderReader | None = None) -> None:
+        """`reader` tells what the metadata of a stream bring to its requests; None: nothing."""
+        self._reader = reader or HeaderReader()
         self._engine = engine
         self._inference = inference
         self._limits = limits
@@ -118,7 +118,7 @@ class StreamInference:
         Raises:
             ServingError: a request failed, and the client asked for a real status.
         """
-        stream = _Stream(self._engine, self._inference, self._limits, call, self._forward)
+        stream = _Stream(self._engine, self._inference, self._limits, call, self._reader)
         try:
             await stream.run()
         finally:
@@ -132,8 +132,8 @@ class _Stream:
         order: What is to be sent, in order; None ends it.
     """
 
-    def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, forward: HeaderForward) -> None:
-        self._forwarded = forward.parameters(call.metadata.items())
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, reader: HeaderReader) -> None:
+        self._brought = reader.read(call.metadata)
         self._engine = engine
         self._inference = inference
         self._call = call
@@ -218,7 +218,8 @@ class _Stream:
         try:
             decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)
             request_id = decoded.request.request_id
-            decoded.request.parameters = with_forwarded(decoded.request.parameters, self._forwarded)
+            if self._brought is not None:
+                self._brought.put_on(decoded.request)
             if decoded.request.signature.is_decoupled:
                 answers = _AsTheyCome(self, place, self._queue_length)
             await self._send_all(decoded, answers)

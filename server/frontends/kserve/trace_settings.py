@@ -9,10 +9,9 @@ from typing import Any
 
 from backends.api.errors import InvalidRequest, TooLarge, Unsupported
 from server.frontends.limits import Limits
-from server.observability.tracer import TraceLevel, Tracer, TraceSettings
+from server.observability.tracer import FILE, TraceLevel, Tracer, TraceSettings
 
 FILE_IS_FIXED = "trace file location can not be updated through network protocol"
-FILE_MODE = "triton"
 _OFF = "OFF"
 _LEVELS = frozenset(level.value for level in TraceLevel)
 #: By name on the wire: the field, the least and the greatest value. What an unsigned or signed 32-bit integer holds.
@@ -52,7 +51,7 @@ class TraceControl:
             "trace_rate": [str(settings.rate)],
             "trace_count": [str(self._tracer.left(model))],
         }
-        if self._tracer.mode == FILE_MODE:
+        if self._tracer.mode == FILE:
             shown["log_frequency"] = [str(settings.log_frequency)]
             shown["trace_file"] = ["" if self._tracer.path is None else str(self._tracer.path)]
         shown["trace_mode"] = [self._tracer.mode]

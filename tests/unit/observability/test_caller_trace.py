@@ -1,0 +1,137 @@
+"""The trace that a caller is in: what counts as one, and how ours goes on with it."""
+
+from typing import Any
+
+import pytest
+
+from backends.api.model import ModelSignature
+from server.core.caller_trace import CallerTrace, read_caller
+from server.core.request import InferRequest
+from server.core.trace import TraceRecord
+from server.frontends.kserve.brought import Brought, HeaderReader
+from server.frontends.kserve.header_forward import HeaderForward
+from server.observability.span_export import Collector, SpanExport
+from server.observability.tracer import TraceLevel, Tracer, TraceSettings
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+CALLER = CallerTrace(int(TRACE, 16), int(SPAN, 16), is_sampled=True)
+
+
+@pytest.mark.parametrize(
+    ("parent", "state", "caller"),
+    [
+        (PARENT, None, CALLER),
+        (f" {PARENT}\t", "a=1,b=2", CALLER._replace(state="a=1,b=2")),
+        (f"00-{TRACE}-{SPAN}-00", None, CALLER._replace(is_sampled=False)),
+        (f"00-{TRACE}-{SPAN}-ff", None, CALLER),
+        # A later version may say more than ours knows.
+        (f"cc-{TRACE}-{SPAN}-01-what-comes", None, CALLER),
+        (PARENT, "v=" + "x" * 600, CALLER),
+    ],
+)
+def test_the_standards_form_is_read(parent: str, state: str | None, caller: CallerTrace) -> None:
+    assert read_caller(parent, state) == caller
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        None,
+        "",
+        PARENT.upper(),
+        PARENT[:-1],
+        f"{PARENT}-more",
+        f"cc-{TRACE}-{SPAN}-01more",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}-0\u0661",
+        f"{PARENT}\n{PARENT}",
+        "cc-" + PARENT[3:] + "-" + "x" * 300,
+    ],
+)
+def test_whatever_else_is_no_trace(parent: str | None) -> None:
+    assert read_caller(parent, "a=1") is None
+
+
+def request(caller: CallerTrace | None) -> InferRequest:
+    return InferRequest(model_name="m", inputs={}, output_names=(), signature=ModelSignature((), (), 0), caller=caller)
+
+
+class Sink:
+    """Keeps the traces that come."""
+
+    def __init__(self) -> None:
+        self.records: list[TraceRecord] = []
+        self.dropped = 0
+
+    def put(self, record: TraceRecord) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+def traced(settings: TraceSettings, *callers: CallerTrace | None) -> list[CallerTrace | None]:
+    """Of requests with these callers, those that are traced."""
+    sink = Sink()
+    tracer = Tracer(None, lambda: 0, settings, sink)
+    for caller in callers:
+        if tracer.is_on:
+            tracer.traced(request(caller), 1, lambda _: None)
+    return [record.caller for record in sink.records]
+
+
+def test_a_request_whose_caller_keeps_its_trace_is_traced_at_any_rate_and_count() -> None:
+    unkept = CALLER._replace(is_sampled=False)
+    levels = (TraceLevel.TIMESTAMPS,)
+    assert traced(TraceSettings(levels=levels, rate=1000, count=0), None, CALLER, unkept, CALLER) == [CALLER, CALLER]
+    assert traced(TraceSettings(levels=levels, rate=2), None, unkept, CALLER) == [unkept, CALLER]
+    assert traced(TraceSettings(levels=()), CALLER) == []
+
+
+def test_where_traces_go_to_a_file_callers_do_not_count(tmp_path: Any) -> None:
+    tracer = Tracer(tmp_path / "trace.json", lambda: 0, TraceSettings(levels=(TraceLevel.TIMESTAMPS,), rate=1000))
+    asked = request(CALLER)
+    assert not tracer.takes_callers
+    tracer.traced(asked, 1, lambda _: None)
+    assert asked.trace is None
+    tracer.close()
+
+
+def test_headers_bring_parameters_and_the_caller_each_where_it_is_asked_for() -> None:
+    headers = {"traceparent": PARENT, "x-team": "vision"}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    for reader, brought in (
+        (HeaderReader(), None),
+        (HeaderReader(HeaderForward("x-.*")), Brought({"x-team": "vision"}, None)),
+        (HeaderReader(takes_callers=True), Brought({}, CALLER)),
+        (HeaderReader(HeaderForward("x-.*"), takes_callers=True), Brought({"x-team": "vision"}, CALLER)),
+    ):
+        assert reader.read(headers) == reader.read_raw(raw) == brought
+    assert HeaderReader(HeaderForward("x-.*"), takes_callers=True).read({"other": "1"}) is None
+    asked = request(None)
+    Brought({"x-team": "vision"}, CALLER).put_on(asked)
+    assert (asked.parameters, asked.caller) == ({"x-team": "vision"}, CALLER)
+
+
+def test_our_spans_are_children_of_the_callers() -> None:
+    pytest.importorskip("opentelemetry.sdk.trace")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    export = SpanExport(Collector(), 0, exporter)
+    record = TraceRecord(1, "m", 7, "", None, CALLER._replace(state="vendor=1"))
+    record.timestamps.append(("REQUEST_START", 10))
+    export.put(record)
+    export.close()
+    assert export.dropped == 0
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    outer, model = spans["InferRequest"], spans["m"]
+    assert outer.parent is not None
+    assert (outer.parent.trace_id, outer.parent.span_id, outer.parent.is_remote) == (*CALLER[:2], True)
+    assert {span.context.trace_id for span in (outer, model)} == {CALLER.trace_id}
+    assert model.parent is not None
+    assert model.parent.span_id == outer.context.span_id
+    assert outer.context.trace_state.get("vendor") == "1"
