@@ -148,7 +148,7 @@ def _build(
     access: AccessLog,
 ) -> tuple[ModelManager, ServingEngine]:
     clock = SystemClock()
-    metrics = Metrics(clock)
+    metrics = Metrics(clock, settings=config.metrics)
     metrics.registry.register(BackendFamilies(backends.in_use))
     loader = VersionLoader(
         backends,

@@ -14,6 +14,7 @@ from server.frontends.tls.settings import TlsSettings
 from server.lifecycle.settings import ControlMode
 from server.observability.access_log import AccessLogSettings
 from server.observability.logs import LogSettings
+from server.observability.metrics_settings import MetricsSettings
 from server.serving_settings import ServingStart
 
 
@@ -56,6 +57,7 @@ class ServerConfig:
         serving_start: What was set in TensorFlow Serving's words.
         limits: Bounds of the fronts.
         backend_settings: By backend, what it is configured with.
+        metrics: Which optional metrics are shown.
         logs: Log settings.
         access_log: What is logged of requests.
     """
@@ -97,6 +99,7 @@ class ServerConfig:
     serving_start: ServingStart = field(default_factory=ServingStart)
     limits: Limits = field(default_factory=Limits)
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     logs: LogSettings = field(default_factory=LogSettings)
     notices: tuple[str, ...] = ()
     access_log: AccessLogSettings = field(default_factory=AccessLogSettings)

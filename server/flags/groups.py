@@ -9,6 +9,7 @@ from server.flags.declare import BOOLEAN_METAVAR
 from server.flags.grpc import GrpcFlags
 from server.flags.kserve import KServeFlags
 from server.flags.logs import LogFlags
+from server.flags.metrics import MetricsFlags
 from server.flags.models import ModelFlags
 from server.flags.network import NetworkFlags
 from server.flags.serving import ServingFlags
@@ -32,6 +33,7 @@ GROUPS: tuple[type[Any], ...] = (
     TlsFlags,
     CorsFlags,
     GrpcFlags,
+    MetricsFlags,
     KServeFlags,
     AdlikFlags,
     TensorflowFlags,

@@ -22,6 +22,9 @@ SERVING_LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(round(10_000 * 1.8**power) fo
 #: Upper ends of the time in its queues, in nanoseconds: from 100 us, each 1.2 times the one before, 52 of them.
 SERVING_QUEUE_BOUNDS_NS: tuple[int, ...] = tuple(round(100_000 * 1.2**power) for power in range(52))
 
+#: Upper ends of Triton's time to the first response, in nanoseconds.
+FIRST_RESPONSE_BOUNDS_NS: tuple[int, ...] = tuple(milliseconds * 1_000_000 for milliseconds in (100, 500, 2_000, 5_000))
+
 #: Upper ends for batch sizes, in rows.
 ROWS_BOUNDS: tuple[int, ...] = tuple(1 << power for power in range(11))
 

@@ -18,6 +18,8 @@ from server.core.state import VersionState
 from server.core.statistics import ModelStatistics
 from server.observability.exposition import write_exposition
 from server.observability.host import HostFigures
+from server.observability.latency_summaries import LatencySummaries
+from server.observability.metrics_settings import MetricsSettings
 from server.observability.series import ServerSeries, VersionSeries, version_labels
 from server.observability.serving_families import ServingFamilies
 from server.observability.statistics import VersionStatistics
@@ -36,19 +38,23 @@ class Metrics:
         registry: Where further collectors may be registered; `render` shows them after our own.
     """
 
-    def __init__(self, clock: Clock, *, release: str | None = None, proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self, clock: Clock, *, settings: MetricsSettings | None = None, release: str | None = None, proc: Path = Path("/proc")
+    ) -> None:
         """Starts with nothing counted.
 
         Args:
             clock: Gives the wall time of the last inference.
+            settings: Which of Triton's optional metrics are shown; None: what Triton shows by default.
             release: The server's version for `stoker_build_info`; None: that of the installed distribution.
             proc: Where the host's figures are read.
         """
         self._clock = clock
+        self._settings = settings or MetricsSettings()
         self._series = ServerSeries(release if release is not None else _installed_release())
         self._serving = ServingFamilies(self._series)
         self.registry = CollectorRegistry()
-        self.registry.register(TritonFamilies(self._series, HostFigures(proc)))
+        self.registry.register(TritonFamilies(self._series, HostFigures(proc), self._settings, clock))
         self.registry.register(StokerFamilies(self._series))
         self.registry.register(_ProcessFamilies(proc))
         PlatformCollector(registry=self.registry)
@@ -112,7 +118,8 @@ class Metrics:
     def _entry(self, name: str, version: int) -> VersionSeries:
         entry = self._series.versions.get((name, version))
         if entry is None:
-            entry = VersionSeries(version_labels(name, version, {}), VersionStatistics(self._clock))
+            summaries = LatencySummaries(self._clock) if self._settings.summary_latencies else None
+            entry = VersionSeries(version_labels(name, version, {}), VersionStatistics(self._clock, summaries))
             self._series.versions[name, version] = entry
         return entry
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from server.core.statistics import Duration, ResponseStatistics
+from server.observability.histogram import FIRST_RESPONSE_BOUNDS_NS, Histogram
 
 #: Positions that are told apart. What a model answers beyond them is not listed; its requests are counted all the same.
 MOST_POSITIONS: Final = 1024
@@ -36,15 +37,22 @@ class _Position:
 
 
 class ResponseCounts:
-    """Counts of one version. Confined to: the event loop."""
+    """Counts of one version. Confined to: the event loop.
 
-    __slots__ = ("_positions",)
+    Attributes:
+        first_response: Times from a request to its first response, in nanoseconds.
+    """
+
+    __slots__ = ("_positions", "first_response")
 
     def __init__(self) -> None:
         self._positions: list[_Position] = []
+        self.first_response = Histogram(FIRST_RESPONSE_BOUNDS_NS)
 
     def answered(self, position: int, ns: int) -> None:
         """A response with outputs came."""
+        if position == 0:
+            self.first_response.observe(ns)
         if (found := self._at(position)) is not None:
             found.success.add(ns)
 

@@ -19,6 +19,7 @@ from server.observability.histogram import (
     SERVING_QUEUE_BOUNDS_NS,
     Histogram,
 )
+from server.observability.latency_summaries import LatencySummaries
 from server.observability.recorder import FailureReason
 from server.observability.response_statistics import ResponseCounts
 
@@ -49,6 +50,7 @@ class VersionStatistics:
         instances_resting: Instances that are passed over now, because their last batches failed.
         request_histogram, queue_histogram, compute_histogram: Over answered requests; compute is input, infer and output together.
         rows_histogram: Rows of each execution.
+        summaries: Times of answered requests by quantile; None: they are not asked for.
     """
 
     __slots__ = (
@@ -72,10 +74,12 @@ class VersionStatistics:
         "rows_histogram",
         "success_count",
         "success_ns",
+        "summaries",
     )
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, summaries: LatencySummaries | None = None) -> None:
         self._clock = clock
+        self.summaries = summaries
         self._last_inference_ms = 0
         self._batches: dict[int, _Executions] = {}
         self.success_count = 0
@@ -132,6 +136,8 @@ class VersionStatistics:
         self.success_ns += self.request_histogram.observe_all(request_ns)
         self.queue_ns += self.queue_histogram.observe_all(queue_ns)
         self.compute_histogram.observe(input_ns + infer_ns + output_ns, count)
+        if self.summaries is not None:
+            self.summaries.observe(request_ns=request_ns, queue_ns=queue_ns, input_ns=input_ns, infer_ns=infer_ns, output_ns=output_ns)
 
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         self.failure_counts[reason] += 1

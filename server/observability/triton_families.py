@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.metrics_core import Metric
 
+from backends.api.clock import Clock
 from server.observability.host import HostFigures
+from server.observability.latency_families import latency_families
+from server.observability.metrics_settings import MetricsSettings
 from server.observability.series import ServerSeries
 from server.observability.statistics import VersionStatistics
 
@@ -23,19 +26,25 @@ _COUNTERS: tuple[tuple[str, str, Callable[[VersionStatistics], int]], ...] = (
     ("nv_inference_compute_infer_duration_us", "Time spent on executing the model, in microseconds", lambda s: s.infer_ns // 1000),
     ("nv_inference_compute_output_duration_us", "Time spent on extracting model outputs, in microseconds", lambda s: s.output_ns // 1000),
 )
+#: How the names of the times among them end.
+_TIMES = "_duration_us"
 
 
 class TritonFamilies:
     """Collects the `nv_*` families at a scrape. Confined to: the event loop."""
 
-    def __init__(self, series: ServerSeries, host: HostFigures) -> None:
+    def __init__(self, series: ServerSeries, host: HostFigures, settings: MetricsSettings, clock: Clock) -> None:
         self._series = series
         self._host = host
+        self._settings = settings
+        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         """The families, each complete."""
         versions = self._series.in_order()
         for name, text, value in _COUNTERS:
+            if name.endswith(_TIMES) and not self._settings.counter_latencies:
+                continue
             family = Metric(name, text, "counter")
             for version in versions:
                 family.add_sample(name, version.labels, value(version.statistics))
@@ -61,6 +70,7 @@ class TritonFamilies:
                 family.add_sample(name, version.labels, version.load_s)
         yield family
 
+        yield from latency_families(versions, self._settings, self._clock.now_ns())
         yield from self._host_families()
 
     def _host_families(self) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from server.flags.command import command
 from server.flags.spelling import spell
 from server.flags.triton import IGNORED, REFUSED_IF_TRUE
 from server.flags.values import FlagError
+from server.observability.metrics_settings import MetricsSettings
 from server.observability.tracer import TraceLevel
 from server.server_config import ServerConfig
 
@@ -66,6 +67,24 @@ def test_which_configuration_counts_and_whether_it_is_completed():
     assert not parsed("--strict-model-config=true").complete_configs
     with pytest.raises(FlagError, match=r"--model-config-name=\.\./x: expected 1 to 128 characters"):
         parsed("--model-config-name=../x")
+
+
+def test_optional_metrics_are_chosen_piece_by_piece():
+    assert parsed().metrics == MetricsSettings()
+    pieces = ("counter_latencies=false", "histogram_latencies=true", "summary_latencies=true", "summary_quantiles=0.5:0.05,0.9:0.01,1")
+    settings = parsed(*(f"--metrics-config={piece}" for piece in pieces)).metrics
+    assert settings == MetricsSettings(
+        counter_latencies=False, histogram_latencies=True, summary_latencies=True, summary_quantiles=(0.5, 0.9, 1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["summary_latencies", "summary_latencies=maybe", "other=true", "summary_quantiles=", "summary_quantiles=1.5", "summary_quantiles=nan"],
+)
+def test_what_is_no_piece_of_the_metrics_configuration_is_refused(piece: str):
+    with pytest.raises(FlagError, match=f"--metrics-config {piece}: expected"):
+        parsed(f"--metrics-config={piece}")
 
 
 def test_the_page_names_every_flag_that_is_taken_and_does_nothing_or_is_refused():
