@@ -4,6 +4,7 @@ gRPC codes are held as plain numbers, so that the HTTP front needs no grpc.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from backends.api.errors import AlreadyExists, Conflict, ErrorCode, Overloaded, QueueTimeout, RestrictedCall, ServingError, UnknownModel
@@ -46,6 +47,15 @@ STATUS: Final[dict[ErrorCode, Status]] = {
     ErrorCode.INTERNAL: Status(500, _INTERNAL),
 }
 
+
+def status_of(error: ServingError, overrides: Mapping[type, Status]) -> Status:
+    """The status of `error` on a protocol that promises what `overrides` say, by the error's class, and the taxonomy's otherwise."""
+    for kind in type(error).__mro__:
+        if kind in overrides:
+            return overrides[kind]
+    return STATUS[error.code]
+
+
 #: What Triton's clients were promised instead, by the error's class.
 KSERVE_OVERRIDES: Final[dict[type, Status]] = {
     UnknownModel: Status(400, _NOT_FOUND),
@@ -58,10 +68,7 @@ KSERVE_OVERRIDES: Final[dict[type, Status]] = {
 
 def kserve_status(error: ServingError) -> Status:
     """The status of `error` on the KServe v2 protocol."""
-    for kind in type(error).__mro__:
-        if kind in KSERVE_OVERRIDES:
-            return KSERVE_OVERRIDES[kind]
-    return STATUS[error.code]
+    return status_of(error, KSERVE_OVERRIDES)
 
 
 #: What Adlik's clients were promised instead: a full queue is UNAVAILABLE, a time-out in the queue RESOURCE_EXHAUSTED.
@@ -74,10 +81,7 @@ ADLIK_OVERRIDES: Final[dict[type, Status]] = {
 
 def adlik_status(error: ServingError) -> Status:
     """The status of `error` on Adlik's protocol."""
-    for kind in type(error).__mro__:
-        if kind in ADLIK_OVERRIDES:
-            return ADLIK_OVERRIDES[kind]
-    return STATUS[error.code]
+    return status_of(error, ADLIK_OVERRIDES)
 
 
 def retry_after_seconds(error: ServingError) -> str | None:

@@ -9,9 +9,8 @@ from google.protobuf.message import Message
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.limits import Limits
-from server.frontends.rpc.call import Call
 from server.frontends.rpc.control import ControlMethods, Run
-from server.frontends.rpc.method import Method, kind_of, path_of
+from server.frontends.rpc.method import Method, inference_method
 from server.frontends.status import adlik_status
 from server.pb.adlik import operate_pb2, predict_pb2
 
@@ -31,19 +30,7 @@ def adlik_methods(engine: Engine, limits: Limits, service: AdlikService) -> tupl
 
 def _method(descriptor: Any, service: AdlikService, control: ControlMethods, limits: Limits) -> Method:
     if descriptor.name == "predict":
-        from_message = service.predicting.from_message
-
-        def predict(data: bytes, call: Call) -> Awaitable[bytes | Message]:
-            return from_message(data, call.deadline_ns)
-
-        return Method(
-            path=path_of(descriptor),
-            kind=kind_of(descriptor),
-            handle=predict,
-            status=adlik_status,
-            most_bytes=limits.grpc_message_bytes,
-            starts_inline=True,
-        )
+        return inference_method(descriptor, service.predicting.from_message, adlik_status, limits.grpc_message_bytes)
     runs: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
         "getModelMeta": service.get_model_meta,
         "create": service.create,

@@ -18,6 +18,7 @@ from server.engine.interface import Engine
 from server.frontends.adlik.repository_edit import RepositoryEditor, Undo
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.off_loop import run_off_loop
+from server.frontends.to_the_end import ToTheEnd
 from server.lifecycle.listing import ModelListing
 from server.lifecycle.repository import RepositoryUnreadable
 from server.lifecycle.settings import ControlMode
@@ -52,7 +53,7 @@ class ModelOperations:
         self._patience_s = patience_s
         self._editor = RepositoryEditor(settings.repositories, settings.operate_root)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._running: set[asyncio.Task[None]] = set()
+        self._to_the_end = ToTheEnd("a model operation", _log)
         self._operations: dict[str, Callable[[pb.ModelOperateRequest], Awaitable[None]]] = {
             "addModel": self._add_model,
             "addModelVersion": self._add_version,
@@ -70,26 +71,14 @@ class ModelOperations:
                 return await self._query(request)
             if self._settings.control_mode is ControlMode.NONE:
                 raise Unavailable(NOTHING_LOADS)
-            await self._to_the_end(verb, request)
+            await self._to_the_end.run(self._in_turn(verb, request))
         except ServingError as error:
             return pb.ModelOperateResponse(status="ERROR", error_message=error.message)
         return pb.ModelOperateResponse(status="SUCCESS")
 
-    async def _to_the_end(self, verb: str, request: pb.ModelOperateRequest) -> None:
-        async def operate() -> None:
-            async with self._turns.setdefault(request.model_name, asyncio.Lock()):
-                await self._operations[verb](request)
-
-        task = asyncio.ensure_future(operate())
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        # Looked at here, because a caller that went away does not; only a defect is news.
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):
-            _log.error("a model operation failed unexpectedly", exc_info=error)
+    async def _in_turn(self, verb: str, request: pb.ModelOperateRequest) -> None:
+        async with self._turns.setdefault(request.model_name, asyncio.Lock()):
+            await self._operations[verb](request)
 
     async def _add_model(self, request: pb.ModelOperateRequest) -> None:
         name, before = request.model_name, self._known(request.model_name)

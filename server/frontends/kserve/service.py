@@ -3,12 +3,11 @@
 ModelInfer and ModelStreamInfer are in `inference.py` and `stream.py`. Every method here takes the request message and the `Call`.
 """
 
-import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unsupported
+from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unsupported
 from server.core.overrides import LoadOverrides
 from server.engine.interface import Engine
 from server.frontends.kserve.call import Call
@@ -19,6 +18,7 @@ from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.stream import StreamInference
 from server.frontends.kserve.trace_settings import Given
 from server.frontends.limits import Limits
+from server.frontends.to_the_end import ToTheEnd
 from server.pb import grpc_service_pb2 as pb
 from server.pb import model_config_pb2 as config_pb
 
@@ -44,7 +44,7 @@ class KServeService:
         self.stream_inference = StreamInference(engine, self.inference, limits, self.headers)
         self._engine = engine
         self._limits = limits
-        self._running: set[asyncio.Task[None]] = set()
+        self._to_the_end = ToTheEnd("a load or unload", _log)
 
     async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._engine.is_live())
@@ -82,7 +82,7 @@ class KServeService:
         name = check_model_name(request.model_name)
         overrides = read_overrides(_values(request.parameters, self._limits))
         try:
-            await self._to_the_end(self._engine.load(name, overrides))
+            await self._to_the_end.run(self._engine.load(name, overrides))
         except ModelLoadError as error:
             if error.message.startswith("failed to load"):
                 raise
@@ -95,7 +95,7 @@ class KServeService:
         with_dependents = _values(request.parameters, self._limits).get("unload_dependents", False)
         if not isinstance(with_dependents, bool):
             raise InvalidRequest("invalid value type for 'unload_dependents' parameter, expected bool_param.")
-        await self._to_the_end(self._engine.unload(name, unload_dependents=with_dependents))
+        await self._to_the_end.run(self._engine.unload(name, unload_dependents=with_dependents))
         return pb.RepositoryModelUnloadResponse()
 
     async def system_shared_memory_status(
@@ -181,19 +181,6 @@ class KServeService:
         if len(request.name) > self._limits.name_length:
             raise InvalidRequest(f"model name has {len(request.name)} characters, more than the {self._limits.name_length} allowed")
         return request.name, parse_version(request.version, request.name)
-
-    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Awaits `work`, which goes on when the caller goes away: a model half loaded because a client hung up helps nobody."""
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._ended)
-        await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        # Looked at here, because a caller that went away does not. The engine logs what fails to load; only a defect is news.
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):
-            _log.error("a load or unload failed unexpectedly", exc_info=error)
 
 
 def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:

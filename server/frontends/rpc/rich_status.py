@@ -4,6 +4,8 @@ Written by hand: it is four nested messages of two fields each, and googleapis-c
 Field numbers: google/rpc/status.proto, google/rpc/error_details.proto, google/protobuf/any.proto and duration.proto.
 """
 
+from server.frontends.wire_walk import encoded_varint
+
 #: Name of the trailer.
 STATUS_DETAILS = "grpc-status-details-bin"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
@@ -40,17 +42,8 @@ def _any(type_url: str, value: bytes) -> bytes:
 
 
 def _number(field: int, value: int) -> bytes:
-    return bytes((field << 3,)) + _varint(value) if value else b""
+    return bytes((field << 3,)) + encoded_varint(value) if value else b""
 
 
 def _nested(field: int, value: bytes) -> bytes:
-    return bytes((field << 3 | 2,)) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return bytes((field << 3 | 2,)) + encoded_varint(len(value)) + value

@@ -1,15 +1,13 @@
 """TensorFlow Serving's two services as a table of methods, taken from their descriptors."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from google.protobuf.message import Message
 
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
-from server.frontends.rpc.call import Call
 from server.frontends.rpc.control import ControlMethods
-from server.frontends.rpc.method import Method, kind_of, path_of
+from server.frontends.rpc.method import Method, inference_method
 from server.frontends.tfs.service import TfsService
 from server.frontends.tfs.status import tfs_status
 from server.pb.tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
@@ -29,22 +27,8 @@ def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Me
         "MultiInference": service.examples.multi_inference,
     }
     return (
-        *(_inference(_PREDICTION[name], answer, limits) for name, answer in answers.items()),
+        *(inference_method(_PREDICTION[name], answer, tfs_status, limits.grpc_message_bytes) for name, answer in answers.items()),
         control.method(_PREDICTION["GetModelMetadata"], lambda request, call: service.get_model_metadata(request)),
         control.method(_MODEL["GetModelStatus"], lambda request, call: service.get_model_status(request)),
         control.method(_MODEL["HandleReloadConfigRequest"], lambda request, call: service.reload_config(request)),
-    )
-
-
-def _inference(descriptor: Any, answer: _Answer, limits: Limits) -> Method:
-    def handle(data: bytes, call: Call) -> Awaitable[bytes | Message]:
-        return answer(data, call.deadline_ns)
-
-    return Method(
-        path=path_of(descriptor),
-        kind=kind_of(descriptor),
-        handle=handle,
-        status=tfs_status,
-        most_bytes=limits.grpc_message_bytes,
-        starts_inline=True,
     )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from backends.api.errors import Conflict, InvalidRequest, Overloaded, QueueTimeout, ServingError
-from server.frontends.status import STATUS, Status
+from server.frontends.status import Status, status_of
 
 _FAILED_PRECONDITION: Final = 9
 _ABORTED: Final = 10
@@ -25,7 +25,4 @@ OVERRIDES: Final[dict[type, Status]] = {
 
 def tfs_status(error: ServingError) -> Status:
     """The status of `error` on TensorFlow Serving's protocol."""
-    for kind in type(error).__mro__:
-        if kind in OVERRIDES:
-            return OVERRIDES[kind]
-    return STATUS[error.code]
+    return status_of(error, OVERRIDES)
