@@ -4,13 +4,15 @@ from pathlib import Path
 
 from server.core.state import VersionState
 from server.observability.metrics import Metrics
+from server.observability.metrics_settings import MetricsSettings
 from server.observability.recorder import FailureReason
 from tests.fakes.fake_clock import FakeClock
 
 
 def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
     """`digits` 1 and 2 with traffic, `broken` with failed loads."""
-    metrics = Metrics(FakeClock(), release="1.2.3", proc=proc)
+    shown = MetricsSettings(histogram_latencies=True, summary_latencies=True)
+    metrics = Metrics(FakeClock(), settings=shown, release="1.2.3", proc=proc)
     metrics.watch(requests_in_flight=lambda: 3, bytes_in_flight=lambda: 4096, log_lines_dropped=lambda: 0, is_ready=lambda: True)
     for version in (1, 2):
         recorder = metrics.version("digits", version, {})
@@ -21,6 +23,7 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         recorder.dequeued()
         recorder.executed([4], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
         recorder.succeeded(rows=[4], request_ns=[3_000_400], queue_ns=[900_000], input_ns=10_500, infer_ns=2_000_000, output_ns=7_000)
+        recorder.responses.answered(0, 1_000)
         recorder.failed(FailureReason.BACKEND, request_ns=1_000)
     metrics.load_failed("broken", 1)
     metrics.state("broken", 1, VersionState.FAILED)
