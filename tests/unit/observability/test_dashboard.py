@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.busy_metrics import busy_metrics
 from tests.fakes.dashboard_queries import DASHBOARD, dashboard_queries, substituted
+from tests.fakes.server_process import REPOSITORY_ROOT
 
 METRIC = re.compile(r"\b(?:stoker|nv|process|python)_[a-z0-9_]+")
 MATCHER = re.compile(r"([a-zA-Z_]+)\s*(?:=~|!~|!=|=)\s*\"")
@@ -32,6 +33,11 @@ def shown_labels() -> dict[str, set[str]]:
             name = line.partition(" ")[0].partition("{")[0]
             labels.setdefault(name, set()).update(MATCHER.findall(line))
     return labels
+
+
+def families(exposition: bytes) -> set[str]:
+    """Names of the families in an exposition."""
+    return {line.split()[2] for line in exposition.decode().splitlines() if line.startswith("# TYPE")}
 
 
 def selectors(query: str) -> Iterator[tuple[str, set[str]]]:
@@ -86,10 +92,28 @@ def test_what_operators_need_is_on_the_dashboard() -> None:
         "stoker_requests_in_flight",
         "stoker_compute_duration_seconds_bucket",
         "stoker_model_state",
+        "stoker_instances_resting",
         "process_resident_memory_bytes",
         "process_cpu_seconds_total",
     ):
         assert needed in text
+
+
+def test_every_family_of_our_own_is_on_the_dashboard() -> None:
+    text = "\n".join(dashboard_queries())
+    own = {name for name in families(busy_metrics().render()) if name.startswith("stoker_")}
+    # What never changes while a server runs is no panel's.
+    assert {name for name in own if name not in text} == {"stoker_build_info"}
+
+
+def test_every_family_is_explained() -> None:
+    docs = REPOSITORY_ROOT / "docs"
+    text = (docs / "monitoring.md").read_text()
+    undocumented = {name for name in families(busy_metrics().render()) if name not in text}
+    assert {name for name in undocumented if not name.startswith("process_")} == set()
+    serving = (docs / "tfs.md").read_text()
+    short = {name.removeprefix(":tensorflow:serving:") for name in families(busy_metrics().render_serving())}
+    assert {name for name in short if name not in serving} == set()
 
 
 def test_prometheus_parses_every_query(tmp_path: Path) -> None:
