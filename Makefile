@@ -29,7 +29,7 @@ clients-env: $(CLIENTS_STAMP) $(CLIENTS_PB7_STAMP)  ## Make .venv-clients: forei
 
 $(CLIENTS_STAMP): constraints-clients.txt
 	test -x .venv-clients/bin/pip || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]' httpx
+	.venv-clients/bin/pip install --quiet -c constraints-clients.txt 'tritonclient[all]' httpx openapi-spec-validator
 	.venv-clients/bin/pip install --quiet --no-deps -c constraints-clients.txt tensorflow-protobuf
 	.venv-clients/bin/pip install --quiet --no-deps -c constraints-clients.txt tensorflow-serving-api
 	touch $@

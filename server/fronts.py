@@ -11,6 +11,7 @@ from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
+from server.frontends.model_pages.places import GrpcDoor
 from server.frontends.tfs.service import TfsService
 from server.frontends.tls.key_ring import H2, HTTP_1, KeyRing
 from server.observability.logs import Logs
@@ -113,6 +114,7 @@ class Fronts:
                 tfs=tfs,
                 doors=doors,
                 cors=config.cors,
+                grpc=_grpc_door(endpoints.get("grpc"), has_reflection=config.grpc_reflection),
             )
             endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", doors)
         if config.metrics_port is not None:
@@ -144,6 +146,12 @@ class Fronts:
             self._followers[ring] = asyncio.create_task(ring.follow(self._config.tls.reload_s))
         encryption = "" if ring is None else "mutual TLS" if ring.asks_clients else "TLS"
         return Endpoint(address, port if doors.has_port else None, None if path is None else path.absolute(), encryption)
+
+
+def _grpc_door(endpoint: Endpoint | None, *, has_reflection: bool) -> GrpcDoor | None:
+    if endpoint is None or endpoint.port is None:
+        return None
+    return GrpcDoor(endpoint.port, is_secure=bool(endpoint.encryption), has_reflection=has_reflection)
 
 
 def _adlik_settings(config: ServerConfig) -> AdlikSettings:

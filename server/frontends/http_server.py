@@ -38,6 +38,7 @@ from server.frontends.http.plain import PlainRoute, plain_routes
 from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
+from server.frontends.model_pages.places import GrpcDoor
 from server.frontends.restricted import Category, Restrictions, category_below_v1
 from server.frontends.tfs.service import TfsService
 from server.frontends.tfs.settings import METRICS_PATH
@@ -63,6 +64,7 @@ class HttpFront:
         tfs: TfsService | None = None,
         doors: DoorOptions = PLAIN_PORT,
         cors: CorsSettings | None = None,
+        grpc: GrpcDoor | None = None,
     ) -> None:
         """Listens on `address:port` once started (port 0: any free one).
 
@@ -77,6 +79,7 @@ class HttpFront:
             tfs: TensorFlow Serving's services; None: with their default settings.
             doors: What else it has: encryption, a Unix-domain socket.
             cors: Which web pages' scripts may read answers; None: none.
+            grpc: The gRPC port, which models' pages show calls for; None: there is none.
         """
         extensions = extensions or Extensions(limits)
         infer = HttpInfer(engine, limits, extensions)
@@ -87,7 +90,7 @@ class HttpFront:
         def rest_app() -> Any:
             from server.frontends.http.routes import RestRoutes
 
-            return RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=serving_path).app()
+            return RestRoutes(engine, limits, infer, v1, extensions, metrics=metrics, serving_path=serving_path, grpc=grpc).app()
 
         plain = plain_routes(engine, metrics=metrics, serving_path=serving_path)
         app: Any = _Dispatcher(infer, v1, plain, DeferredApp(rest_app), extensions.http_restrictions)

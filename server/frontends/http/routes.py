@@ -32,6 +32,8 @@ from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
+from server.frontends.model_pages.places import GrpcDoor
+from server.frontends.model_pages.routes import ModelPages
 from server.frontends.off_loop import run_off_loop
 from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, category_of_route
 from server.pb import grpc_service_pb2 as pb
@@ -60,11 +62,13 @@ class RestRoutes:
         *,
         metrics: bool,
         serving_path: str | None = None,
+        grpc: GrpcDoor | None = None,
     ) -> None:
         """`extensions` as `KServeService` takes them; `metrics` says whether metrics are served here too.
 
-        At `serving_path` they are under TensorFlow Serving's names; None: nowhere.
+        At `serving_path` they are under TensorFlow Serving's names; None: nowhere. `grpc` is the port that models' pages show calls for.
         """
+        self._pages = ModelPages(engine, grpc)
         self._engine = engine
         self._limits = limits
         self._infer = infer
@@ -116,6 +120,7 @@ class RestRoutes:
             add("repository", "POST", f"{root}/index", *index)
             add("repository", "POST", f"{root}/models/{{model}}/load", self.load, "Load a model", None, schemas.LoadRequestBody)
             add("repository", "POST", f"{root}/models/{{model}}/unload", self.unload, "Unload a model", None, schemas.UnloadRequestBody)
+        self._pages.add_to(add)
         SettingsRoutes(self._engine, self._limits, self._service).add_to(add)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION):
             add("adlik", "POST", f"{path}:predict", self.v1, "Inference", schemas.AdlikPredictAnswer, schemas.AdlikPredictBody)

@@ -1,0 +1,65 @@
+"""Where the calls on a page go: the address by which the reader reached the page, and the gRPC port beside it."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+#: What a Host header may be to be shown; anything else is somebody's trick.
+_HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcDoor:
+    """The gRPC port of this server.
+
+    Attributes:
+        port: Its number.
+        is_secure: Whether it speaks TLS.
+        has_reflection: Whether it tells its services, which grpcurl needs.
+    """
+
+    port: int
+    is_secure: bool = False
+    has_reflection: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Addresses for calls.
+
+    Attributes:
+        http: `host:port` of the HTTP front; the port may be left out.
+        is_http_secure: Whether it speaks TLS.
+        grpc: `host:port`; None: there is no gRPC port.
+    """
+
+    http: str
+    is_http_secure: bool
+    grpc: str | None
+    is_grpc_secure: bool
+
+    @property
+    def http_url(self) -> str:
+        """With its scheme."""
+        return f"{'https' if self.is_http_secure else 'http'}://{self.http}"
+
+    @property
+    def grpc_url(self) -> str:
+        """With its scheme, as stoker_client takes it."""
+        return f"{'grpcs' if self.is_grpc_secure else 'grpc'}://{self.grpc}"
+
+
+def places(host: str, scheme: str, door: GrpcDoor | None) -> Places:
+    """What follows from a request for the page.
+
+    Args:
+        host: Its Host header.
+        scheme: How it came: `http` or `https`.
+        door: The gRPC port; None: there is none.
+    """
+    known = _HOST.match(host)
+    if known is None:
+        host, name = "localhost:8501", "localhost"
+    else:
+        name = known[1]
+    return Places(host, scheme == "https", None if door is None else f"{name}:{door.port}", door is not None and door.is_secure)

@@ -1,0 +1,82 @@
+"""The routes of models' pages and documents."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import orjson
+from fastapi import Request, Response
+
+from server.engine.interface import Engine
+from server.frontends.kserve.parameters import check_model_name, parse_version
+from server.frontends.model_pages.html import POLICY, list_page, model_page
+from server.frontends.model_pages.openapi import model_document
+from server.frontends.model_pages.places import GrpcDoor, places
+from server.frontends.model_pages.python_calls import python_calls
+from server.frontends.model_pages.samples import sample
+from server.frontends.model_pages.shell_calls import shell_calls
+
+_VERSION: Final = "/versions/{version}"
+_TAG: Final = "models"
+_HEADERS: Final = {"content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+
+
+class AddRoute(Protocol):
+    """Adds a route with its documentation."""
+
+    def __call__(
+        self,
+        tag: str,
+        method: str,
+        path: str,
+        endpoint: Callable[[Request], Awaitable[Response]],
+        summary: str,
+        answer: Any,
+    ) -> None: ...
+
+
+class ModelPages:
+    """What each model's pages and documents are made of. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, grpc: GrpcDoor | None) -> None:
+        """`grpc` is the port that calls over gRPC are shown for; None: such calls are left out."""
+        self._engine = engine
+        self._grpc = grpc
+
+    def add_to(self, add: AddRoute) -> None:
+        """Adds all of them. `server.frontends.restricted` counts them among metadata, which is what they tell."""
+        add(_TAG, "GET", "/models", self.models, "Page of all models", None)
+        for path in ("/models/{model}", "/models/{model}" + _VERSION):
+            add(_TAG, "GET", path, self.model, "Page of a model: calls to paste", None)
+        for path in ("/v2/models/{model}", "/v2/models/{model}" + _VERSION):
+            summary = "OpenAPI document of a model"
+            add(_TAG, "GET", f"{path}/openapi.json", self.document, summary, None)
+
+    async def models(self, request: Request) -> Response:
+        """The page of all models."""
+        entries = sorted(self._engine.index(), key=lambda entry: (entry.name, entry.version or 0))
+        return _page(list_page(entries))
+
+    async def model(self, request: Request) -> Response:
+        """The page of one model."""
+        name, version = _target(request)
+        description = self._engine.describe(name, version)
+        asked = sample(description, version)
+        where = places(request.headers.get("host", ""), request.url.scheme, self._grpc)
+        has_reflection = self._grpc is not None and self._grpc.has_reflection
+        calls = [*shell_calls(asked, where, has_reflection=has_reflection), *python_calls(asked, where)]
+        return _page(model_page(description, version, calls))
+
+    async def document(self, request: Request) -> Response:
+        """The OpenAPI document of one model."""
+        name, version = _target(request)
+        description = self._engine.describe(name, version)
+        return Response(orjson.dumps(model_document(description, sample(description, version))), media_type="application/json")
+
+
+def _target(request: Request) -> tuple[str, int | None]:
+    name = check_model_name(request.path_params["model"])
+    return name, parse_version(request.path_params.get("version", ""), name)
+
+
+def _page(text: str) -> Response:
+    return Response(text, media_type="text/html; charset=utf-8", headers=_HEADERS)

@@ -1,0 +1,134 @@
+"""Calls by curl and grpcurl. Names go through the shell's own quoting; bodies too long to read are made by a line of Python."""
+
+import base64
+import json
+import shlex
+from typing import Any, Final
+
+from server.frontends.model_pages.calls import Call
+from server.frontends.model_pages.places import Places
+from server.frontends.model_pages.samples import TEXT, Sample, SampleTensor
+
+_SEQUENCE: Final = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+_NO_JSON: Final = "FP16 and BF16 tensors travel as binary only."
+#: The field of typed contents that holds elements of a type.
+_CONTENTS: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
+    "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+
+
+def shell_calls(sample: Sample, places: Places, *, has_reflection: bool) -> list[Call]:
+    """Every call from a shell that fits the model."""
+    calls = []
+    if not sample.is_decoupled:
+        if sample.fits_json:
+            calls.append(Call("curl, JSON", "curl-json", "sh", _curl_json(sample, places)))
+        calls.append(_curl_binary(sample, places))
+        if sample.fits_json and not sample.is_sequence:
+            calls.append(Call("curl, TensorFlow Serving's REST", "curl-tfs", "sh", _curl_tfs(sample, places)))
+    if places.grpc is not None and sample.fits_json:
+        note = "" if has_reflection else "Needs a server started with --grpc-reflection."
+        calls.append(Call("grpcurl", "grpcurl", "sh", _grpcurl(sample, places), note))
+    return calls
+
+
+def infer_path(sample: Sample) -> str:
+    """KServe's route to the model."""
+    version = "" if sample.version is None else f"/versions/{sample.version}"
+    return f"/v2/models/{sample.model}{version}/infer"
+
+
+def _curl_json(sample: Sample, places: Places) -> str:
+    inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs] if sample.is_printed else []
+    rest = {"parameters": _SEQUENCE} if sample.is_sequence else {}
+    url = places.http_url + infer_path(sample)
+    if sample.is_printed:
+        return _posted({**rest, "inputs": inputs}, url)
+    made = ", ".join(f"{{**{_facts(tensor)!r}, 'data': [{tensor.element!r}] * {tensor.count}}}" for tensor in sample.inputs)
+    return _made(f"{{**{rest!r}, 'inputs': [{made}]}}", f"curl -s {shlex.quote(url)} -d @-")
+
+
+def _curl_tfs(sample: Sample, places: Places) -> str:
+    version = "" if sample.version is None else f"/versions/{sample.version}"
+    url = f"{places.http_url}/v1/models/{sample.model}{version}:predict"
+    if sample.is_printed:
+        return _posted({"inputs": {tensor.name: _nested(tensor.element, tensor.shape) for tensor in sample.inputs}}, url)
+    values = []
+    for tensor in sample.inputs:
+        value = repr(tensor.element)
+        for size in reversed(tensor.shape):
+            value = f"[{value}] * {size}"
+        values.append(f"{tensor.name!r}: {value}")
+    return _made(f"{{'inputs': {{{', '.join(values)}}}}}", f"curl -s {shlex.quote(url)} -d @-")
+
+
+def _curl_binary(sample: Sample, places: Places) -> Call:
+    head: dict[str, Any] = {"parameters": _SEQUENCE} if sample.is_sequence else {}
+    head["inputs"] = [{**_facts(tensor), "parameters": {"binary_data_size": tensor.size_bytes}} for tensor in sample.inputs]
+    text = json.dumps(head)
+    parts = [f"printf %s {shlex.quote(text)}", *(_bytes_of(tensor) for tensor in sample.inputs)]
+    lines = ";\n  ".join(parts)
+    url = shlex.quote(places.http_url + infer_path(sample))
+    curl = f"curl -s {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
+    note = "The tensors follow the JSON as raw bytes; with binary_data_output the answer's do, too."
+    return Call(
+        "curl, binary tensors", "curl-binary", "sh", f"{{ {lines}; }} |\n{curl}", note if sample.fits_json else f"{_NO_JSON} {note}"
+    )
+
+
+def _bytes_of(tensor: SampleTensor) -> str:
+    """A command that prints the tensor's binary form."""
+    if not tensor.datatype.is_bytes:
+        return f"head -c {tensor.size_bytes} /dev/zero"
+    # Each element with its length before it, the least byte first.
+    one = f"printf '\\{len(TEXT):o}\\0\\0\\0{TEXT}'"
+    return one if tensor.count == 1 else f"for i in $(seq {tensor.count}); do {one}; done"
+
+
+def _grpcurl(sample: Sample, places: Places) -> str:
+    plain = "" if places.is_grpc_secure else "-plaintext "
+    streaming = sample.is_decoupled
+    method = f"inference.GRPCInferenceService/{'ModelStreamInfer' if streaming else 'ModelInfer'}"
+    head: dict[str, Any] = {"model_name": sample.model}
+    if sample.version is not None:
+        head["model_version"] = str(sample.version)
+    if sample.is_sequence:
+        head["parameters"] = {
+            "sequence_id": {"int64_param": 1},
+            "sequence_start": {"bool_param": True},
+            "sequence_end": {"bool_param": True},
+        }
+    if sample.is_printed:
+        contents = [{_CONTENTS[tensor.datatype.value]: [_proto_element(tensor)] * tensor.count} for tensor in sample.inputs]
+        inputs = [{**_facts(tensor), "contents": held} for tensor, held in zip(sample.inputs, contents, strict=True)]
+        return f"grpcurl {plain}-d {shlex.quote(json.dumps({**head, 'inputs': inputs}))} \\\n  {shlex.quote(places.grpc or '')} {method}"
+    made = ", ".join(
+        f"{{**{_facts(tensor)!r}, 'contents': {{{_CONTENTS[tensor.datatype.value]!r}: [{_proto_element(tensor)!r}] * {tensor.count}}}}}"
+        for tensor in sample.inputs
+    )
+    return _made(f"{{**{head!r}, 'inputs': [{made}]}}", f"grpcurl {plain}-d @ {shlex.quote(places.grpc or '')} {method}")
+
+
+def _proto_element(tensor: SampleTensor) -> bool | int | float | str:
+    return base64.b64encode(TEXT.encode()).decode() if tensor.datatype.is_bytes else tensor.element
+
+
+def _facts(tensor: SampleTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype.value, "shape": list(tensor.shape)}
+
+
+def _nested(element: Any, shape: tuple[int, ...]) -> Any:
+    for size in reversed(shape):
+        element = [element] * size
+    return element
+
+
+def _posted(body: dict[str, Any], url: str) -> str:
+    return f"curl -s {shlex.quote(url)} -d {shlex.quote(json.dumps(body))}"
+
+
+def _made(expression: str, then: str) -> str:
+    program = f"import json\nprint(json.dumps({expression}))"
+    return f"python3 -c {shlex.quote(program)} |\n{then}"

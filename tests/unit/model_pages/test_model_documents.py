@@ -1,0 +1,150 @@
+"""A model's own OpenAPI document and calls: true to its signature, whatever it is called."""
+
+import ast
+import json
+import re
+import shlex
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+from fastapi.openapi.models import OpenAPI
+
+from backends.api.model import TensorSpec
+from backends.api.tensor import DataType
+from server.core.description import ModelDescription
+from server.core.state import IndexEntry, VersionState
+from server.frontends.model_pages.html import list_page, model_page
+from server.frontends.model_pages.openapi import model_document
+from server.frontends.model_pages.places import GrpcDoor, places
+from server.frontends.model_pages.python_calls import python_calls
+from server.frontends.model_pages.samples import sample
+from server.frontends.model_pages.shell_calls import shell_calls
+from tests.fakes.fake_engine import model, signature, simple
+
+HOSTILE = """<script>alert(1)</script>'"`$(touch x)\\%s{0}&amp;é\n</pre>"""
+HERE = places("localhost:8501", "http", GrpcDoor(8500))
+
+
+def described(*inputs, outputs=None, max_batch_size=8, name="m", **changes):
+    made = model(name, signature(inputs, outputs or inputs, max_batch_size), lambda given: given)
+    return ModelDescription(made.config, changes.pop("version", 1), (1,))
+
+
+def calls_of(description, version=None, where=HERE):
+    asked = sample(description, version)
+    return [*shell_calls(asked, where, has_reflection=True), *python_calls(asked, where)]
+
+
+@pytest.mark.parametrize("datatype", list(DataType))
+@pytest.mark.parametrize("max_batch_size", [0, 4])
+def test_the_document_keeps_to_openapi_for_every_type(datatype, max_batch_size):
+    description = described(TensorSpec("x", datatype, (2, -1)), max_batch_size=max_batch_size)
+    document = json.loads(json.dumps(model_document(description, sample(description, None))))
+    assert document["openapi"] == "3.1.0"
+    OpenAPI.model_validate(document)
+    has_json = datatype not in (DataType.FP16, DataType.BF16)
+    assert ("/v2/models/m/infer" in document["paths"]) == has_json
+    shape = document["components"]["schemas"]["InferRequest"]["properties"]["inputs"]["items"]["oneOf"][0]["properties"]["shape"]
+    assert shape["minItems"] == shape["maxItems"] == (3 if max_batch_size else 2)
+
+
+def test_the_example_has_the_models_names_types_and_shapes():
+    description = ModelDescription(simple().config, 3, (3,))
+    document = model_document(description, sample(description, 3))
+    body = document["paths"]["/v2/models/simple/versions/3/infer"]["post"]["requestBody"]["content"]["application/json"]
+    assert [(each["name"], each["datatype"], each["shape"]) for each in body["example"]["inputs"]] == [
+        ("INPUT0", "INT32", [1, 16]),
+        ("INPUT1", "INT32", [1, 16]),
+    ]
+    assert document["servers"] == [{"url": "../../../../.."}]
+
+
+def test_optional_inputs_are_in_the_schema_and_not_in_the_sample():
+    description = described(TensorSpec("x", DataType.FP32, (2,)), TensorSpec("maybe", DataType.FP32, (2,), optional=True))
+    schemas = model_document(description, sample(description, None))["components"]["schemas"]
+    assert schemas["PredictRequest"]["properties"]["inputs"]["required"] == ["x"]
+    assert (schemas["InferRequest"]["properties"]["inputs"]["minItems"], len(sample(description, None).inputs)) == (1, 1)
+
+
+@pytest.mark.parametrize("datatype", list(DataType))
+@pytest.mark.parametrize("size", [3, 5000])
+def test_every_call_can_be_read_by_what_it_is_written_for(datatype, size):
+    description = described(TensorSpec("x", datatype, (size,)))
+    calls = calls_of(description)
+    assert {call.key for call in calls} >= {"curl-binary", "stoker-client", "tritonclient-http", "tritonclient-grpc"}
+    for call in calls:
+        if call.language == "python":
+            ast.parse(call.text)
+        else:
+            assert shlex.split(call.text)
+            assert len(call.text) < 8000
+
+
+def test_hostile_names_are_text_in_shell_python_and_html():
+    description = described(TensorSpec(HOSTILE, DataType.INT32, (2,)))
+    for call in calls_of(description):
+        if call.language == "python":
+            names = [node.value for node in ast.walk(ast.parse(call.text)) if isinstance(node, ast.Constant)]
+            assert HOSTILE in names
+        else:
+            words = shlex.split(call.text)
+            assert any(json.dumps(HOSTILE)[1:-1] in word for word in words), call.key
+            assert not any(word.startswith(("$(", "touch", "`")) for word in words)
+    page = model_page(description, None, calls_of(description))
+    assert_is_plain(page)
+    assert HOSTILE in unescape(page)
+
+
+def test_a_hostile_model_name_is_text_in_the_list():
+    entries = [
+        IndexEntry(HOSTILE, None, None, f"broken: {HOSTILE}"),
+        IndexEntry(f'"><img src=x onerror=alert(1)>{HOSTILE}', 1, VersionState.READY, "", "<b>"),
+    ]
+    page = list_page(entries)
+    assert_is_plain(page)
+    assert 'href="models/%22%3E%3Cimg' in page
+
+
+class Elements(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+
+def assert_is_plain(page):
+    elements = Elements()
+    elements.feed(page)
+    known = {"html", "head", "meta", "title", "style", "body", "nav", "h1", "h2", "p", "a", "div", "span", "pre", "code"}
+    known |= {"table", "tr", "th", "td"}
+    assert {tag for tag, _ in elements.seen} <= known
+    attributes = {name for _, attributes in elements.seen for name in attributes}
+    assert attributes <= {"lang", "charset", "name", "content", "href", "class", "id"}
+    assert not [at["href"] for _, at in elements.seen if "href" in at and not re.match(r"[\w./%#-]+\Z", at["href"])]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("example.com:9000", "example.com:9000"),
+        ("example.com", "example.com"),
+        ("[::1]:8501", "[::1]:8501"),
+        ("", "localhost:8501"),
+        ("x'; rm -rf ~", "localhost:8501"),
+        ("a b", "localhost:8501"),
+        ("a:1\r\nx: y", "localhost:8501"),
+        ("user@evil", "localhost:8501"),
+    ],
+)
+def test_only_a_plain_host_header_is_shown(host, expected):
+    found = places(host, "http", GrpcDoor(7))
+    assert found.http == expected
+    assert found.grpc.endswith(":7")
+
+
+def test_calls_over_grpc_are_left_out_where_there_is_no_port():
+    keys = {call.key for call in calls_of(ModelDescription(simple().config, 1, (1,)), where=places("h", "https", None))}
+    assert keys == {"curl-json", "curl-binary", "curl-tfs", "stoker-client", "tritonclient-http"}
