@@ -1,6 +1,7 @@
 """Triton's own load generator, unmodified: it asks for metadata, configuration and statistics, and stops where it misses any."""
 
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -33,6 +34,9 @@ OVER_HTTP = {
     "json": ("-m", "digits", "--input-tensor-format=json", "--output-tensor-format=json", *COUNTED),
     "ipu": ("-m", "digits_ipu", "-b", "2", *COUNTED),
     "concurrency": ("-m", "simple", "-a", "--concurrency-range=1:3:2", *WINDOWS),
+    "strings": ("-m", "echo_string", "--shape=INPUT:5", "--string-length=20", "--shared-memory=system", *COUNTED),
+    "tracing": ("-m", "simple", "--trace-level=TIMESTAMPS", "--trace-rate=10", "--trace-count=5", *COUNTED),
+    "least load in time": ("-m", "simple", "--binary-search", "--latency-threshold=5000", "--concurrency-range=1:2", *WINDOWS),
     "rate": ("-m", "simple", "--request-rate-range=200:400:200", "--request-distribution=poisson", *WINDOWS),
     "sequences": ("-m", "adding", "--sequence-length=5", "--concurrency-range=2", *COUNTED),
 }
@@ -43,6 +47,8 @@ OVER_GRPC = {
     "shared memory": ("-m", "simple", "--shared-memory=system", *COUNTED),
     "gzip": ("-m", "digits", "--grpc-compression-algorithm=gzip", *COUNTED),
     "concurrency": ("-m", "simple", "-a", "--concurrency-range=1:3:2", *WINDOWS),
+    "strings": ("-m", "echo_string", "--shape=INPUT:5", "--string-length=20", *COUNTED),
+    "tracing": ("-m", "simple", "--trace-level=TIMESTAMPS", "--trace-rate=10", "--trace-count=5", *COUNTED),
     "rate": ("-m", "simple", "--request-rate-range=200:400:200", *WINDOWS),
     "sequences": ("-m", "adding", "--streaming", "--sequence-length=5", "--concurrency-range=2", *COUNTED),
     "sequences at a rate": (
@@ -63,6 +69,20 @@ AS_TENSORFLOW_SERVING = {
 }
 
 
+ECHO = """
+backend: "identity"
+max_batch_size: 4
+input [ { name: "INPUT" data_type: TYPE_STRING dims: [ -1 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_STRING dims: [ -1 ] } ]
+"""
+REPEAT = """
+backend: "repeat"
+model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def binary() -> None:
     if not BINARY.exists():
@@ -71,11 +91,18 @@ def binary() -> None:
 
 @pytest.fixture(scope="module")
 def open_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The sample models and one with sequences, on each transport of gRPC, with shared memory allowed."""
+    """Sample models and others with sequences, strings and several answers, on each transport of gRPC; shared memory and tracing are on."""
     at = tmp_path_factory.mktemp("perf_analyzer")
     copy_models(SAMPLE_MODELS, at / "models", ("simple", "digits", "digits_ipu"))
     write_adding(at / "models")
-    flags = (f"--model_base_path={at / 'models'}", "--allow-client-shm", f"--grpc_front={request.param}")
+    (at / "models" / "echo_string" / "1").mkdir(parents=True)
+    (at / "models" / "echo_string" / "1" / "model.identity").touch()
+    (at / "models" / "echo_string" / "config.pbtxt").write_text(ECHO)
+    (at / "models" / "repeat" / "1").mkdir(parents=True)
+    (at / "models" / "repeat" / "1" / "model.repeat").touch()
+    (at / "models" / "repeat" / "config.pbtxt").write_text(REPEAT)
+    traces = f"--trace-config=triton,file={at / 'trace.json'}"
+    flags = (f"--model_base_path={at / 'models'}", "--allow-client-shm", traces, f"--grpc_front={request.param}")
     with running_server(*flags, at=at / "run") as running:
         yield running
 
@@ -139,6 +166,15 @@ def test_it_measures_over_http(case: str, open_server: ServerProcess, tmp_path: 
 def test_it_measures_over_grpc(case: str, open_server: ServerProcess, tmp_path: Path):
     measured_and_counted(open_server, tmp_path, ("-u", open_server.grpc, "-i", "grpc"), OVER_GRPC[case])
     assert open_server.json("/v2/systemsharedmemory/status") == []
+
+
+@pytest.mark.parametrize("open_server", FRONTS, indirect=True)
+def test_it_counts_the_responses_of_a_decoupled_model(open_server: ServerProcess, tmp_path: Path):
+    (tmp_path / "input.json").write_text(json.dumps({"data": [{"IN": {"content": [7, 8, 9], "shape": [3]}}]}))
+    flags = ("-m", "repeat", "-i", "grpc", "--streaming", f"--input-data={tmp_path / 'input.json'}", *COUNTED)
+    _, [row] = measured(tmp_path, "-u", open_server.grpc, *flags)
+    check_plausible(row)
+    assert float(row["Response Throughput"]) == pytest.approx(3 * float(row["Inferences/Second"]), rel=0.01)
 
 
 @pytest.mark.parametrize("case", AS_TENSORFLOW_SERVING)
