@@ -1,13 +1,17 @@
 """Sequences with a puppet worker and hand-turned time: order, controls, states, ends, and Triton's refusals."""
 
+import contextlib
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
-from server.core.request import Answer, InferRequest, InferResponse
+from server.core.request import Answer, InferRequest, InferResponse, InFlight
 from server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceMark, SequenceState
 from server.scheduling.scheduler import Scheduler
 from server.scheduling.sequences import SequenceScheduler
@@ -364,3 +368,41 @@ def test_the_state_of_a_sequence_keeps_no_batch_of_others_in_memory():
     rig.ask("3", SequenceMark(1), value=1)
     state = rig.batch()[0].inputs["was"]
     assert (state.item(), state.base) == (1.0, None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_happens_each_request_has_one_end_and_is_counted_once(data):
+    rig = Rig(most=2, max_queue_size=12)
+    flights: dict[str, InFlight] = {}
+    sent = cancelled = 0
+    for step in range(data.draw(st.integers(5, 60))):
+        action = data.draw(st.sampled_from(["ask", "ask", "ask", "cancel", "finish", "fail", "wait", "idle"]))
+        if action == "ask":
+            mark = SequenceMark(data.draw(st.integers(1, 4)), data.draw(st.booleans()), data.draw(st.booleans()))
+            limits = data.draw(st.sampled_from([{}, {"timeout_us": 30}, {"deadline_ns": rig.time.now + 40_000}]))
+            sent += 1
+            with contextlib.suppress(ServingError):
+                flights[str(step)] = rig.ask(str(step), mark, **limits)
+        elif action == "cancel" and flights:
+            name = data.draw(st.sampled_from(sorted(flights)))
+            cancelled += name not in rig.ended
+            flights[name].cancel()
+        elif action == "finish" and rig.batch():
+            rig.finish()
+        elif action == "fail" and rig.batch():
+            rig.worker.finish([BackendFailed("no") for _ in rig.batch()])
+        elif action in ("wait", "idle"):
+            rig.time.advance(20 if action == "wait" else IDLE_US)
+    while rig.scheduler.unanswered:
+        rig.finish_all()
+        rig.time.advance(IDLE_US)
+    rig.finish_all()  # batches of which all were taken back
+    assert sorted(rig.ended) == sorted(flights), "each accepted request ends once"
+    assert len(rig.answers) + cancelled == len(flights)
+    assert len(rig.log.succeeded_rows) + len(rig.log.failures) == sent
+    assert rig.log.depth == 0
+    rig.time.advance(2 * IDLE_US)
+    rig.ask("last", whole(9), value=4)
+    rig.finish_all()
+    assert rig.out("last") == 4, "places of sequences that are over are free"
