@@ -8,7 +8,6 @@ the bounds cost a fast request next to nothing.
 """
 
 import asyncio
-import enum
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, cast
@@ -21,28 +20,15 @@ from server.frontends.http.body import BodyFrame
 from server.frontends.http.direct import Exchange
 from server.frontends.http.head import RequestHead
 from server.frontends.http.head_reader import HeadReader
+from server.frontends.http.phase import Phase
 from server.frontends.http.port import HttpPort, KnownHead
 from server.frontends.http.refusal import Refusal
+from server.frontends.http.unsent_watch import UnsentWatch
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
 #: What may wait unread here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
-
-
-class _Phase(enum.Enum):
-    """What happens next on a connection."""
-
-    #: Nothing has come since the last answer.
-    IDLE = 0
-    #: A head is coming.
-    HEAD = 1
-    #: A body is coming.
-    BODY = 2
-    #: The whole request has come; its answer has not been written.
-    ANSWER = 3
-    #: Nothing more is said: whatever comes is dropped until the client hangs up.
-    REFUSED = 4
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -51,7 +37,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, port: HttpPort) -> None:
         self._port = port
         self._limits = port.limits
-        self._phase = _Phase.HEAD
+        self._phase = Phase.HEAD
         self._since_s = port.loop.time()
         self._heads = HeadReader(port)
         self._exchange: Exchange | None = None
@@ -64,8 +50,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_turn_due = False
         self._keep_alive = True
         self._is_stopping = False
-        self._unsent_bytes = 0
-        self._unsent_since_s = 0.0
+        self._unsent = UnsentWatch()
         self._peer: AsgiPeer | None = None
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.flow: FlowControl = None  # type: ignore[assignment]
@@ -81,14 +66,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.flow = FlowControl(transport)
         if not port.gate.admits(len(port.connections), port.loop.time()):
             # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
-            self._phase = _Phase.REFUSED
+            self._phase = Phase.REFUSED
             text = "the server holds as many connections as it may: try again"
             transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text).answer())
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._port.discard(self)
-        self._phase = _Phase.REFUSED
+        self._phase = Phase.REFUSED
         self._end_exchange()
         self._room = self._body = None
         self._ahead = b""
@@ -114,11 +99,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._take_in_place(nbytes)
             return
         phase = self._phase
-        if phase is _Phase.REFUSED:
+        if phase is Phase.REFUSED:
             return
         # Copied here, while it is still near: the next connection reads into the same buffer.
         data = bytes(self._port.buffer[:nbytes])
-        if phase is _Phase.ANSWER or self._ahead:
+        if phase is Phase.ANSWER or self._ahead:
             self._ahead = self._ahead[self._at :] + data
             self._at = 0
             if len(self._ahead) > _AHEAD_BYTES:
@@ -131,25 +116,22 @@ class HttpConnection(asyncio.BufferedProtocol):
     def sweep(self, now_s: float) -> None:
         """Ends the connection if its client is slower than the limits allow."""
         limits, transport, phase = self._limits, self.transport, self._phase
-        unsent_bytes = transport.get_write_buffer_size()
-        if unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
-        elif unsent_bytes and now_s - self._unsent_since_s > limits.write_idle_timeout_s:
+        if self._unsent.is_stuck(transport.get_write_buffer_size(), now_s, limits.write_idle_timeout_s):
             transport.abort()
             return
         if transport.is_closing():
             return
         waited_s = now_s - self._since_s
-        if phase is _Phase.REFUSED:
+        if phase is Phase.REFUSED:
             if waited_s > _LINGER_S:
                 transport.abort()
-        elif phase is _Phase.IDLE:
+        elif phase is Phase.IDLE:
             if waited_s > limits.keep_alive_timeout_s:
                 transport.close()
-        elif phase is _Phase.HEAD:
+        elif phase is Phase.HEAD:
             if waited_s > limits.header_timeout_s:
                 self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
-        elif phase is _Phase.BODY and self._body is not None and not self.flow.read_paused:
+        elif phase is Phase.BODY and self._body is not None and not self.flow.read_paused:
             refusal = self._body.slowness(now_s)
             if refusal is not None:
                 self._refuse(refusal)
@@ -158,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Ends the connection now if nothing is in work on it, else with the answer."""
         self._is_stopping = True
         exchange = self._exchange
-        if self._phase is _Phase.REFUSED:
+        if self._phase is Phase.REFUSED:
             self.transport.abort()
         elif exchange is None or exchange.is_answered:
             self.transport.close()
@@ -195,9 +177,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _take(self, data: bytes, at: int) -> None:
         """Reads `data` from `at`: the rest of the present message, or the next one, but never two; what is left waits."""
         try:
-            if self._phase is not _Phase.BODY:
+            if self._phase is not Phase.BODY:
                 at = self._take_head(data, at)
-            if self._phase is _Phase.BODY and at < len(data):
+            if self._phase is Phase.BODY and at < len(data):
                 at = self._take_body(data, at)
         except Refusal as refusal:
             self._refuse(refusal)
@@ -214,8 +196,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if known is not None:
             return self._begin(known, data, at)
         # Blank lines begin no message, and do not keep a connection alive.
-        if self._phase is _Phase.IDLE:
-            self._phase = _Phase.HEAD
+        if self._phase is Phase.IDLE:
+            self._phase = Phase.HEAD
             self._since_s = self._port.loop.time()
         return at
 
@@ -229,7 +211,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange = self._exchange = route.exchange(self)
             if length is not None and length <= len(data) - at:
                 # The usual case: the whole request in one read.
-                self._phase = _Phase.ANSWER
+                self._phase = Phase.ANSWER
                 exchange.receive(data[at : at + length], True)
                 return at + length
             if head.expects_continue and at == len(data):
@@ -237,10 +219,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             exchange = self._exchange = self._asgi_exchange(head)
         if length == 0:
-            self._phase = _Phase.ANSWER
+            self._phase = Phase.ANSWER
             exchange.receive(b"", True)
             return at
-        self._phase = _Phase.BODY
+        self._phase = Phase.BODY
         self._body = BodyFrame(length, self._limits, self._port.loop.time())
         self._awaits_go_ahead = route is None and head.expects_continue
         if at == len(data):
@@ -290,7 +272,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         if body.is_complete:
             # Before the request knows: its answer may come at once.
-            self._phase = _Phase.ANSWER
+            self._phase = Phase.ANSWER
             self._body = None
         return body.is_complete
 
@@ -304,9 +286,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _answered(self) -> None:
         """The answer to the present request is written."""
-        if self._phase is _Phase.ANSWER:
+        if self._phase is Phase.ANSWER:
             self._await_next()
-        elif self._phase is _Phase.BODY and self._body is not None:
+        elif self._phase is Phase.BODY and self._body is not None:
             if self._awaits_go_ahead and not self._body.size_bytes:
                 # Nobody can tell whether what comes next is the body, or the next request of a client that took the answer for a no.
                 self._exchange = None
@@ -321,7 +303,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not self.keep_alive:
             self.transport.close()
             return
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
         self._since_s = self._port.loop.time()
         if self._ahead:
             self._ask_turn()
@@ -329,14 +311,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.flow.resume_reading()
 
     def _ask_turn(self) -> None:
-        if self._ahead and not self._is_turn_due and self._phase not in (_Phase.ANSWER, _Phase.REFUSED):
+        if self._ahead and not self._is_turn_due and self._phase not in (Phase.ANSWER, Phase.REFUSED):
             self._is_turn_due = True
             self._port.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         """Reads the next message of those that came ahead, once the client has read the answers to earlier ones."""
         self._is_turn_due = False
-        if not self._ahead or self._phase in (_Phase.ANSWER, _Phase.REFUSED) or self.flow.write_paused:
+        if not self._ahead or self._phase in (Phase.ANSWER, Phase.REFUSED) or self.flow.write_paused:
             return
         data, at = self._ahead, self._at
         self._ahead, self._at = b"", 0
@@ -348,7 +330,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers with `refusal`, unless an answer to the present request is under way, and ends our side."""
-        if self._phase is _Phase.REFUSED:
+        if self._phase is Phase.REFUSED:
             return
         may_answer = self._exchange is None or not self._exchange.has_begun
         self._end_exchange()
@@ -361,7 +343,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         A close now, with bytes unread, would reset the connection and might take the last answer with it.
         """
-        self._phase = _Phase.REFUSED
+        self._phase = Phase.REFUSED
         self._since_s = self._port.loop.time()
         self._room = self._body = None
         self._ahead = b""
