@@ -1,6 +1,6 @@
 // A gRPC client that shares no code with Python's: @grpc/grpc-js has its own HTTP/2 (Node's nghttp2) and its own gRPC.
 //
-//   node judge.js HOST:PORT PROTO_FOLDER
+//   node judge.js HOST:PORT PROTO_FOLDER CALLS_AT_ONCE
 //
 // The server has the models `simple`, `echo` (FP32, any length) and `slow` (as `echo`, but seconds a request). Prints each check that held.
 'use strict';
@@ -10,7 +10,7 @@ const path = require('node:path');
 const grpc = require('@grpc/grpc-js');
 const protoLoader = require('@grpc/proto-loader');
 
-const [address, protos] = process.argv.slice(2);
+const [address, protos, atOnce] = process.argv.slice(2);
 const PATIENCE_MS = 30_000;
 const LOAD = { keepCase: true, longs: String, enums: String, defaults: true, oneofs: true };
 const load = (file) => grpc.loadPackageDefinition(protoLoader.loadSync(file, LOAD));
@@ -81,8 +81,9 @@ async function typedContents(client) {
   checkSum((await ask(client, 'ModelInfer', typed)).answer);
 }
 
+/** Where these are more calls than a connection may have streams, the client keeps the rest back until others end. */
 async function many(client) {
-  const answers = await Promise.all(Array.from({ length: 300 }, (_, at) => ask(client, 'ModelInfer', raw({ id: `${at}` }))));
+  const answers = await Promise.all(Array.from({ length: Number(atOnce) }, (_, at) => ask(client, 'ModelInfer', raw({ id: `${at}` }))));
   answers.forEach(({ answer }, at) => { checkSum(answer); assert.equal(answer.id, `${at}`); });
 }
 
