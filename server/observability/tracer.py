@@ -162,9 +162,11 @@ class Tracer:
         trace.show("TENSOR_QUEUE_INPUT", request.inputs, request.signature.inputs)
 
         def ended(answer: InferResponse | BaseException) -> None:
+            ended_ns = now_ns()
             if isinstance(answer, InferResponse):
+                trace.mark("INFER_RESPONSE_COMPLETE", ended_ns)
                 trace.show("TENSOR_BACKEND_OUTPUT", answer.outputs, answer.signature.outputs)
-            trace.mark("REQUEST_END", now_ns())
+            trace.mark("REQUEST_END", ended_ns)
             done(answer)  # type: ignore[arg-type]
 
         return ended

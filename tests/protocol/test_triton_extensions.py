@@ -93,7 +93,9 @@ def test_what_clients_traced_is_in_the_operators_file(open_server: ServerProcess
     for number, flavour in traced.items():
         names = [part["timestamps"][0]["name"] for part in parts if part["id"] == number and "timestamps" in part]
         front = ("HTTP_RECV_START", "HTTP_SEND_END") if flavour.startswith("http") else ("GRPC_WAITREAD_START", "GRPC_SEND_END")
-        assert {"REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END", *front} <= set(names)
+        assert {"REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "INFER_RESPONSE_COMPLETE", "REQUEST_END", *front} <= set(
+            names
+        )
         tensors = {part["activity"]: part["tensor"]["data"] for part in parts if part["id"] == number and "tensor" in part}
         assert tensors == {"TENSOR_QUEUE_INPUT": "7,8,9", "TENSOR_BACKEND_OUTPUT": "7,8,9"}
 

@@ -119,6 +119,7 @@ def test_a_trace_tells_what_triton_tells(tmp_path: Path):
     stamps = {part["timestamps"][0]["name"]: part["timestamps"][0]["ns"] for part in parts if "timestamps" in part}
     assert stamps == {
         "REQUEST_START": 1,
+        "INFER_RESPONSE_COMPLETE": 2,
         "REQUEST_END": 2,
         "QUEUE_START": 100,
         "COMPUTE_START": 140,
