@@ -156,3 +156,16 @@ def test_h2load_s_requests_are_all_answered_and_counted(load: str, server: Serve
     assert f"status codes: {count} 2xx" in shown
     # Its own count is of HTTP's status, which gRPC's errors share: the server's is of requests that ended well.
     assert successes(server) - before == count
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("curl", "h2load"))), reason="curl or h2load is not installed")
+def test_a_unix_socket_answers_the_same_tools(grpc_front: str, tmp_path: Path):
+    (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
+    socket = tmp_path / "g.sock"
+    with running_server(f"--model_base_path={SAMPLE_MODELS}", f"--grpc_socket_path={socket}", grpc_front, at=tmp_path / "run") as server:
+        sent = (*GRPC_HEADERS, "--data-binary", f"@{tmp_path / 'request'}", f"http://localhost/{SERVICE}/ModelInfer")
+        check_sum(run("curl", "-sS", "--http2-prior-knowledge", "--unix-socket", socket, *sent).stdout)
+        load = ("-n", "500", "-c", "5", "-m", "10", "-d", tmp_path / "request", f"--base-uri=unix:{socket}")
+        shown = run("h2load", *GRPC_HEADERS, *load, f"http://localhost/{SERVICE}/ModelInfer").stdout.decode()
+        assert "500 done, 500 succeeded, 0 failed, 0 errored, 0 timeout" in shown
+        assert successes(server) == 501
