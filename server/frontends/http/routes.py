@@ -130,6 +130,8 @@ class RestRoutes:
             add("tensorflow serving", "GET", path, self.v1, "States of a model's versions", None)
             add("tensorflow serving", "POST", f"{path}:classify", self.v1, "Labelled scores of examples", None)
             add("tensorflow serving", "POST", f"{path}:regress", self.v1, "A number for each example", None)
+        add("tensorflow serving", "POST", f"{_V1_MODEL}/labels/{{label}}:predict", self.v1, "Inference by a labelled version", None)
+        add("tensorflow serving", "GET", f"{_V1_MODEL}/labels/{{label}}/metadata", self.v1, "Metadata of a labelled version", None)
         return app
 
     async def server_metadata(self, request: Request) -> Response:

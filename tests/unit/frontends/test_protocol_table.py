@@ -1,0 +1,69 @@
+"""The page's table of calls is what the script makes of the server's tables today."""
+
+import importlib.machinery
+import importlib.util
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.fakes.server_process import REPOSITORY_ROOT
+
+SCRIPT = REPOSITORY_ROOT / "scripts" / "protocol_table"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("protocol_table", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("protocol_table", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    dont_write, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    path = list(sys.path)
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = dont_write
+        sys.path[:] = path
+    return module
+
+
+def test_the_page_is_up_to_date():
+    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_rpc_and_route_is_a_row(script: ModuleType):
+    page = (REPOSITORY_ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
+    for call in (*script.rpcs(), *script.routes()):
+        assert f"| `{call}` | " in page
+
+
+def test_optional_parts_of_paths_are_bracketed_where_they_stand(script: ModuleType):
+    paths = [
+        "GET /a",
+        "GET /a/versions/{version}",
+        "GET /a/labels/{label}",
+        "GET /a/x",
+        "GET /a/versions/{version}/x",
+        "GET /b/region/{region}/y",
+    ]
+    assert script.merged(paths) == [
+        "GET /a[/versions/{version}][/labels/{label}]",
+        "GET /a[/versions/{version}]/x",
+        "GET /b/region/{region}/y",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("notes", "fragment"),
+    [
+        ({"note": [{"calls": ["no.Such/Call"], "answer": "differs", "text": ""}], "absent": []}, "no.Such/Call"),
+        ({"note": [], "absent": [{"calls": ["inference.GRPCInferenceService/ModelInfer"], "text": ""}]}, "ModelInfer"),
+        ({"note": [{"calls": ["GET /v2"], "answer": "maybe", "text": ""}], "absent": []}, "answer = 'maybe'"),
+    ],
+)
+def test_notes_of_calls_that_are_served_otherwise_are_refused(script: ModuleType, notes: dict[str, object], fragment: str):
+    with pytest.raises(SystemExit, match=fragment):
+        list(script.rows(notes))
