@@ -12,6 +12,9 @@ from server.frontends.limits import Limits
 from server.lifecycle.settings import ControlMode
 from server.server_config import ServerConfig
 
+#: Triton's setting for all backends, and the only one here that takes it.
+DEFAULT_BATCH_SIZE, COMPLETING_BACKEND = "default-max-batch-size", "onnxruntime"
+
 
 class LoadingMethod(StrEnum):
     """Adlik's name for who decides what is loaded."""
@@ -100,10 +103,14 @@ def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limit
 
 
 def backend_settings(assignments: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-    """`poplar,sim_num_IPUs=4`, as often as given, as backend -> setting -> value."""
+    """`poplar,sim_num_IPUs=4`, as often as given, as backend -> setting -> value.
+
+    Triton's one setting without a backend, `default-max-batch-size=N`, goes to the backend that completes configurations by it.
+    """
     settings: dict[str, dict[str, str]] = {}
     for assignment in assignments:
-        backend, comma, rest = assignment.partition(",")
+        whole = f"{COMPLETING_BACKEND},{assignment}" if assignment.startswith(f"{DEFAULT_BATCH_SIZE}=") else assignment
+        backend, comma, rest = whole.partition(",")
         name, equals, value = rest.partition("=")
         if not (backend and comma and name and equals):
             raise FlagError(f"--backend-config {assignment}: expected BACKEND,NAME=VALUE")

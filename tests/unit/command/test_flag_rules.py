@@ -11,7 +11,16 @@ def test_backend_settings_are_gathered_by_backend() -> None:
     assert backend_settings(given) == {"poplar": {"sim_num_IPUs": "4", "pacing": "realtime"}, "other": {"list": "a,b=c"}}
 
 
-@pytest.mark.parametrize("given", ["poplar", "poplar,", "poplar,sim_num_IPUs", "poplar,=4", ",a=b", "default-max-batch-size=8", ""])
+def test_the_default_batch_size_needs_no_backend_as_in_triton() -> None:
+    expected = {"onnxruntime": {"default-max-batch-size": "8"}}
+    assert backend_settings(["default-max-batch-size=8"]) == backend_settings(["onnxruntime,default-max-batch-size=8"]) == expected
+    with pytest.raises(FlagError, match="onnxruntime,default-max-batch-size is given twice"):
+        backend_settings(["default-max-batch-size=8", "onnxruntime,default-max-batch-size=8"])
+
+
+@pytest.mark.parametrize(
+    "given", ["poplar", "poplar,", "poplar,sim_num_IPUs", "poplar,=4", ",a=b", "other-setting=8", "default-max-batch-size", ""]
+)
 def test_what_is_no_backend_setting_is_shown_with_its_form(given: str) -> None:
     with pytest.raises(FlagError, match="expected BACKEND,NAME=VALUE"):
         backend_settings([given])
