@@ -33,6 +33,7 @@ class ServingError(Exception):
         code: The kind of failure.
         message: Text for the client.
         retry_after_s: When trying again makes sense, in seconds; None where it does not.
+        is_noted: Whether the access log has it.
     """
 
     code: ErrorCode = ErrorCode.INTERNAL
@@ -41,6 +42,7 @@ class ServingError(Exception):
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.is_noted = False
 
 
 class InvalidRequest(ServingError):

@@ -78,6 +78,9 @@ class Engine(Protocol):
         but for a model not served.
         """
 
+    def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
+        """Notes in the access log that an inference request was answered by `error`. Fronts say so of every one; none is noted twice."""
+
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Runs one request whose model may answer any number of times; a plain model answers once.
 

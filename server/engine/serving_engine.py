@@ -223,6 +223,9 @@ class ServingEngine:
         recorder = self._metrics.version(name, servable.version, servable.config.metric_tags)
         recorder.failed(FailureReason.OTHER, request_ns=0)
 
+    def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
+        self._access.told(via, error, model, version)
+
     def reserve(self, size_bytes: int) -> bool:
         # One request larger than the whole budget may pass alone; else it could never be served.
         if self._bytes_in_flight and self._bytes_in_flight + size_bytes > self._max_bytes_in_flight:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.api.errors import ServingError
+from server.core.access import Via
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
@@ -182,6 +183,8 @@ class _Dispatcher:
                 version = route[2]
                 await self._infer.respond(route[1], None if version is None else int(version), scope, receive, send)
         except ServingError as error:
+            if route is not None:
+                self._infer.engine.note_failed(Via.KSERVE_HTTP, error, route[1])
             # What is left of the body is read and dropped, up to the cap, so that the client sees the answer and not a reset.
             await send_response(send, *error_response(error))
         except ClientGone:

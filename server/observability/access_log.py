@@ -99,8 +99,18 @@ class AccessLog:
         if self.is_on:
             self.failed({"protocol": via, "model": model, "version": version}, error)
 
+    def told(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
+        """Notes what a client was told instead of an answer, unless `error`, or the one that it says in other words, is noted already.
+
+        `model` may be empty: the request was refused before anybody knew for which it was.
+        """
+        if not self.is_on or error.is_noted or (isinstance(error.__context__, ServingError) and error.__context__.is_noted):
+            return
+        self.failed({"protocol": via, "model": model, "version": version} if model else {"protocol": via}, error)
+
     def failed(self, facts: dict[str, object], error: ServingError) -> None:
         """Writes the line of a request that failed, unless there are too many of them."""
+        error.is_noted = True
         suppressed = self._failures.take(self._now_ns())
         if suppressed is None:
             return

@@ -82,6 +82,7 @@ class FakeEngine:
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
         self.refused: list[str] = []
+        self.failures: list[tuple[Via, type[ServingError]]] = []
         self.models = {m.config.name: m for m in models}
         self.live = True
         self.ready = True
@@ -100,6 +101,9 @@ class FakeEngine:
 
     def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
         self.refused.append(name)
+
+    def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
+        self.failures.append((via, type(error)))
 
     def is_live(self) -> bool:
         return self.live

@@ -51,12 +51,19 @@ def adlik(model: str) -> adlik_pb.PredictRequest:
     return message
 
 
-def call(server: ServerProcess, path: str, message: Message) -> None:
+class Garbage:
+    """What is no message."""
+
+    def SerializeToString(self) -> bytes:
+        return b"\xff\xff\xff"
+
+
+def call(server: ServerProcess, path: str, message: Message | Garbage) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
         channel.unary_unary(path)(message.SerializeToString(), timeout=30)
 
 
-def refused(server: ServerProcess, path: str, message: Message) -> None:
+def refused(server: ServerProcess, path: str, message: Message | Garbage) -> None:
     with pytest.raises(grpc.RpcError):
         call(server, path, message)
 
@@ -89,6 +96,15 @@ def test_requests_of_every_protocol_have_a_line_refused_ones_too(front: str, tmp
         assert post(server, "/v1/models/echo:predict", {"instances": [[1, 2, 3]]}) == 400
         for service, message in zip(services, (kserve("absent\n", "g2"), tfs("absent"), adlik("absent")), strict=True):
             refused(server, service, message)
+        for service in services:
+            refused(server, service, Garbage())
+        assert server.get("/v2/models/echo/infer", b"{")[0] == 400
+        assert server.get("/v1/models/echo:predict", b"{")[0] == 400
+        assert server.get("/v2/models/echo/infer", b"x" * 20, {"content-encoding": "br"})[0] == 501
+        assert post(server, "/v2/models/absent/generate", {"IN": [1, 2]}) == 400
+        with grpc.insecure_channel(server.grpc) as channel:
+            stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            assert len(list(stream(iter([Garbage().SerializeToString()]), timeout=30))) == 1
         assert b"stoker_log_lines_dropped_total 0" in server.get("/metrics")[1]
         assert server.stop() == 0
         assert "stoker.access" not in server.log()
@@ -106,7 +122,16 @@ def test_requests_of_every_protocol_have_a_line_refused_ones_too(front: str, tmp
         ("kserve-grpc", "NOT_FOUND"),
         ("tfs-grpc", "NOT_FOUND"),
         ("adlik-grpc", "NOT_FOUND"),
+        ("kserve-grpc", "INVALID_REQUEST"),
+        ("tfs-grpc", "INVALID_REQUEST"),
+        ("adlik-grpc", "INVALID_REQUEST"),
+        ("kserve-http", "INVALID_REQUEST"),
+        ("tfs-http", "INVALID_REQUEST"),
+        ("kserve-http", "UNSUPPORTED"),
+        ("generate-http", "NOT_FOUND"),
+        ("kserve-grpc", "INVALID_REQUEST"),
     ]
+    assert ["model" in line for line in lines[12:]] == [False, False, False, True, False, True, True, False]
     for line in lines[:6]:
         assert (line["model"], line["version"], line["rows"], line["out_bytes"]) == ("echo", 1, 1, 8)
         assert 0 <= line["queue_us"] <= line["total_us"]

@@ -6,11 +6,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from server.core.access import Via
 from server.engine.interface import Engine
 from server.frontends.adlik.service import AdlikService
 from server.frontends.limits import Limits
 from server.frontends.rpc.control import ControlMethods, Run
-from server.frontends.rpc.method import Method, inference_method
+from server.frontends.rpc.method import Failed, Method, inference_method
 from server.frontends.status import adlik_status
 from server.pb.adlik import operate_pb2, predict_pb2
 
@@ -25,12 +26,13 @@ _SERVICES = (
 def adlik_methods(engine: Engine, limits: Limits, service: AdlikService) -> tuple[Method, ...]:
     """Every method of the four services, answered by `service`."""
     control = ControlMethods(engine, limits, adlik_status)
-    return tuple(_method(descriptor, service, control, limits) for each in _SERVICES for descriptor in each.methods)
+    failed = partial(engine.note_failed, Via.ADLIK_GRPC)
+    return tuple(_method(descriptor, service, control, limits, failed) for each in _SERVICES for descriptor in each.methods)
 
 
-def _method(descriptor: Any, service: AdlikService, control: ControlMethods, limits: Limits) -> Method:
+def _method(descriptor: Any, service: AdlikService, control: ControlMethods, limits: Limits, failed: Failed) -> Method:
     if descriptor.name == "predict":
-        return inference_method(descriptor, service.predicting.from_message, adlik_status, limits.grpc_message_bytes)
+        return inference_method(descriptor, service.predicting.from_message, adlik_status, limits.grpc_message_bytes, failed)
     runs: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
         "getModelMeta": service.get_model_meta,
         "create": service.create,

@@ -81,6 +81,13 @@ class HttpGenerate:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _decode(self, model: str, version: int | None, scope: Scope, receive: Receive, reservation: Reservation) -> InferRequest:
+        try:
+            return await self._decoded(model, version, scope, receive, reservation)
+        except ServingError as error:
+            self._engine.note_failed(Via.GENERATE, error, model, version)
+            raise
+
+    async def _decoded(self, model: str, version: int | None, scope: Scope, receive: Receive, reservation: Reservation) -> InferRequest:
         engine, limits = self._engine, self._limits
         received_ns = engine.now_ns()
         headers: dict[bytes, bytes] = dict(scope["headers"])

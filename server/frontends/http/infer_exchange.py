@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge
+from server.core.access import Via
 from server.core.request import Answer as EngineAnswer
 from server.core.request import InferResponse, InFlight
 from server.frontends.http.answer import Answer, Piece, joined
@@ -250,6 +251,8 @@ class InferExchange:
         self._finish(joined(start, encoded.pieces, keep_alive=self._connection.keep_alive))
 
     def _fail(self, error: ServingError) -> None:
+        call = self._route.call
+        self._route.infer.engine.note_failed(Via.KSERVE_HTTP, error, call.model, call.version)
         status, body, headers = error_response(error)
         self._finish(Answer(status, headers, [body]).parts(keep_alive=self._connection.keep_alive))
 

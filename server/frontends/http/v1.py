@@ -13,6 +13,7 @@ import orjson
 from google.protobuf.json_format import MessageToDict
 
 from backends.api.errors import DeadlineExceeded, InvalidRequest, ServingError, Unsupported
+from server.core.access import Via
 from server.engine.interface import Engine
 from server.frontends.adlik import rest_choice
 from server.frontends.adlik.model_spec import ModelAsk as AdlikAsk
@@ -106,6 +107,8 @@ class HttpV1:
                 with Reservation(self._engine) as reservation:
                     await self._send(exchange, send, await self._posted(route, exchange, reservation))
         except ServingError as error:
+            if scope["method"] == "POST":
+                self._engine.note_failed(Via.ADLIK_HTTP if exchange.dialect is Dialect.ADLIK else Via.TFS_HTTP, error)
             _, body, headers = error_response(error)
             status = adlik_status if exchange.dialect is Dialect.ADLIK else tfs_status
             await send_response(send, status(error).http, body, headers)

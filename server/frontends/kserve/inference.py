@@ -342,4 +342,6 @@ def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:
 
 def in_core_words(error: ServingError, request_id: str) -> ServingError:
     """`error` from the engine's queue with the request id in front, as Triton's core prints it."""
-    return type(error)(with_request_id(error.message, request_id), retry_after_s=error.retry_after_s)
+    said = type(error)(with_request_id(error.message, request_id), retry_after_s=error.retry_after_s)
+    said.is_noted = error.is_noted
+    return said

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from google.protobuf.message import Message
 
+from server.core.access import Via
 from server.core.request import InFlight
 from server.engine.interface import Engine
 from server.frontends.kserve.extensions import Extensions
@@ -14,7 +16,7 @@ from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import Call
 from server.frontends.rpc.control import ControlMethods
-from server.frontends.rpc.method import Method, kind_of, path_of
+from server.frontends.rpc.method import Failed, Method, kind_of, path_of
 from server.frontends.status import kserve_status
 from server.pb import grpc_service_pb2 as pb
 
@@ -25,10 +27,11 @@ def kserve_methods(engine: Engine, limits: Limits, extensions: Extensions | None
     """Every method of the service; `extensions` as `KServeService` takes them."""
     service = KServeService(engine, limits, extensions)
     control = ControlMethods(engine, limits, kserve_status)
-    return tuple(_method(descriptor, service, control, limits) for descriptor in _SERVICE.methods)
+    failed = partial(engine.note_failed, Via.KSERVE_GRPC)
+    return tuple(_method(descriptor, service, control, limits, failed) for descriptor in _SERVICE.methods)
 
 
-def _method(descriptor: Any, service: KServeService, control: ControlMethods, limits: Limits) -> Method:
+def _method(descriptor: Any, service: KServeService, control: ControlMethods, limits: Limits, failed: Failed) -> Method:
     name, most_bytes = descriptor.name, limits.grpc_message_bytes
     if name == "ModelInfer":
         # No coroutine of its own: it decides what a small request costs.
@@ -53,6 +56,7 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
             submit=begin_with_metadata if headers.is_on else begin,
             status=kserve_status,
             most_bytes=most_bytes,
+            failed=failed,
             starts_inline=True,
         )
     if name == "ModelStreamInfer":
@@ -62,6 +66,7 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
             handle=service.stream_inference.model_stream_infer,
             status=kserve_status,
             most_bytes=most_bytes,
+            failed=failed,
         )
     return control.method(descriptor, getattr(service, _snake(name)), most_bytes if name == "RepositoryModelLoad" else None)
 

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
 from backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
+from server.core.access import Via
 from server.core.request import InferResponse
 from server.engine.interface import Engine
 from server.frontends.kserve.brought import HeaderReader
@@ -274,6 +275,7 @@ class _Stream:
         return pb.ModelStreamInferResponse(infer_response=message)
 
     async def _fail(self, error: ServingError, request_id: str, answers: _Answers) -> None:
+        self._engine.note_failed(Via.KSERVE_GRPC, error)
         if self._raises:
             await answers.put(error)
         else:

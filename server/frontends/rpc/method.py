@@ -19,6 +19,9 @@ UnaryHandler = Callable[[bytes, Call], Awaitable[bytes | Message]]
 UnarySubmit = Callable[[bytes, Call, Callable[[bytes | Exception], None]], InFlight]
 """As a `UnaryHandler`, but tells the answer, or what is wrong, to a callback: once, at once or in a later turn of the loop."""
 
+Failed = Callable[[ServingError], None]
+"""Takes what a call failed by."""
+
 StreamHandler = Callable[[StreamCall], Awaitable[None]]
 """Receives and sends on the call until it returns; raises `ServingError`."""
 
@@ -49,6 +52,7 @@ class Method:
         most_bytes: Largest message a client may send. A transport that sees the length first refuses before it holds the message.
         starts_inline: The handler (unary only) may be begun outside any task, because it asks for no current task (`asyncio.timeout`,
             task groups) before it first waits: a transport then makes a task only of a call that does wait.
+        failed: Is told of every error that the call ends by; None: nobody is.
         submit: The handler (unary only) in the form that never takes a task; None: there is no such form. Transports may use either.
     """
 
@@ -59,6 +63,7 @@ class Method:
     most_bytes: int
     starts_inline: bool = False
     submit: UnarySubmit | None = None
+    failed: Failed | None = None
 
     @property
     def service(self) -> str:
@@ -92,6 +97,7 @@ def inference_method(
     answer: Callable[[bytes, int | None], Awaitable[bytes | Message]],
     status: Callable[[ServingError], Status],
     most_bytes: int,
+    failed: Failed | None = None,
 ) -> Method:
     """The unary method that `descriptor` (protobuf's) describes and `answer` answers, given the message and the call's deadline.
 
@@ -101,7 +107,9 @@ def inference_method(
     def handle(data: bytes, call: Call) -> Awaitable[bytes | Message]:
         return answer(data, call.deadline_ns)
 
-    return Method(path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=status, most_bytes=most_bytes, starts_inline=True)
+    return Method(
+        path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=status, most_bytes=most_bytes, starts_inline=True, failed=failed
+    )
 
 
 def path_of(descriptor: Any) -> str:

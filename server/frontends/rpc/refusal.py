@@ -52,6 +52,8 @@ def refusal_of(error: Exception, method: Method) -> Refusal:
         # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
         _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())
         return Refusal(_INTERNAL, _INTERNAL_TEXT)
+    if method.failed is not None:
+        method.failed(error)
     code, text = method.status(error).grpc, cut(error.message)
     after = retry_after_seconds(error)
     if after is None:

@@ -41,4 +41,6 @@ def _guarded(method: Method, category: Category, restrictions: Restrictions) -> 
 
 def _with_handler(method: Method, handle: UnaryHandler | StreamHandler) -> Method:
     # Made anew: no other way into the method that a `Method` may offer comes along.
-    return Method(path=method.path, kind=method.kind, handle=handle, status=method.status, most_bytes=method.most_bytes)
+    return Method(
+        path=method.path, kind=method.kind, handle=handle, status=method.status, most_bytes=method.most_bytes, failed=method.failed
+    )

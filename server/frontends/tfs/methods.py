@@ -1,9 +1,11 @@
 """TensorFlow Serving's two services as a table of methods, taken from their descriptors."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from google.protobuf.message import Message
 
+from server.core.access import Via
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
 from server.frontends.rpc.control import ControlMethods
@@ -20,6 +22,7 @@ _Answer = Callable[[bytes, int | None], Awaitable[bytes | Message]]
 def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Method, ...]:
     """Every method of PredictionService and ModelService, answered by `service`."""
     control = ControlMethods(engine, limits, tfs_status)
+    failed = partial(engine.note_failed, Via.TFS_GRPC)
     answers: dict[str, _Answer] = {
         "Predict": service.predicting.from_message,
         "Classify": service.examples.classify,
@@ -27,7 +30,7 @@ def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Me
         "MultiInference": service.examples.multi_inference,
     }
     return (
-        *(inference_method(_PREDICTION[name], answer, tfs_status, limits.grpc_message_bytes) for name, answer in answers.items()),
+        *(inference_method(_PREDICTION[name], answer, tfs_status, limits.grpc_message_bytes, failed) for name, answer in answers.items()),
         control.method(_PREDICTION["GetModelMetadata"], lambda request, call: service.get_model_metadata(request)),
         control.method(_MODEL["GetModelStatus"], lambda request, call: service.get_model_status(request)),
         control.method(_MODEL["HandleReloadConfigRequest"], lambda request, call: service.reload_config(request)),

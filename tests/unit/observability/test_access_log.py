@@ -137,6 +137,24 @@ def test_a_sampled_request_that_its_client_takes_back_has_a_line(log: Callable[[
     assert [(line["request_id"], line["status"]) for line in told.lines()] == [("gone", "CANCELLED")]
 
 
+def test_a_failure_told_in_other_words_has_one_line(log: Callable[[int], Log]) -> None:
+    told = log(1)
+    noted = UnknownModel("as the engine says it")
+    told.access.unread(Via.ADLIK_GRPC, "m", None, noted)
+    try:
+        try:
+            raise noted
+        except UnknownModel:
+            raise InvalidRequest("as the protocol says it") from None
+    except InvalidRequest as error:
+        told.access.told(Via.ADLIK_GRPC, error, "m", None)
+    told.access.told(Via.ADLIK_GRPC, noted, "m", None)
+    told.access.told(Via.ADLIK_GRPC, InvalidRequest("another"), "", None)
+    lines = told.lines()
+    assert [line["error"] for line in lines] == ["as the engine says it", "another"]
+    assert "model" not in lines[1]
+
+
 def test_a_flood_of_failures_is_cut_and_the_next_line_says_by_how_many(log: Callable[[int], Log]) -> None:
     told = log(1)
     for _ in range(FAILURES_PER_S + 50):
