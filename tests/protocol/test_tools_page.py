@@ -1,0 +1,13 @@
+"""The commands of docs/tools.md, run as they are written, on ports of the test's own."""
+
+from pathlib import Path
+
+from tests.fakes.documentation_page import run_page
+
+
+def test_every_example_runs(tmp_path: Path):
+    printed = run_page("tools.md", at=tmp_path, links=["model_repos"], languages=["sh"])
+    assert "OUTPUT0  INT32[1, 16]" in printed
+    assert "CONCURRENCY  " in printed
+    assert "REQUEST RATE  " in printed
+    assert "Request Rate,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue" in printed
