@@ -74,10 +74,13 @@ def test_grpc_js_finds_everything_it_expects(slow_server: ServerProcess, grpc_fr
     wait_until(lambda: failures(slow_server, "slow") == 2, what="both calls to be taken back")
 
 
-def test_grpc_js_has_its_answers_from_a_server_that_is_told_to_stop(slow_server: ServerProcess, node: str):
+def test_grpc_js_has_its_answers_from_a_server_that_is_told_to_stop(slow_server: ServerProcess, grpc_front: str, node: str):
     asked = command(node, "drain.js", slow_server.grpc)
     with subprocess.Popen(asked, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
         wait_until(lambda: in_flight(slow_server) == 3, what="three requests to be in work")
         assert slow_server.stop() == 0
         told, _ = client.communicate(timeout=60)
-    assert (client.returncode, told.split()) == (0, ["answered", "answered", "answered", "UNAVAILABLE"]), told
+    *before, after = told.split()
+    assert (client.returncode, before) == (0, ["answered"] * 3), told
+    # grpcio may still take a call while it stops, and drops it then.
+    assert after in (("UNAVAILABLE", "CANCELLED") if grpc_front.endswith("grpcio") else ("UNAVAILABLE",))
