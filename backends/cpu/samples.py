@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -16,11 +17,15 @@ def calibration_batches(source: SourceModel) -> Batches:
     """The samples that ranges are taken from.
 
     Raises:
-        OptionError: there are none, or their file cannot be read or fits the inputs in no way.
+        OptionError: there are none, their file cannot be read or fits the inputs in no way, or a value has no place in a range.
     """
     if source.samples is None:
         raise OptionError("precision int8 needs data_preprocess: samples to calibrate with, as a pickle or .npz of {input name: array}")
-    return comparison_batches(source)
+    batches = comparison_batches(source)
+    for name in batches[0]:
+        if not all(np.isfinite(batch[name]).all() for batch in batches):
+            raise OptionError(f"calibration data for input '{name}' holds NaN or infinity; ranges are taken from finite values")
+    return batches
 
 
 def comparison_batches(source: SourceModel) -> Batches:

@@ -12,7 +12,8 @@ from backends.cpu.optimising import optimised
 from backends.cpu.quantising import quantised
 from backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
 from backends.cpu.samples import calibration_batches
-from compiler.errors import OptionError
+from compiler.errors import CompileError, OptionError
+from compiler.job_options import CALIBRATION_METHODS, FORMATS, QUANTIZERS
 from compiler.options import CompilerOptions
 from compiler.target import Artefact, Comparison, SourceModel, Target
 
@@ -49,6 +50,9 @@ class CpuTarget(Target):
         Raises:
             OptionError: naming option, value and what was expected.
         """
+        for name, choices in (("format", FORMATS), ("quantizer", QUANTIZERS), ("calibration_method", CALIBRATION_METHODS)):
+            if getattr(options, name) not in choices:  # compiler_options may say any text
+                raise OptionError(f"{name}: '{getattr(options, name)}' is none of {', '.join(choices)}")
         if options.quantizer == "nncf":
             if options.format != "openvino":
                 raise OptionError("quantizer nncf makes OpenVINO IR: give format openvino too")
@@ -65,13 +69,15 @@ class CpuTarget(Target):
 
         Raises:
             OptionError: there are several sources, or INT8 is asked for without samples.
-            CompileError: it cannot be quantised or written.
+            CompileError: it cannot be quantised or written, or its backend could not serve it.
         """
         if len(sources) != 1:
             raise OptionError("a CPU runs each model by itself: compile them one by one, and serve them side by side")
         (source,) = sources
         if source.custom_libraries:
             raise OptionError("custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
+        if _is_for_openvino(source, options):
+            _refuse_strings(source.model)
         batch, freed = batch_of(source.model)
         model = optimised(freed)
         companions: Mapping[str, Path] = {}
@@ -97,8 +103,22 @@ class CpuTarget(Target):
         return quantised(model, calibration_batches(source), options) if source.precision == "int8" else model
 
 
+def _is_for_openvino(source: SourceModel, options: CompilerOptions) -> bool:
+    return options.format == "openvino" or source.precision == "bf16"
+
+
+def _refuse_strings(model: onnx.ModelProto) -> None:
+    """Raises:
+    CompileError: a tensor that clients send or get is of strings.
+    """
+    for side, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            if value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+                raise CompileError(f"{side} '{value.name}': OpenVINO serves no strings; precision fp32 in format onnx is for ONNX Runtime")
+
+
 def _config(source: SourceModel, options: CompilerOptions, batch: int) -> Mapping[str, object]:
-    is_openvino = options.format == "openvino" or source.precision == "bf16"
+    is_openvino = _is_for_openvino(source, options)
     config: dict[str, object] = {"backend": "openvino" if is_openvino else "onnxruntime", "max_batch_size": batch}
     if is_openvino:
         # Beside what eight bits cost, what is not quantised may as well be bfloat16: ResNet-50 runs at twice the speed so.

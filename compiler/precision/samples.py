@@ -78,7 +78,7 @@ def batches_of(inputs: Sequence[ir.Value], data: Arrays) -> list[dict[str, NDArr
     An array has the shape of its input; or any multiple of its first dimension; or one dimension more, over the samples.
 
     Raises:
-        OptionError: an input has no data, the data an unknown input, or the inputs different numbers of samples.
+        OptionError: an input has no data or no samples, the data an unknown input, or the inputs different numbers of samples.
         ShapeError: an array fits its input in none of these ways.
     """
     names = {str(each.name) for each in inputs}
@@ -132,6 +132,8 @@ def _samples_of(value: ir.Value, array: NDArray[Any]) -> list[NDArray[Any]]:
     array = array.astype(_dtype_of(value))
     if array.shape == shape:
         return [array]
+    if array.ndim and not len(array):
+        raise OptionError(f"calibration data for input '{value.name}' has shape {list(array.shape)}: it holds no samples")
     if array.ndim == len(shape) + 1 and array.shape[1:] == shape:
         return list(array)
     if shape and array.ndim == len(shape) and array.shape[1:] == shape[1:] and shape[0] and len(array) % shape[0] == 0:

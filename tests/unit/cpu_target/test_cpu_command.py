@@ -258,6 +258,7 @@ def test_ir_is_written_with_its_weights_beside_it(compile_cpu: Compile, folder: 
         ((*INT8, "--export_popef", "--calibration_method", "mean"), 2, "calibration_method: 'mean' is none of minmax, entropy, percentile"),
         (("--export_popef", "--build_flag", "fp16"), 2, "build_flag: target 'cpu' has no such option"),
         (("--precision", "int8", "--data_preprocess", "none.npz", "--export_popef"), 2, "calibration data 'none.npz': No such file"),
+        (("--export_popef", "--compiler_options", "format=tflite"), 2, "format: 'tflite' is none of onnx, openvino"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
@@ -265,6 +266,34 @@ def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str,
     assert ran.code == code, ran.err
     assert text in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.zeros((0, 16), np.float32), "calibration data for input 'x' has shape [0, 16]: it holds no samples"),
+        (np.full((8, 16), np.nan, np.float32), "calibration data for input 'x' holds NaN or infinity; ranges are taken from finite values"),
+        (np.full((8, 16), np.inf, np.float32), "calibration data for input 'x' holds NaN or infinity"),
+        (np.zeros((8, 15), np.float32), "calibration data for input 'x' has shape [8, 15]; expected [8, 16]"),
+    ],
+)
+def test_samples_that_no_range_can_be_taken_from_are_refused_in_one_line(
+    compile_cpu: Compile, folder: Path, array: NDArray[np.float32], text: str
+) -> None:
+    np.savez(folder / "bad.npz", x=array)
+    ran = compile_cpu("--precision", "int8", "--data_preprocess", "bad.npz", "--export_popef", "--output_dir", "out")
+    assert ran.code in (1, 2), ran.err
+    assert text in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@has_openvino
+def test_what_the_backend_it_is_for_could_not_serve_is_not_written(compile_cpu: Compile, folder: Path) -> None:
+    onnx.save(parse("g (string[8] x) => (string[8] y) { y = Identity(x) }"), folder / "model.onnx")
+    ran = compile_cpu("--precision", "bf16", "--export_popef", "--output_dir", "out")
+    assert ran.code == 1
+    assert "input 'x': OpenVINO serves no strings" in ran.err
+    assert not (folder / "out" / "model.onnx").exists()
 
 
 @pytest.mark.parametrize(
