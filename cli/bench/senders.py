@@ -100,7 +100,7 @@ class HttpSender:
         begun_ns = _now_ns()
         try:
             async with asyncio.timeout(self._timeout_s):
-                connection = self._idle.pop() if self._idle else await self._connect()
+                connection = self._kept() or await self._connect()
                 try:
                     answer = connection.send(self._request)
                     sent_ns = _now_ns()
@@ -124,6 +124,14 @@ class HttpSender:
         """Closes the connections that are idle; none is busy once the load has ended."""
         for connection in self._idle:
             connection.abort()
+
+    def _kept(self) -> "_HttpConnection | None":
+        """An idle connection that the server has not closed meanwhile; None: there is none."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.can_be_kept:
+                return connection
+        return None
 
     async def _connect(self) -> "_HttpConnection":
         loop = asyncio.get_running_loop()

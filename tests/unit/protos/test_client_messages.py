@@ -5,7 +5,11 @@ from google.protobuf import descriptor_pool, text_format
 from server.pb import grpc_service_pb2, model_config_pb2
 from server.pb.adlik import model_pb2, operate_pb2, predict_pb2
 from server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
-from stoker_client._pb import adlik_messages
+from server.pb.tensorflow.core.protobuf import meta_graph_pb2
+from server.pb.tensorflow_serving.apis import get_model_metadata_pb2
+from server.pb.tensorflow_serving.apis import model_pb2 as serving_model_pb2
+from server.pb.tensorflow_serving.apis import predict_pb2 as serving_predict_pb2
+from stoker_client._pb import adlik_messages, tfs_messages
 from stoker_client._pb import messages as pb
 
 
@@ -53,4 +57,16 @@ def test_googles_own_messages_are_usable_within_adliks() -> None:
     request.model_spec.version.value = 2**40
     arrived = predict_pb2.PredictRequest.FromString(request.SerializeToString())
     assert arrived.model_spec.version.value == 2**40
+    assert text_format.MessageToString(arrived) == text_format.MessageToString(request)
+
+
+def test_tensorflow_servings_messages_have_twins_of_their_own_pool() -> None:
+    for module in (serving_predict_pb2, serving_model_pb2, get_model_metadata_pb2, meta_graph_pb2, tensor_pb2, types_pb2):
+        for name, theirs in module.DESCRIPTOR.message_types_by_name.items():
+            ours = getattr(tfs_messages, name).DESCRIPTOR
+            assert ours is tfs_messages.POOL.FindMessageTypeByName(theirs.full_name)
+            assert ours is not theirs
+    request = tfs_messages.PredictRequest(model_spec={"name": "digits"}, output_filter=["y"])
+    request.model_spec.version.value = 2**40
+    arrived = serving_predict_pb2.PredictRequest.FromString(request.SerializeToString())
     assert text_format.MessageToString(arrived) == text_format.MessageToString(request)

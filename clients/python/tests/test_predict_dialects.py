@@ -1,0 +1,207 @@
+"""TensorFlow Serving's and Adlik's words: requests as their servers read them, answers as they print them, and malformed ones."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker_client import InvalidRequest, InvalidResponse, NotFound, TypedArray, float32_to_bf16
+from stoker_client._pb import adlik_messages, tfs_messages
+from stoker_client.adlik.dialect import AdlikGrpcDialect, AdlikRestDialect
+from stoker_client.datatypes import NUMPY_TYPES
+from stoker_client.dialect import Call
+from stoker_client.errors import StokerError
+from stoker_client.http_dialect import HttpReply, HttpRequest
+from stoker_client.http_json_dialect import JsonHttpDialect
+from stoker_client.inference import InferOptions, InferRequest, build_request
+from stoker_client.predict_client import PredictClient
+from stoker_client.retry import RetryPolicy
+from stoker_client.tfs import TfsClient, TfsGrpcDialect, TfsRestDialect
+
+JSON = {"content-type": "application/json"}
+DATATYPES = (*NUMPY_TYPES, "BYTES")
+
+
+def value(datatype: str) -> Any:
+    """A [2, 2] tensor of that type."""
+    if datatype == "BYTES":
+        return np.asarray([[b"a", b"\xff\x00"], [b"", "é".encode()]], dtype=np.object_)
+    if datatype == "BF16":
+        return TypedArray(float32_to_bf16(np.asarray([[0.5, 1], [2, -3]], np.float32)), "BF16")
+    return np.asarray([[0, 1], [1, 0]], dtype=NUMPY_TYPES[datatype])
+
+
+def plain(tensor: Any) -> Any:
+    return getattr(tensor, "array", tensor)
+
+
+def request(datatype: str = "FP32", **options: Any) -> InferRequest:
+    return build_request("m", {"x": value(datatype)}, InferOptions(**options))
+
+
+def facts(datatype: str, *outputs: str) -> dict[str, Any]:
+    return {"outputs": [{"name": name, "datatype": datatype, "shape": [-1, 2]} for name in outputs or ("x",)]}
+
+
+def reply(body: Any, status: int = 200) -> HttpReply:
+    return HttpReply(status, JSON, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_tensors_of_every_type_return_as_they_went_over_tensorflow_servings_grpc(datatype: str):
+    call = TfsGrpcDialect().infer(request(datatype, version=3), {})
+    sent = call.request.message
+    assert (call.request.path, sent.model_spec.name, sent.model_spec.version.value) == (
+        "/tensorflow.serving.PredictionService/Predict",
+        "m",
+        3,
+    )
+    answer = tfs_messages.PredictResponse(model_spec=sent.model_spec)
+    answer.outputs["x"].CopyFrom(sent.inputs["x"])
+    result = call.parse(answer)
+    assert np.array_equal(result["x"], plain(value(datatype)))
+    assert (result.info["x"].datatype, result.model_version) == (datatype, "3")
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_tensors_of_every_type_return_as_they_went_over_tensorflow_servings_rest(datatype: str):
+    call = TfsRestDialect().infer(request(datatype), facts(datatype))
+    sent: HttpRequest = call.request
+    assert (sent.method, sent.path) == ("POST", "/v1/models/m:predict")
+    result = call.parse(reply({"outputs": json.loads(sent.body)["inputs"]["x"]}))
+    assert np.array_equal(result["x"], plain(value(datatype)))
+    assert result["x"].dtype == plain(value(datatype)).dtype
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+@pytest.mark.parametrize("dialect", [AdlikGrpcDialect(), AdlikRestDialect()], ids=["grpc", "rest"])
+def test_tensors_of_every_type_return_as_they_went_over_adliks_protocol(datatype: str, dialect: Any):
+    call = dialect.infer(request(datatype), {})
+    if isinstance(dialect, AdlikGrpcDialect):
+        sent = call.request.message
+        assert sent.batch_size == 2
+        answer: Any = adlik_messages.PredictResponse(model_spec=sent.model_spec)
+        answer.outputs["x"].tensor.CopyFrom(sent.inputs["x"])
+    else:
+        body = json.loads(call.request.body)
+        answer = reply({"model_spec": body["model_spec"], "outputs": {"x": {"tensor": body["inputs"]["x"]}}})
+    assert np.array_equal(call.parse(answer)["x"], plain(value(datatype)))
+
+
+@pytest.mark.parametrize("datatype", [each for each in DATATYPES if each not in ("FP16", "BF16", "BYTES")])
+def test_json_without_the_binary_extension_returns_as_it_went(datatype: str):
+    call = JsonHttpDialect(2**20).infer(request(datatype, outputs=("x",), request_id="7", parameters={"k": 1}))
+    body = json.loads(call.request.body)
+    assert (body["id"], body["parameters"], body["outputs"]) == ("7", {"k": 1}, [{"name": "x"}])
+    result = call.parse(reply({"model_name": "m", "outputs": body["inputs"]}))
+    assert np.array_equal(result["x"], plain(value(datatype)))
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16", "BYTES"])
+def test_what_json_cannot_hold_is_refused_before_it_is_sent(datatype: str):
+    with pytest.raises(InvalidRequest, match="binary only"):
+        JsonHttpDialect(2**20).infer(request(datatype))
+
+
+def test_several_outputs_over_rest_are_named_and_those_not_wanted_dropped():
+    call = TfsRestDialect().infer(request(outputs=("b",)), facts("FP32", "a", "b"))
+    assert list(call.parse(reply({"outputs": {"a": [[1]], "b": [[2.5]]}}))) == ["b"]
+
+
+def test_the_only_output_may_be_called_like_a_field():
+    """One output that is an object under its own name, as some servers print it."""
+    call = TfsRestDialect().infer(request(), facts("FP32"))
+    assert call.parse(reply({"outputs": {"x": [[1.0]]}}))["x"].tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", [1], {"predictions": [1]}, {"outputs": {"a": 1}}, {"outputs": [["word"]]}, {"outputs": [[1, 2], [3]]}],
+)
+def test_malformed_answers_over_rest_are_told(body: Any):
+    call = TfsRestDialect().infer(request(), facts("FP32"))
+    with pytest.raises(InvalidResponse):
+        call.parse(reply(body))
+
+
+@pytest.mark.parametrize("body", [b"{", {}, {"metadata": 3}, {"metadata": {"signature_def": {"signature_def": {}}}}, {"config": {}}])
+def test_metadata_that_is_not_tensorflow_servings_is_told(body: Any):
+    first, second = TfsRestDialect().metadata("m", "")
+    assert (first.request.path, second.request.path) == ("/v1/models/m/metadata", "/v1/models/m/metadata?format=tfs")
+    with pytest.raises(InvalidResponse):
+        first.parse(reply(body))
+
+
+def test_inputs_that_differ_in_batch_are_refused_for_adlik():
+    bad = build_request("m", {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))}, InferOptions())
+    with pytest.raises(InvalidRequest, match="'x' has 2, 'y' has 3"):
+        AdlikGrpcDialect().infer(bad, {})
+    with pytest.raises(InvalidRequest, match="'x' has 0"):
+        AdlikGrpcDialect().infer(build_request("m", {"x": np.float32(1)}, InferOptions()), {})
+
+
+class Canned:
+    """A transport that gives what it was told to, in turn."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.is_closed = False
+
+    def send(self, asked: HttpRequest, timeout_s: float | None) -> HttpReply:
+        self.asked.append(asked.path)
+        answer = self.answers.pop(0)
+        if isinstance(answer, StokerError):
+            raise answer
+        assert isinstance(answer, HttpReply)
+        return answer
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+SIGNATURE = {
+    "serving_default": {
+        "inputs": {"x": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}, {"size": "2"}], "unknown_rank": False}}},
+        "outputs": {"y": {"dtype": "DT_STRING", "tensor_shape": {"dim": []}}},
+    }
+}
+METADATA = {"model_spec": {"name": "m", "version": "4"}, "metadata": {"signature_def": {"signature_def": SIGNATURE}}}
+
+
+def test_metadata_are_asked_for_again_in_this_protocol_where_another_answered():
+    transport = Canned(reply({"config": {}}), reply(METADATA))
+    with PredictClient(TfsRestDialect(), transport, retry=RetryPolicy(max_attempts=1)) as client:
+        found = client.metadata("m")
+    assert found["versions"] == ["4"]
+    assert found["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+    assert found["outputs"] == [{"name": "y", "datatype": "BYTES", "shape": []}]
+    assert transport.asked == ["/v1/models/m/metadata", "/v1/models/m/metadata?format=tfs"]
+    assert transport.is_closed
+
+
+def test_an_unknown_model_is_not_asked_for_twice():
+    transport = Canned(reply({"error": "no such"}, 404))
+    with PredictClient(TfsRestDialect(), transport) as client, pytest.raises(NotFound, match="no such"):
+        client.metadata("m")
+    assert len(transport.asked) == 1
+
+
+def test_metadata_are_asked_for_once_for_many_predictions():
+    transport = Canned(reply(METADATA), reply({"outputs": "text"}), reply({"outputs": "text"}))
+    with PredictClient(TfsRestDialect(), transport) as client:
+        for _ in range(2):
+            assert client.predict("m", {"x": np.zeros((1, 2), np.float32)})["y"].item() == b"text"
+    assert len(transport.asked) == 3
+
+
+def test_an_unusable_address_is_refused():
+    with pytest.raises(ValueError, match="does not say the protocol"):
+        TfsClient("somewhere")
+
+
+def test_calls_that_compute_are_not_reads():
+    calls: list[Call[Any]] = [TfsGrpcDialect().infer(request(), {}), TfsRestDialect().infer(request(), facts("FP32"))]
+    assert not any(call.is_read for call in calls)
+    assert all(call.is_read for call in TfsRestDialect().metadata("m", "1"))

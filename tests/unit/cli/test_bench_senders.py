@@ -1,0 +1,114 @@
+"""The senders against a server of a few lines: connections that are kept, closed, or broken; statuses that are no answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cli.bench.sample import RequestFailed
+from cli.bench.senders import HttpSender
+from stoker_client.http_json_dialect import JsonHttpDialect
+from stoker_client.inference import InferOptions, build_request
+from stoker_client.settings import make_connection
+
+CALL = JsonHttpDialect(2**20).infer(build_request("m", {"x": [1.0]}, InferOptions()))
+GOOD = b'{"model_name":"m","outputs":[]}'
+
+
+def answer(body: bytes, status: str = "200 OK", head: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{head}\r\n".encode() + body
+
+
+@asynccontextmanager
+async def peer(*answers: bytes | None) -> AsyncIterator[tuple[HttpSender, list[int]]]:
+    """A sender, and how many requests each connection of the server has had; None closes the connection instead of answering."""
+    left = list(answers)
+    connections: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        at = len(connections)
+        connections.append(0)
+        try:
+            while left:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+                connections[at] += 1
+                given = left.pop(0)
+                if given is None:
+                    break
+                writer.write(given)
+                await writer.drain()
+                if b"connection: close" in given:
+                    break
+        except asyncio.IncompleteReadError:
+            pass  # the sender is done
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = make_connection(f"http://127.0.0.1:{port}", "http", tls=None, api_key="k", headers=None, max_message_bytes=2**20)
+    sender = HttpSender(connection, CALL, timeout_s=10)
+    try:
+        yield sender, connections
+    finally:
+        await sender.close()
+        server.close()
+        await server.wait_closed()
+        # Their last turn: connections end when their tasks do.
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[HttpSender, list[int]], object], *answers: bytes | None) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), peer(*answers) as (sender, connections):
+            await scenario(sender, connections)  # type: ignore[misc]
+
+    asyncio.run(main())
+
+
+def test_a_connection_is_kept_for_the_next_request():
+    async def scenario(sender: HttpSender, connections: list[int]) -> None:
+        for _ in range(3):
+            trip = await sender.send()
+            assert min(trip) >= 0
+        assert connections == [3]
+
+    run(scenario, *[answer(GOOD)] * 3)
+
+
+def test_a_connection_that_the_server_closes_is_not_used_again():
+    async def scenario(sender: HttpSender, connections: list[int]) -> None:
+        for _ in range(2):
+            await sender.send()
+        assert connections == [1, 1]
+
+    run(scenario, *[answer(GOOD, head="connection: close\r\n")] * 2)
+
+
+def test_requests_at_once_have_connections_of_their_own():
+    async def scenario(sender: HttpSender, connections: list[int]) -> None:
+        await asyncio.gather(*(sender.send() for _ in range(3)))
+        assert sorted(connections) == [1, 1, 1]
+
+    run(scenario, *[answer(GOOD)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (answer(b'{"error":"queue full"}', "503 Service Unavailable"), "queue full"),
+        (answer(b"{"), "not JSON"),
+        (b"HTTP/9 what\r\n\r\n", "."),
+        (None, "closed the connection"),
+    ],
+)
+def test_what_is_no_good_answer_is_a_failed_request_and_the_next_one_goes_on(given: bytes | None, text: str):
+    async def scenario(sender: HttpSender, connections: list[int]) -> None:
+        with pytest.raises(RequestFailed, match=text):
+            await sender.send()
+        await sender.send()
+
+    run(scenario, given, answer(GOOD))
