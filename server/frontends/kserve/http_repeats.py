@@ -7,7 +7,7 @@ classes, tensors partly in the text and partly behind it) is not remembered.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +19,7 @@ from server.core.request import Array, InferRequest, InferResponse
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.http_answer import AnswerFrame, Encoded, frame_of
 from server.frontends.kserve.http_codec import Body
-from server.frontends.kserve.json_tensor import array_from_text
+from server.frontends.kserve.json_tensor import Packer, array_from_text, packer
 from server.frontends.kserve.tensor_bytes import array_from_bytes
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
 from server.frontends.limits import Limits
@@ -61,13 +61,14 @@ def cut(text: bytes) -> Cut:
 
 
 class _Tensor(NamedTuple):
-    """What an input is, and where in the body, where it is binary."""
+    """What an input is, and where in the body, where it is binary; else what makes elements of its numbers, if anything does."""
 
     spec: TensorSpec
     shape: tuple[int, ...]
     elements: int
-    begin: int
-    end: int
+    begin: int = 0
+    end: int = 0
+    pack: Packer | None = None
 
 
 class RepeatedRequest:
@@ -97,9 +98,14 @@ class RepeatedRequest:
         Raises:
             InvalidRequest: its tensors are not what they must be.
         """
-        blobs = memoryview(body)
-        data = [blobs[tensor.begin : tensor.end] for tensor in self._tensors]
-        return self._decode(array_from_bytes, data, len(body), received_ns)
+        check, blobs = self._check, memoryview(body)
+        inputs: dict[str, Array] = {}
+        try:
+            for spec, shape, elements, begin, end, _ in self._tensors:
+                inputs[spec.name] = array_from_bytes(check, spec, shape, elements, blobs[begin:end])
+        except SignatureMismatch as error:
+            raise self._mismatch(error) from None
+        return self._decoded_with(inputs, len(body), received_ns)
 
     def decode_lists(self, lists: list[bytes], limits: Limits, body_bytes: int, received_ns: int) -> DecodedRequest | None:
         """The request that those numbers make; None where they are no lists of numbers at all. REQUIRES: it `fits`.
@@ -107,21 +113,25 @@ class RepeatedRequest:
         Raises:
             InvalidRequest: they are not what they must be.
         """
-        if any(each.count(b"[") > limits.json_depth for each in lists):
-            return None
+        check, depth = self._check, limits.json_depth
+        inputs: dict[str, Array] = {}
+        for text in lists:
+            if text.count(b"[") > depth:
+                return None
         try:
-            return self._decode(array_from_text, lists, body_bytes, received_ns)
+            for (spec, shape, elements, _, _, pack), text in zip(self._tensors, lists, strict=True):
+                inputs[spec.name] = array_from_text(check, spec, shape, elements, text, pack)
         except orjson.JSONDecodeError:
             return None
-
-    def _decode(self, make: Callable[..., Array], data: Iterable[Any], size_bytes: int, received_ns: int) -> DecodedRequest:
-        check, known = self._check, self._decoded
-        inputs: dict[str, Array] = {}
-        try:
-            for (spec, shape, elements, _, _), given in zip(self._tensors, data, strict=True):
-                inputs[spec.name] = make(check, spec, shape, elements, given)
         except SignatureMismatch as error:
-            raise InvalidRequest(with_request_id(error.message, known.request.request_id)) from None
+            raise self._mismatch(error) from None
+        return self._decoded_with(inputs, body_bytes, received_ns)
+
+    def _mismatch(self, error: SignatureMismatch) -> InvalidRequest:
+        return InvalidRequest(with_request_id(error.message, self._decoded.request.request_id))
+
+    def _decoded_with(self, inputs: Mapping[str, Array], size_bytes: int, received_ns: int) -> DecodedRequest:
+        known = self._decoded
         request = _renewed(known.request, inputs, received_ns, size_bytes)
         # Not `_replace`, which takes as long as all the rest.
         return DecodedRequest(request, known.classifications, False, known.binary_outputs, known.shared_outputs, self)
@@ -187,7 +197,12 @@ def _lists(check: SignatureCheck, request: InferRequest, head: Mapping[str, Any]
     if any(check.inputs[name].datatype.is_bytes for name in request.inputs):
         # Lists of strings are not cut out: what was, stands where nobody reads it.
         return None
-    return tuple(_Tensor(check.inputs[name], array.shape, element_count(array.shape), 0, 0) for name, array in request.inputs.items())
+    return tuple(_listed(check.inputs[name], array.shape) for name, array in request.inputs.items())
+
+
+def _listed(spec: TensorSpec, shape: tuple[int, ...]) -> _Tensor:
+    count = element_count(shape)
+    return _Tensor(spec, shape, count, pack=packer(spec.datatype, count))
 
 
 def _blobs(check: SignatureCheck, request: InferRequest, head: Mapping[str, Any], at: int) -> tuple[_Tensor, ...] | None:
