@@ -19,7 +19,7 @@ setup: $(STAMP)  ## Make .venv with the server, the client and what the tests ne
 $(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
 	@echo 'setting up .venv: a few minutes the first time'
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,openvino,examples,bench,test]'
+	.venv/bin/pip install --quiet -c constraints.txt -e clients/python -e '.[compile,openvino,otel,examples,bench,test]'
 	touch $@
 
 serve: setup  ## Serve the sample repository on ports 8500 (gRPC) and 8501 (HTTP)
