@@ -29,6 +29,7 @@ class Limits:
         control_bytes: Largest control request (all but infer and load), over HTTP and gRPC.
         generate_bytes: Largest body of a generate request: flat JSON is parsed in one go.
         json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
+        json_special_bytes: JSON text in which `NaN` or `Infinity` stand, besides long runs of numbers: a slower parser reads those.
         json_depth: Nesting of JSON arrays and objects.
         json_objects: `{` in a JSON text.
         json_arrays: `[` in a JSON text.
@@ -75,6 +76,7 @@ class Limits:
     control_bytes: int = 64 * 1024
     generate_bytes: int = 8 * MIB
     json_bytes: int = 64 * MIB
+    json_special_bytes: int = 16 * MIB
     json_depth: int = 100
     json_objects: int = 65_536
     json_arrays: int = 2_000_000

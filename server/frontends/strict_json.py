@@ -17,8 +17,6 @@ from server.frontends.limits import Limits
 
 # An unterminated string matches to its end too: a pattern that failed there would be tried again at every quote inside.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-# Strings are matched to be passed over.
-_WORD_OR_STRING = re.compile(_STRING.pattern + rb"|(-?Infinity|NaN)", re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
 #: What CPython takes for one parsed value, list and dictionary, roundly.
@@ -74,20 +72,24 @@ def parse_tensor_json(text: bytes, limits: Limits) -> Json:
     `kParseNanAndInfFlag`), and as Python's `json` writes them.
 
     Raises:
-        InvalidRequest: as `parse_json`.
+        InvalidRequest: as `parse_json`. TooLarge: such words stand in a text of more than the limit for that.
     """
     try:
         return parse_json(text, limits)
-    except InvalidRequest:
+    except InvalidRequest as error:
         if b"NaN" not in text and b"Infinity" not in text:
             raise
+        wrong = error
+    if len(text) > limits.json_special_bytes:
+        allowed = f"NaN and Infinity may stand in JSON of up to {limits.json_special_bytes} bytes; send large tensors as binary data"
+        raise TooLarge(f"{wrong.message}; {allowed}")
     # The standard library's parser knows these words but is lenient elsewhere: the text around them is held to the same rules first.
-    parse_json(_WORD_OR_STRING.sub(_null_for_word, text), limits)
-    return json.loads(text.decode(), parse_constant=float, parse_int=_integer)
-
-
-def _null_for_word(found: re.Match[bytes]) -> bytes:
-    return b"null" if found[1] else found[0]
+    # What is replaced inside strings does no harm there, as that result is dropped.
+    parse_json(text.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null"), limits)
+    try:
+        return json.loads(text.decode(), parse_constant=float, parse_int=_integer)
+    except ValueError as error:  # an escape such as `\N`
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from None
 
 
 def _integer(digits: str) -> int | float:

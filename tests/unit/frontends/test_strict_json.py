@@ -99,9 +99,17 @@ def test_tensors_may_hold_what_is_not_finite():
         b"[NaN,1e999]",
         b"[NaN,1" + b"0" * 400 + b"]",
         b'"NaN',
+        b'["\\NaN"]',
+        b'[NaN,"\\Infinity"]',
         b"[NaN," * 200 + b"1" + b"]" * 200,
     ],
 )
 def test_beside_them_all_else_is_as_strict(text: bytes):
     with pytest.raises(InvalidRequest):
         parse_tensor_json(text, LIMITS)
+
+
+def test_a_long_text_with_such_words_is_refused_unless_it_is_json_without_them():
+    assert parse_tensor_json(b'["NaN NaN"]', Limits(json_special_bytes=5)) == ["NaN NaN"]
+    with pytest.raises(TooLarge, match="may stand in JSON of up to 5 bytes"):
+        parse_tensor_json(b"[1,NaN]", Limits(json_special_bytes=5))
