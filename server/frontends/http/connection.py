@@ -24,6 +24,7 @@ from server.frontends.http.phase import Phase
 from server.frontends.http.port import HttpPort, KnownHead
 from server.frontends.http.refusal import Refusal
 from server.frontends.http.unsent_watch import UnsentWatch
+from server.frontends.kserve.reservation import Reservation
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
@@ -51,6 +52,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._keep_alive = True
         self._is_stopping = False
         self._unsent = UnsentWatch()
+        #: Holds room for an answer that the client has not taken.
+        self._unread: Reservation | None = None
         self._peer: AsgiPeer | None = None
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.flow: FlowControl = None  # type: ignore[assignment]
@@ -77,6 +80,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._end_exchange()
         self._room = self._body = None
         self._ahead = b""
+        self._release_unread()
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()
@@ -85,6 +89,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.flow.pause_writing()
 
     def resume_writing(self) -> None:
+        self._release_unread()
         self.flow.resume_writing()
         self._ask_turn()
 
@@ -164,6 +169,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self.transport.writelines(parts)
         self._answered()
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        if self.flow.write_paused:
+            self._unread = reservation
+        else:
+            reservation.release()
+
+    def _release_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.release()
+            self._unread = None
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         port = self._port

@@ -14,6 +14,7 @@ from server.frontends.http.cors_settings import ANY, CorsSettings
 from server.frontends.http.direct import Connection, DirectRoute, DirectRoutes, Exchange
 from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, error_body
 from server.frontends.http.head import RequestHead
+from server.frontends.kserve.reservation import Reservation
 
 #: What scripts may see of an answer beside its body and the few fields that they always may.
 _EXPOSED: Final = b"inference-header-content-length, retry-after"
@@ -157,6 +158,9 @@ class _CorsConnection:
         head = bytes(parts[0])
         at = head.index(b"\r\n") + 2
         self._connection.write_answer([b"".join((head[:at], self._lines, memoryview(head)[at:])), *parts[1:]])
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        self._connection.release_when_sent(reservation)
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._connection.begin_task(work)

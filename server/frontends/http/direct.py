@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from server.frontends.http.answer import Piece
 from server.frontends.http.head import RequestHead
+from server.frontends.kserve.reservation import Reservation
 
 
 class Exchange(Protocol):
@@ -45,6 +46,9 @@ class Connection(Protocol):
 
     def write_answer(self, parts: Sequence[Piece]) -> None:
         """Writes the whole answer to the present request."""
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        """Releases what is held for the answer just written once the client has taken it, or is gone."""
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begins `work`, which the end of the server waits for."""

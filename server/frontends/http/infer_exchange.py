@@ -272,4 +272,18 @@ class InferExchange:
         decoded, self._decoded = self._decoded, None
         if decoded is not None and decoded.request.trace is not None:
             self._route.infer.note_sent(decoded.request.trace, self._received_ns)
+        if len(parts) == 1:
+            self._connection.write_answer(parts)
+        else:
+            self._write_large(parts)
+
+    def _write_large(self, parts: Sequence[Piece]) -> None:
+        """Writes an answer that counts against the budget of bytes in flight until its client has taken it."""
+        unread = Reservation(self._route.infer.engine)
+        try:
+            unread.take(sum(map(len, parts)))
+        except Overloaded as error:
+            status, body, headers = error_response(error)
+            parts = Answer(status, headers, [body]).parts(keep_alive=self._connection.keep_alive)
         self._connection.write_answer(parts)
+        self._connection.release_when_sent(unread)

@@ -240,7 +240,7 @@ def test_what_a_client_sends_ahead_waits_unread():
     request = post(json_body(*range(100)))
 
     async def scenario(peer: Peer) -> None:
-        sending = asyncio.create_task(send(peer, request * 5000))
+        sending = asyncio.create_task(send(peer, request * 1000))
         await engine.arrival.wait()
         (connection,) = peer.connections
         while not connection.flow.read_paused:  # noqa: ASYNC110 - the bytes arrive in their own time
@@ -248,13 +248,9 @@ def test_what_a_client_sends_ahead_waits_unread():
         assert len(connection._ahead) < 200_000
         assert engine.reserved_bytes < 2000
         go.set()
-        for _ in range(5000):
+        for _ in range(1000):
             assert data_of(await peer.answer()) == list(range(100))
         await sending
-
-    async def send(peer: Peer, wire: bytes) -> None:
-        peer.writer.write(wire)
-        await peer.writer.drain()
 
     talk(scenario, engine)
 
@@ -304,11 +300,71 @@ def test_answers_that_nobody_reads_stop_the_requests_behind_them():
             assert data_of(await peer.answer()) == array.tolist()
         await sending
 
-    async def send(peer: Peer, wire: bytes) -> None:
-        peer.writer.write(wire)
-        await peer.writer.drain()
+    talk(scenario, engine)
+
+
+def test_an_answer_counts_until_its_client_has_read_it():
+    array = np.arange(10 * LARGE, dtype=np.int32)
+    body, header = binary_body(array)
+    engine = echo_engine()
+
+    async def scenario(peer: Peer) -> None:
+        sending = asyncio.create_task(send(peer, post(body, header)))
+        (connection,) = peer.connections
+        while not connection.flow.write_paused:  # noqa: ASYNC110 - the bytes leave in their own time
+            await asyncio.sleep(0)
+        assert array.nbytes < engine.reserved_bytes < array.nbytes + 1000
+        assert data_of(await peer.answer()) == array.tolist()
+        await sending
+        while engine.reserved_bytes:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
 
     talk(scenario, engine)
+
+
+def test_an_answer_that_nobody_read_is_given_back_with_its_connection():
+    body, header = binary_body(np.arange(10 * LARGE, dtype=np.int32))
+    engine = echo_engine()
+
+    async def scenario(peer: Peer) -> None:
+        sending = asyncio.create_task(send(peer, post(body, header)))
+        (connection,) = peer.connections
+        while not connection.flow.write_paused:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        await sending
+        peer.writer.transport.abort()
+        while engine.reserved_bytes:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+
+    talk(scenario, engine)
+
+
+def test_an_answer_for_which_there_is_no_room_is_refused():
+    body, header = binary_body(np.arange(10 * LARGE, dtype=np.int32))
+    engine = echo_engine()
+
+    async def fill_up(request: InferRequest) -> None:
+        assert engine.reserve(1)
+        engine.budget_bytes = 1000
+
+    engine.models["echo"].before = fill_up
+
+    async def scenario(peer: Peer) -> None:
+        peer.writer.write(post(body, header))
+        status, head, text = await peer.answer()
+        assert (status, b"retry-after" in head) == (503, True)
+        assert b"no room for" in text
+        engine.release(1)
+        engine.models["echo"].before = None
+        peer.writer.write(post(json_body(1)))
+        assert data_of(await peer.answer()) == [1]
+
+    talk(scenario, engine)
+
+
+async def send(peer: Peer, wire: bytes) -> None:
+    peer.writer.write(wire)
+    await peer.writer.drain()
 
 
 def test_a_stop_answers_what_is_in_work_and_says_that_it_is_the_last():
