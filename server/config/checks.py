@@ -30,6 +30,7 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
     if config.HasField("dynamic_batching"):
         check_batching(config.dynamic_batching, config.max_batch_size or None, report)
     _check_warmups(config, report)
+    _check_response_cache(config, report)
     _check_execution(config, report)
     for key in config.metric_tags:
         if not _LABEL.match(key) or key.startswith("__") or key in _OWN_LABELS:
@@ -92,6 +93,16 @@ def _check_warmups(config: pb.ModelConfig, report: Report) -> None:
             if tensor.WhichOneof("input_data_type") is None:
                 report.error(here, "says not what data to send: write zero_data, random_data or input_data_file")
             _check_path(tensor.input_data_file, f"{here}.input_data_file", "the model's warmup folder", report)
+
+
+def _check_response_cache(config: pb.ModelConfig, report: Report) -> None:
+    """Triton's rule: what answers depend on more than the inputs cannot be kept."""
+    if not config.response_cache.enable:
+        return
+    if config.HasField("sequence_batching"):
+        report.error("response_cache.enable", "contradicts sequence_batching: an answer depends on the requests before")
+    if config.model_transaction_policy.decoupled:
+        report.error("response_cache.enable", "contradicts model_transaction_policy.decoupled: a request has any number of answers")
 
 
 def _check_execution(config: pb.ModelConfig, report: Report) -> None:

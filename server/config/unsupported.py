@@ -1,7 +1,7 @@
 """Fields that a configuration may hold but this server does not honour.
 
 Where ignoring a field would change a model's answers, or promise something that is not kept, it is an error; where it only asks for a
-faster way on other hardware, a warning. Nothing is ignored in silence.
+faster way on other hardware, or for what Triton leaves out too unless a flag switches it on, a warning. Nothing is ignored in silence.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,6 @@ def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
 def _refused(config: pb.ModelConfig) -> Iterator[str]:
     if config.HasField("ensemble_scheduling"):
         yield "ensemble_scheduling"
-    if config.response_cache.enable:
-        yield "response_cache.enable"
     if config.model_repository_agents.agents:
         yield "model_repository_agents.agents"
     if config.model_operations.op_library_filename:
@@ -33,8 +31,6 @@ def _refused(config: pb.ModelConfig) -> Iterator[str]:
                 if getattr(tensor, name, False):
                     yield f"{side}[{index}].{name}"
     for index, group in enumerate(config.instance_group):
-        if group.rate_limiter.resources:
-            yield f"instance_group[{index}].rate_limiter.resources"
         if group.secondary_devices:
             yield f"instance_group[{index}].secondary_devices"
         if group.passive:
@@ -42,6 +38,8 @@ def _refused(config: pb.ModelConfig) -> Iterator[str]:
 
 
 def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.response_cache.enable:
+        yield "response_cache.enable", "there is no response cache, as in a Triton started without --cache-config"
     if config.runtime:
         yield "runtime", "a backend has one runtime"
     if config.cc_model_filenames:
@@ -63,8 +61,9 @@ def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
         if len(getattr(optimization.execution_accelerators, name)):
             yield f"optimization.execution_accelerators.{name}", "the backend's own execution is used"
     for index, group in enumerate(config.instance_group):
-        if group.rate_limiter.priority:
-            yield f"instance_group[{index}].rate_limiter.priority", "instances take turns as they are free"
+        for name in ("resources", "priority"):
+            if getattr(group.rate_limiter, name):
+                yield f"instance_group[{index}].rate_limiter.{name}", "there is no rate limiter, as in Triton with --rate-limit=off"
         if group.profile:
             yield f"instance_group[{index}].profile", "the backend has no optimization profiles"
         if group.host_policy:

@@ -112,19 +112,30 @@ def test_no_file_name_leads_out_of_its_folder(template: str, field: str, path: s
     ("text", "field"),
     [
         ("ensemble_scheduling { }", "ensemble_scheduling"),
-        ("response_cache { enable: true }", "response_cache.enable"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents.agents"),
         ('model_operations { op_library_filename: "a.so" }', "model_operations.op_library_filename"),
         (f"input {{ {TENSOR} is_shape_tensor: true }}", "input[0].is_shape_tensor"),
         (f"input {{ {TENSOR} is_non_linear_format_io: true }}", "input[0].is_non_linear_format_io"),
         (f"output {{ {TENSOR} is_shape_tensor: true }}", "output[0].is_shape_tensor"),
-        ("instance_group { rate_limiter { resources { } } }", "instance_group[0].rate_limiter.resources"),
         ("instance_group { passive: true }", "instance_group[0].passive"),
         ("instance_group { secondary_devices { } }", "instance_group[0].secondary_devices"),
     ],
 )
 def test_fields_that_would_change_answers_are_refused(text: str, field: str) -> None:
     assert problem_of(text) == (field, "not supported by this server")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sequence_batching { }", "contradicts sequence_batching"),
+        ("model_transaction_policy { decoupled: true }", "contradicts model_transaction_policy.decoupled"),
+    ],
+)
+def test_a_cache_contradicts_answers_that_depend_on_more_than_the_inputs(text: str, words: str) -> None:
+    field, message = problem_of("response_cache { enable: true } " + text)
+    assert field == "response_cache.enable"
+    assert words in message
 
 
 @pytest.mark.parametrize(
@@ -141,6 +152,8 @@ def test_fields_that_would_change_answers_are_refused(text: str, field: str) -> 
         ('runtime: "x"', "runtime"),
         ('cc_model_filenames { key: "7.5" value: "x" }', "cc_model_filenames"),
         ("model_metrics { metric_control { } }", "model_metrics"),
+        ("response_cache { enable: true }", "response_cache.enable"),
+        ("instance_group { rate_limiter { resources { } } }", "instance_group[0].rate_limiter.resources"),
         ("instance_group { rate_limiter { priority: 2 } }", "instance_group[0].rate_limiter.priority"),
         ('instance_group { host_policy: "x" }', "instance_group[0].host_policy"),
         ('instance_group { profile: "x" }', "instance_group[0].profile"),
