@@ -1,6 +1,7 @@
 """The servers that are measured: `serve` itself, and the bare echoes beside it."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -30,8 +31,12 @@ class Target:
 
 
 @contextmanager
-def stoker(repository: Path, scratch: Path, cores: Sequence[int], flags: Sequence[str] = ()) -> Iterator[Target]:
+def stoker(
+    repository: Path, scratch: Path, cores: Sequence[int], flags: Sequence[str] = (), bytecode: Path | None = None
+) -> Iterator[Target]:
     """`serve` on `repository` with its default settings but for `flags`, ready, on free ports; its log goes to `scratch`.
+
+    `bytecode` is where compiled modules are kept, and found again; None: wherever the environment says, which may be nowhere.
 
     Raises:
         ChildFailed: it ended or was not ready in time; the text holds the end of its log.
@@ -40,8 +45,12 @@ def stoker(repository: Path, scratch: Path, cores: Sequence[int], flags: Sequenc
     ready, log_path = scratch / "ready.json", scratch / "server.log"
     command = [python_command("serve"), f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}"]
     command += flags
+    environment = dict(os.environ)
+    if bytecode is not None:
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
     with on_cores(cores), log_path.open("wb") as log:
-        process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         _wait_ready(process, ready, log_path)
         ports = json.loads(ready.read_text(encoding="utf-8"))
