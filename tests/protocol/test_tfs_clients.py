@@ -113,7 +113,8 @@ def test_a_canary_by_the_model_config_file(tmp_path: Path):
         path.with_suffix(".new").write_text(f"model_config_list {{ config {{ {model} }} }}")
         path.with_suffix(".new").replace(path)
 
-    write("latest { num_versions: 1 }", {"stable": 1})
+    # Not the latest: version 2 would take its place as soon as it is there, whatever the next list says.
+    write("specific { versions: 1 }", {"stable": 1})
     flags = (f"--model_config_file={path}", "--model_config_file_poll_wait_seconds=1", "--settle_secs=0")
     with running_server(*flags, at=tmp_path / "server") as server:
 
