@@ -99,21 +99,26 @@ def _signature_misfits(signature: ModelSignature) -> Iterator[Misfit]:
     if values is None or values.datatype is DataType.BYTES:
         yield Misfit("input", "needs an input 'IN' of a numeric type")
         return
+    if len(values.dims) != 1:
+        yield Misfit("input", f"'IN' takes one dimension, not {list(values.dims)}")
     for index, spec in enumerate(signature.inputs):
         if spec.name not in ("IN", "DELAY", "WAIT"):
             yield Misfit(f"input[{index}].name", f"'{spec.name}' is none of IN, DELAY, WAIT")
         elif spec.name != "IN":
-            yield from _type_misfits(f"input[{index}]", spec, DataType.UINT32)
+            wanted = (1,) if spec.name == "WAIT" else values.dims
+            yield from _spec_misfits(f"input[{index}]", spec, DataType.UINT32, wanted)
     for index, spec in enumerate(signature.outputs):
         if spec.name not in ("OUT", "IDX"):
             yield Misfit(f"output[{index}].name", f"'{spec.name}' is none of OUT, IDX")
         else:
-            yield from _type_misfits(f"output[{index}]", spec, values.datatype if spec.name == "OUT" else DataType.UINT32)
+            yield from _spec_misfits(f"output[{index}]", spec, values.datatype if spec.name == "OUT" else DataType.UINT32, (1,))
 
 
-def _type_misfits(at: str, spec: TensorSpec, wanted: DataType) -> Iterator[Misfit]:
-    if spec.datatype is not wanted:
-        yield Misfit(f"{at}.data_type", f"'{spec.name}' takes {wanted.config_name}, not {spec.datatype.config_name}")
+def _spec_misfits(at: str, spec: TensorSpec, datatype: DataType, dims: tuple[int, ...]) -> Iterator[Misfit]:
+    if spec.datatype is not datatype:
+        yield Misfit(f"{at}.data_type", f"'{spec.name}' takes {datatype.config_name}, not {spec.datatype.config_name}")
+    if spec.model_dims != dims:
+        yield Misfit(f"{at}.dims", f"'{spec.name}' takes {list(dims)}, not {list(spec.model_dims)}")
 
 
 def _number(parameters: Mapping[str, str], key: str) -> int | None:

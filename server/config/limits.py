@@ -21,6 +21,10 @@ MAX_PRIORITY_LEVELS = 1000
 MAX_WARMUPS = 100
 #: Runs of one warm-up sample.
 MAX_WARMUP_COUNT = 1000
+#: Sequences in progress of one instance. Each keeps its states in memory, even while its client says nothing.
+MAX_CANDIDATES = 65_536
+#: One state of one sequence, in bytes, where it begins.
+MAX_STATE_BYTES = 1 << 30
 
 #: Batching inferred from a model file that allows it uses this max_batch_size (as Triton's ONNX backend does).
 DEFAULT_MAX_BATCH_SIZE = 4

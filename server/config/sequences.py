@@ -7,7 +7,8 @@ remembers must be in `state`, so that no row of the batch and no instance belong
 from collections.abc import Sequence
 
 from backends.api.model import TensorSpec
-from backends.api.tensor import BY_CONFIG_NAME, DataType
+from backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
+from server.config.limits import MAX_CANDIDATES, MAX_STATE_BYTES
 from server.config.report import Report
 from server.core.model_config import DynamicBatching
 from server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
@@ -43,6 +44,7 @@ def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatchin
         report.error("model_warmup", "not supported beside sequence_batching")
     if batching.direct.minimum_slot_utilization:
         report.warn(f"{_AT}.direct.minimum_slot_utilization", "has no effect here: sequences have no fixed slots")
+    _check_oldest(batching.oldest, config.max_batch_size, report)
     controls = _controls(batching, report)
     states = _states(batching, report)
     names = [tensor.name for tensor in config.input]
@@ -68,6 +70,15 @@ def joined_requests(config: pb.ModelConfig) -> DynamicBatching | None:
         max_queue_delay_us=oldest.max_queue_delay_microseconds or direct.max_queue_delay_microseconds,
         preserve_ordering=oldest.preserve_ordering,
     )
+
+
+def _check_oldest(oldest: pb.ModelSequenceBatching.StrategyOldest, max_batch_size: int, report: Report) -> None:
+    candidates = oldest.max_candidate_sequences
+    if not 0 <= candidates <= MAX_CANDIDATES:
+        report.error(f"{_AT}.oldest.max_candidate_sequences", f"takes 1 to {MAX_CANDIDATES}, or 0 for max_batch_size, not {candidates}")
+    for index, size in enumerate(oldest.preferred_batch_size):
+        if not 1 <= size <= max(1, max_batch_size):
+            report.error(f"{_AT}.oldest.preferred_batch_size[{index}]", f"takes 1 to {max(1, max_batch_size)}, not {size}")
 
 
 def _controls(batching: pb.ModelSequenceBatching, report: Report) -> tuple[ControlInput, ...]:
@@ -128,6 +139,13 @@ def _states(batching: pb.ModelSequenceBatching, report: Report) -> tuple[Sequenc
             report.warn(at, "its buffer settings have no effect here: each request gets the state as an array of its own")
         datatype = BY_CONFIG_NAME[pb.DataType.Name(state.data_type)]
         dims = tuple(state.dims)
+        if any(size < -1 or size == 0 for size in dims):
+            report.error(f"{at}.dims", f"takes sizes of at least 1, and -1 for one that varies, not {list(dims)}")
+            continue
+        first_bytes = element_count(initial or [max(1, size) for size in dims]) * datatype.numpy.itemsize
+        if first_bytes > MAX_STATE_BYTES:
+            report.error(f"{at}.dims", f"make a state of {first_bytes} bytes for each sequence; at most {MAX_STATE_BYTES} are kept")
+            continue
         states.append(
             SequenceState(
                 TensorSpec(state.input_name, datatype, dims),

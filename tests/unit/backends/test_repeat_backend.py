@@ -131,6 +131,10 @@ def test_streams_says_how_many_requests_run_side_by_side(tmp_path: Path):
         (ModelSignature(INPUTS[1:], OUTPUTS, 0), {}, "input"),
         (ModelSignature((*INPUTS, TensorSpec("MORE", INT32, (1,))), OUTPUTS, 0), {}, "input[3].name"),
         (ModelSignature(INPUTS, (TensorSpec("OUT", UINT32, (1,)),), 0), {}, "output[0].data_type"),
+        (ModelSignature(INPUTS, (TensorSpec("OUT", INT32, (7,)),), 0), {}, "output[0].dims"),
+        (ModelSignature((INPUTS[0], TensorSpec("WAIT", UINT32, (-1,))), OUTPUTS, 0), {}, "input[1].dims"),
+        (ModelSignature((INPUTS[0], TensorSpec("DELAY", UINT32, (3, 4))), OUTPUTS, 0), {}, "input[1].dims"),
+        (ModelSignature((TensorSpec("IN", INT32, (2, 2)),), OUTPUTS, 0), {}, "input"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(signature, parameters, field):

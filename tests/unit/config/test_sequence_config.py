@@ -70,6 +70,11 @@ def test_defaults_are_tritons():
             f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { dims: 2 zero_data: true }')}",
             "sequence_batching.state[0].initial_state[0].dims",
         ),
+        (f"oldest {{ max_candidate_sequences: -5 }} {START} {STATE}", "sequence_batching.oldest.max_candidate_sequences"),
+        (f"oldest {{ max_candidate_sequences: 70000 }} {START} {STATE}", "sequence_batching.oldest.max_candidate_sequences"),
+        (f"oldest {{ preferred_batch_size: [ 2, 9 ] }} {START} {STATE}", "sequence_batching.oldest.preferred_batch_size[1]"),
+        (f"{START} {STATE.replace('dims: 1', 'dims: [ 0 ]')}", "sequence_batching.state[0].dims"),
+        (f"{START} {STATE.replace('dims: 1', 'dims: [ 100000, 100000 ]')}", "sequence_batching.state[0].dims"),
     ],
 )
 def test_what_cannot_work_is_named(inside, field):
