@@ -1,6 +1,6 @@
 """`--trace-config`, given in pieces: `MODE,NAME=VALUE` for the settings of a mode, `NAME=VALUE` for those of all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from server.flags.values import BadValue, FlagError, whole_number
@@ -10,11 +10,17 @@ from server.observability.tracer import FILE, SPANS, TraceLevel, TraceSettings
 
 _MODES = (FILE, SPANS)
 _FORM = (
-    "triton,file=PATH; triton,log-frequency=N; opentelemetry,url=URL; opentelemetry,resource=KEY=VALUE; "
+    "triton,file=PATH; triton,log-frequency=N; opentelemetry,url=URL; opentelemetry,resource=KEY=VALUE; opentelemetry,bsp_...=N; "
     "or one of level=, rate=, count= and mode="
 )
 _NUMBERS = {"rate": whole_number(0, (1 << 32) - 1), "count": whole_number(-1, (1 << 31) - 1)}
 _FREQUENCY = whole_number(0, (1 << 32) - 1)
+#: OpenTelemetry's names for how spans are batched, as Triton takes them, by the field of `Collector`.
+_BATCHING = {
+    "bsp_max_queue_size": ("max_queue_size", whole_number(1, 1 << 20)),
+    "bsp_schedule_delay": ("schedule_delay_ms", whole_number(1, 3_600_000)),
+    "bsp_max_export_batch_size": ("max_export_batch_size", whole_number(1, 1 << 20)),
+}
 
 
 def trace_config(pieces: Sequence[str]) -> TraceStart:
@@ -27,6 +33,7 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
     file: Path | None = None
     url = Collector().url
     resource = dict(Collector().resource)
+    batching: dict[str, int] = {}
     levels: set[TraceLevel] = set()
     numbers = {"rate": 1000, "count": -1, "log-frequency": 0}
     for piece in pieces:
@@ -40,10 +47,10 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
         elif name == "level":
             levels = _with_level(levels, piece, value)
         elif name in ("rate", "count") or (name == "log-frequency" and mode != SPANS):
-            try:
-                numbers[name] = _NUMBERS.get(name, _FREQUENCY)(value)
-            except BadValue as error:
-                raise FlagError(f"--trace-config {piece}: expected {error.expected}") from None
+            numbers[name] = _number(piece, _NUMBERS.get(name, _FREQUENCY), value)
+        elif name in _BATCHING and mode == SPANS:
+            setting, read = _BATCHING[name]
+            batching[setting] = _number(piece, read, value)
         elif name == "url" and mode == SPANS and value.startswith(("http://", "https://")):
             url = value
         elif name == "resource" and mode == SPANS and "=" in value:
@@ -65,7 +72,20 @@ def trace_config(pieces: Sequence[str]) -> TraceStart:
         count=numbers["count"],
         log_frequency=numbers["log-frequency"],
     )
-    return TraceStart(file=file, collector=Collector(url=url, resource=resource) if has_spans else None, settings=settings)
+    collector = Collector(url=url, resource=resource, **batching)
+    if collector.max_export_batch_size > collector.max_queue_size:
+        raise FlagError(
+            f"--trace-config opentelemetry,bsp_max_export_batch_size={collector.max_export_batch_size}: "
+            f"no more than bsp_max_queue_size, {collector.max_queue_size}, can be sent at once"
+        )
+    return TraceStart(file=file, collector=collector if has_spans else None, settings=settings)
+
+
+def _number(piece: str, read: Callable[[str], int], value: str) -> int:
+    try:
+        return read(value)
+    except BadValue as error:
+        raise FlagError(f"--trace-config {piece}: expected {error.expected}") from None
 
 
 def _check_places(levels: set[TraceLevel], file: Path | None, *, has_spans: bool) -> None:

@@ -30,10 +30,16 @@ class Collector:
     Attributes:
         url: The collector's traces endpoint.
         resource: What spans say of this server, `service.name` among it.
+        max_queue_size: Spans that may wait to be sent; more are dropped.
+        schedule_delay_ms: How long a span waits for others at most.
+        max_export_batch_size: Spans sent at once.
     """
 
     url: str = "http://localhost:4318/v1/traces"
     resource: Mapping[str, str] = field(default_factory=lambda: {"service.name": "stoker"})
+    max_queue_size: int = 2048
+    schedule_delay_ms: int = 5000
+    max_export_batch_size: int = 512
 
 
 def missing_packages() -> list[str]:
@@ -65,7 +71,13 @@ class SpanExport:
             sampler=import_module("opentelemetry.sdk.trace.sampling").ALWAYS_ON,
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(export.BatchSpanProcessor(exporter))
+        processor = export.BatchSpanProcessor(
+            exporter,
+            max_queue_size=collector.max_queue_size,
+            schedule_delay_millis=collector.schedule_delay_ms,
+            max_export_batch_size=collector.max_export_batch_size,
+        )
+        self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("stoker")
         self._offset_ns = wall_offset_ns
         self._not_made = 0

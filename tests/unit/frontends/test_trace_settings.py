@@ -131,6 +131,13 @@ def test_mode_opentelemetry_says_where_spans_go(monkeypatch: pytest.MonkeyPatch)
         assert text in refused.value.format_message()
 
 
+def test_spans_are_batched_as_the_flag_says(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.flags.trace_config.missing_packages", list)
+    pieces = ("mode=opentelemetry", "opentelemetry,bsp_max_queue_size=64", "opentelemetry,bsp_schedule_delay=100")
+    start = started(*(f"--trace-config={piece}" for piece in (*pieces, "opentelemetry,bsp_max_export_batch_size=8")))
+    assert start.collector == Collector(max_queue_size=64, schedule_delay_ms=100, max_export_batch_size=8)
+
+
 def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
     assert started() == TraceStart()
     file = tmp_path / "t.json"
@@ -156,6 +163,9 @@ def test_the_flag_comes_in_tritons_pieces(tmp_path: Path):
         ("opentelemetry,url=localhost:4318", "expected triton,file=PATH"),
         ("opentelemetry,file=x", "expected triton,file=PATH"),
         ("opentelemetry,log-frequency=1", "expected triton,file=PATH"),
+        ("opentelemetry,bsp_schedule_delay=0", "expected a whole number from 1 to 3600000"),
+        ("opentelemetry,bsp_max_queue_size=100", "no more than bsp_max_queue_size, 100, can be sent at once"),
+        ("triton,bsp_schedule_delay=5", "expected triton,file=PATH"),
         ("jaeger,file=x", "unknown mode 'jaeger'"),
     ],
 )
