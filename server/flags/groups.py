@@ -16,7 +16,7 @@ from server.flags.serving import ServingFlags
 from server.flags.sockets import SocketFlags
 from server.flags.tensorflow import TensorflowFlags
 from server.flags.tls import TlsFlags
-from server.flags.triton import TritonFlags
+from server.flags.without_effect import FlagsWithoutEffect
 
 
 class FlagGroup(Protocol):
@@ -39,7 +39,7 @@ GROUPS: tuple[type[Any], ...] = (
     TensorflowFlags,
     ServingFlags,
     LogFlags,
-    TritonFlags,
+    FlagsWithoutEffect,
 )
 
 

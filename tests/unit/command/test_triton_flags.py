@@ -8,8 +8,8 @@ import typer
 from server.flags.aliases import PIECES
 from server.flags.command import command
 from server.flags.spelling import spell
-from server.flags.triton import IGNORED, REFUSED_IF_TRUE
 from server.flags.values import FlagError
+from server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
 from server.observability.metrics_settings import MetricsSettings
 from server.observability.tracer import TraceLevel
 from server.server_config import ServerConfig
@@ -87,9 +87,12 @@ def test_what_is_no_piece_of_the_metrics_configuration_is_refused(piece: str):
         parsed(f"--metrics-config={piece}")
 
 
-def test_the_page_names_every_flag_that_is_taken_and_does_nothing_or_is_refused():
-    page = (Path(__file__).parents[3] / "docs" / "triton.md").read_text()
-    assert [name for name in (*IGNORED, *REFUSED_IF_TRUE, *PIECES) if f"`--{name}`" not in page] == []
+def test_the_pages_name_every_flag_that_is_taken_and_does_nothing_or_is_refused():
+    docs = Path(__file__).parents[3] / "docs"
+    triton, tfs = (docs / "triton.md").read_text(), (docs / "tfs.md").read_text()
+    named = [name for name in (*IGNORED, *REFUSED_IF_TRUE, *PIECES) if f"`--{name}`" in triton]
+    assert [name for name in IGNORED if name not in named and f"`--{name.replace('-', '_')}`" not in tfs] == []
+    assert {*REFUSED_IF_TRUE, *PIECES} <= {*named}
 
 
 def test_a_wrong_value_of_an_older_flag_is_named_as_that_piece():

@@ -1,7 +1,7 @@
-"""Triton's flags for which there is nothing to set here.
+"""Flags of Triton and TensorFlow Serving for which there is nothing to set here.
 
 Where the server serves the same without what a flag asks for, it is accepted, and a line in the log says why it has no effect. Where its
-user counts on something that would not happen, it is refused. None of them is in the help; docs/protocols.md lists them.
+user counts on something that would not happen, it is refused. None of them is in the help; docs/triton.md and docs/tfs.md list them.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from server.flags.declare import BOOLEAN_METAVAR, option
 from server.flags.values import FALSE, TRUE, FlagError
 
-_PANEL = "Triton"
+_PANEL = "Without effect"
 _NO_CUDA = "no CUDA device is used"
 _ONE_LOOP = "one event loop serves all connections"
 _IS_INSTALLED = "backends are installed Python packages"
@@ -19,6 +19,7 @@ _NO_CACHE = "there is no response cache: every request is computed"
 _NO_LIMITER = "instances are not limited by resources: give each model the instances that may run at once"
 _NO_CLOUD = "this server speaks no cloud platform's own protocol: send KServe v2 requests"
 _ONE_PROCESS = "no second process may share a port"
+_NO_TENSORFLOW = "TensorFlow is not used"
 
 
 class _Ignored(NamedTuple):
@@ -28,7 +29,32 @@ class _Ignored(NamedTuple):
     is_boolean: bool = False
 
 
-IGNORED: Mapping[str, _Ignored] = {
+_OF_TENSORFLOW_SERVING: Mapping[str, _Ignored] = {
+    **dict.fromkeys(
+        ("tensorflow-session-parallelism", "tensorflow-intra-op-parallelism", "tensorflow-inter-op-parallelism"),
+        _Ignored(f"{_NO_TENSORFLOW}; --cpu-threads shares out the cores"),
+    ),
+    **dict.fromkeys(("platform-config-file", "saved-model-tags", "mixed-precision"), _Ignored(_NO_TENSORFLOW)),
+    **dict.fromkeys(
+        (
+            "prefer-tflite-model",
+            "remove-unused-fields-from-bundle-metagraph",
+            "xla-cpu-compilation-enabled",
+            "enable-signature-method-name-check",
+            "enable-profiler",
+        ),
+        _Ignored(_NO_TENSORFLOW, is_boolean=True),
+    ),
+    "per-process-gpu-memory-fraction": _Ignored(_NO_CUDA),
+    "rest-api-num-threads": _Ignored(_ONE_LOOP),
+    "grpc-max-threads": _Ignored(_ONE_LOOP),
+    "grpc-channel-arguments": _Ignored("flags such as --grpc-keepalive-time say what connections may do"),
+    "load-retry-interval-micros": _Ignored("further attempts follow at once"),
+    "flush-filesystem-caches": _Ignored("a model is loaded from a private copy, which is removed with it", is_boolean=True),
+    "enable-per-model-metrics": _Ignored("metrics are by model anyhow", is_boolean=True),
+    "enable-grpc-healthcheck-service": _Ignored("grpc.health.v1 is always there", is_boolean=True),
+}
+_OF_TRITON: Mapping[str, _Ignored] = {
     **dict.fromkeys(
         (
             "pinned-memory-pool-byte-size",
@@ -55,6 +81,7 @@ IGNORED: Mapping[str, _Ignored] = {
     ),
     **dict.fromkeys(("vertex-ai-port", "vertex-ai-thread-count", "vertex-ai-default-model"), _Ignored(_NO_CLOUD)),
 }
+IGNORED: Mapping[str, _Ignored] = {**_OF_TRITON, **_OF_TENSORFLOW_SERVING}
 #: Why they cannot be switched on; off is what they are.
 REFUSED_IF_TRUE: Mapping[str, str] = {
     "model-namespacing": "a model's name stands for one model in all repositories; two folders of one name are both unavailable",
@@ -97,8 +124,8 @@ def _field(name: str) -> str:
 
 
 #: The group, a field a flag, made of the tables above.
-TritonFlags: type[Any] = dataclasses.make_dataclass(
-    "TritonFlags",
+FlagsWithoutEffect: type[Any] = dataclasses.make_dataclass(
+    "FlagsWithoutEffect",
     [
         *((_field(name), _hidden(name, is_boolean=ignored.is_boolean), None) for name, ignored in IGNORED.items()),
         *((_field(name), _hidden(name, is_boolean=True), None) for name in REFUSED_IF_TRUE),
