@@ -32,7 +32,7 @@ class RequestHead(NamedTuple):
         raw_path: Of the target, as sent.
         query: Of the target, without its question mark.
         version: "1.0" or "1.1".
-        headers: Names in lower case, values as sent.
+        headers: Names in lower case, values as sent but for blanks around them.
         length: Bytes of the body; None: it comes in chunks.
         keep_alive: Whether the client may use the connection again.
         expects_continue: Whether the client waits for a go-ahead before it sends the body.
@@ -133,7 +133,8 @@ class HeadParser:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        # RFC 9112, section 5.1: blanks around a value are not part of it. The parser leaves those behind it.
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         # Asked now: a message without a body is over a moment later, and forgotten.
@@ -155,7 +156,7 @@ class HeadParser:
                 # The parser has checked that there is one, and that it is a decimal number.
                 declared = int(value)
             elif name == b"transfer-encoding":
-                if value.strip().lower() != b"chunked":
+                if value.lower() != b"chunked":
                     raise Refusal(HTTPStatus.NOT_IMPLEMENTED, "the only Transfer-Encoding that is read here is chunked")
                 if version == "1.0":
                     raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")

@@ -33,6 +33,12 @@ def test_a_head_says_what_a_request_is():
     assert said.headers == ((b"host", b"a"), (b"content-length", b"12"), (b"x-y", b"Z"), (b"expect", b"100-continue"))
 
 
+def test_blanks_around_a_value_are_not_part_of_it():
+    said = read(head(b"POST / HTTP/1.1", b"A: \t b c \t ", b"Expect: 100-continue ", b"Transfer-Encoding: chunked\t", b"D:  "))
+    assert said.headers[1:] == ((b"a", b"b c"), (b"expect", b"100-continue"), (b"transfer-encoding", b"chunked"), (b"d", b""))
+    assert (said.length, said.expects_continue) == (None, True)
+
+
 @pytest.mark.parametrize(
     ("block", "length", "keep_alive"),
     [
