@@ -307,7 +307,7 @@ class ModelManager:
         record = self._table.setdefault(name, ModelRecord(name))
         self._adopt(record, listing, self._serial, split_files(overrides.files))
         await self._reconciler.loads_end([record])
-        failures = record.failures()
+        failures = [*record.failures(), *record.vanished()]
         if failures:
             self._tidy(record)
             raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")

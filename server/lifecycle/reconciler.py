@@ -17,7 +17,7 @@ from server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unl
 from server.lifecycle.retirement import Retirement
 from server.lifecycle.servable import Servable
 from server.lifecycle.settings import LifecycleSettings
-from server.lifecycle.table import Loading, ModelRecord, Target, VersionRecord
+from server.lifecycle.table import MISSING_REASON, Loading, ModelRecord, Target, VersionRecord
 from server.observability.recorder import ServerRecorder
 
 log = logging.getLogger("stoker.lifecycle")
@@ -109,7 +109,7 @@ class Reconciler:
         was_missing = known.is_missing
         known.is_missing = target is not None and target.generation is None and known.servable is None
         if known.is_missing and not was_missing:
-            known.reason = "named by the version policy, but not in the repository"
+            known.reason = MISSING_REASON
             self._record_failure(name, known)
         elif was_missing and not known.is_missing:
             known.reason = ""

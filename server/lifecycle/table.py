@@ -12,6 +12,7 @@ from server.lifecycle.reconcile import Generation, VersionStatus
 from server.lifecycle.servable import Servable
 
 UNLOADED_REASON = "unloaded"
+MISSING_REASON = "named by the version policy, but not in the repository"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,14 @@ class ModelRecord:
             return [self.error]
         broken = [record for version, record in sorted(self.versions.items()) if version in self.targets and record.reason]
         return [f"version {record.version}: {record.reason}" for record in broken]
+
+    def vanished(self) -> list[str]:
+        """Wanted versions that serve, but are not in the repository any more, so that they cannot be loaded again; one text each."""
+        return [
+            f"version {version}: {MISSING_REASON}; what is loaded of it goes on serving"
+            for version, target in sorted(self.targets.items())
+            if target.generation is None and (known := self.versions.get(version)) is not None and known.servable is not None
+        ]
 
     def index(self) -> Iterator[IndexEntry]:
         """This model's lines of the repository index."""

@@ -110,6 +110,17 @@ async def test_a_loaded_model_whose_folder_is_gone_serves_on_when_a_load_fails()
     assert bench.manager.is_model_ready("m", 1)
 
 
+@in_loop
+async def test_a_load_says_so_when_the_version_that_serves_is_wanted_and_its_folder_is_gone() -> None:
+    bench = await explicit({"m": FakeModel({1: "a"})}, "m")
+    bench.models["m"] = FakeModel({2: "a"}, SpecificVersions((1,)))
+    with pytest.raises(
+        ModelLoadError, match="version 1: named by the version policy, but not in the repository; what is loaded of it goes on"
+    ):
+        await bench.manager.load("m", PLAIN)
+    assert bench.manager.ready_versions("m") == (1,)
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
