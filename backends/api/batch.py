@@ -13,13 +13,16 @@ import numpy as np
 
 from backends.api.backend import Arrays, Instance
 from backends.api.clock import Clock
-from backends.api.errors import BackendFailed, ModelLoadError, ServingError
+from backends.api.errors import BackendFailed, ErrorCode, ModelLoadError, ServingError
 from backends.api.layout import fits, is_plain, plain, reshaped
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.responses import Parameters, ResponseSink
 from backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+#: A batch has failed, and so many of its requests after it, each alone and with UNAVAILABLE: it is the device, not a request.
+LOST_IN_A_ROW = 2
 
 
 class Share(Protocol):
@@ -160,15 +163,24 @@ class BatchProcessor:
         """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
         result = BatchResult(outcomes=[])
         together = self._attempt(items, result)
-        if isinstance(together, ServingError) and len(items) > 1:
-            for item in items:
-                alone = self._attempt([item], result)
-                result.outcomes.append(alone if isinstance(alone, ServingError) else alone[0])
-        elif isinstance(together, ServingError):
+        if not isinstance(together, ServingError):
+            result.outcomes = together
+        elif len(items) == 1:
             result.outcomes.append(together)
         else:
-            result.outcomes = together
+            self._run_apart(items, result)
         return result
+
+    def _run_apart(self, items: Sequence[Share], result: BatchResult) -> None:
+        """Runs each of `items` alone, while the device lets it: one that hangs would else be waited for once for each of them."""
+        lost = 0
+        for item in items:
+            alone = self._attempt([item], result)
+            result.outcomes.append(alone if isinstance(alone, ServingError) else alone[0])
+            lost = lost + 1 if isinstance(alone, ServingError) and alone.code is ErrorCode.UNAVAILABLE else 0
+            if isinstance(alone, ServingError) and lost == LOST_IN_A_ROW:
+                result.outcomes.extend(alone for _ in items[len(result.outcomes) :])
+                return
 
     def _attempt(self, items: Sequence[Share], result: BatchResult) -> list[Outcome] | ServingError:
         try:

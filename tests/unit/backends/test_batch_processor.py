@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backends.api.backend import Arrays
 from backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, processor_for
-from backends.api.errors import BackendFailed, InvalidRequest, ServingError
+from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from tests.fakes.fake_backend import FakeInstance, fake_signature
@@ -105,6 +105,21 @@ def test_a_passing_failure_is_healed_by_the_retry() -> None:
     instance.failures = [BackendFailed("once")]
     result = processor(instance).process([item(rows(1)), item(rows(2))])
     assert [outputs(o)["y"][0, 0] for o in result.outcomes] == [1, 2]
+
+
+def test_a_device_that_is_gone_is_not_asked_once_for_each_request_of_a_batch() -> None:
+    instance = FakeInstance(fake_signature(2))
+    instance.failures = [Unavailable("given up after 600 s")] * 9
+    outcomes = processor(instance).process([item(rows(1)) for _ in range(8)]).outcomes
+    assert [str(outcome) for outcome in outcomes] == ["given up after 600 s"] * 8
+    assert len(instance.calls) == 3
+
+
+def test_a_request_that_takes_the_device_down_takes_no_other_with_it() -> None:
+    instance = FakeInstance(fake_signature(2))
+    instance.fail_if = lambda inputs: Unavailable("reset") if (inputs["x"] == 7).any() else None
+    outcomes = processor(instance).process([item(rows(7)), *(item(rows(1)) for _ in range(3)), item(rows(7))]).outcomes
+    assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [True, False, False, False, True]
 
 
 def test_a_request_alone_is_not_retried() -> None:
