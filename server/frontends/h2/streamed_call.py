@@ -160,6 +160,8 @@ class StreamedCall(H2Call):
 
     def _finish(self) -> None:
         if self._unsent_bytes:
+            # Counted once: so far by the call, from now on by the connection.
+            self._give_back(min(self._unsent_bytes, self._held_bytes))
             self._connection.leave_unread(self.stream_id, self._unsent_bytes, is_unary=False)
         self._messages.clear()
         super()._finish()

@@ -209,6 +209,30 @@ def test_what_a_stream_could_not_send_counts_until_it_is_read():
     run(scenario)
 
 
+def test_what_waits_when_a_deadline_passes_is_counted_once():
+    async def pour(call) -> None:
+        await call.send(bytes(MIB))
+
+    async def scenario() -> None:
+        engine = FakeEngine(simple(), budget_bytes=MIB + 1000)
+        async with serving(method(PATH, pour, Kind.SERVER_STREAM), engine=engine) as (_, port), connected(port) as peer:
+            peer.reads = False
+            stream_id = peer.begin(PATH, [("grpc-timeout", "50m")])
+            peer.send(stream_id, b"", end=True)
+            peer.flush()
+            await peer.until(lambda: len(peer.answers[stream_id].body) == 65_535)
+            held = [engine.reserved_bytes]
+            while held[-1] == held[0]:
+                held.append(engine.reserved_bytes)
+                await asyncio.sleep(0)
+            assert MIB - 65_536 < held[-1] < held[0]
+            peer.read_on()
+            answer = await peer.ended(stream_id)
+            assert (answer.reset_code, answer.status[0]) == (None, "4")
+
+    run(scenario)
+
+
 def test_a_stream_is_given_up_where_there_is_no_room_for_what_it_could_not_send():
     async def pour(call) -> None:
         await call.send(bytes(2 * MIB))
