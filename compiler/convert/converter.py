@@ -107,10 +107,6 @@ class Converter:
         with known_shapes(converted):
             return convert_for_output(converted, self._options.convert_version, self._is_version_asked)
 
-    def convert_ir(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> ir.Model:
-        """As `convert_internal`, as an `onnx_ir` model."""
-        return ir.from_proto(self.convert_internal(model, progress))
-
     def convert_internal(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
         """The converted model at the opset that passes work at (a newer one where FP8 types need it), for targets to compile.
 
