@@ -24,6 +24,8 @@ _CAUSES = (
     ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
     ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
 )
+#: What the address of a Unix-domain socket begins with; what follows begins with "/" or "//".
+SOCKET_SCHEME = re.compile(r"((grpc|http)\+)?unix:")
 _NOT_SERVING = re.compile(r"'(?P<name>[^']+)' (has no available versions|version \d+ is not at ready state)")
 
 
@@ -37,7 +39,7 @@ def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Clie
     with failures_told(url) as failures:
         import stoker_client
 
-        if "://" not in url and ":" in url and not url.startswith("unix:"):
+        if "://" not in url and ":" in url and not SOCKET_SCHEME.match(url):
             url = f"grpc://{url}"
         try:
             retry = stoker_client.RetryPolicy(max_attempts=2)

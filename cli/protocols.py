@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.connection import failures_told
+from cli.connection import SOCKET_SCHEME, failures_told
 from cli.failure import CommandFailed, ExitCode
 from cli.options import DEFAULT_URL
 from cli.tls import tls_for
@@ -75,12 +75,13 @@ def target(protocol: Protocol | None, url: str) -> Target:
         protocol = Protocol.KSERVE_HTTP if url.startswith(("http://", "https://", "http+unix:")) else Protocol.KSERVE_GRPC
     if url == DEFAULT_URL and not protocol.is_grpc:
         url = _DEFAULT_HTTP_URL
-    if url.startswith("unix:"):
-        url = f"{'grpc' if protocol.is_grpc else 'http'}+{url}"
-    elif "://" not in url:
-        url = f"{'grpc' if protocol.is_grpc else 'http'}://{url}"
     carried_by = "grpc" if protocol.is_grpc else "http"
-    if not url.startswith((f"{carried_by}://", f"{carried_by}s://", f"{carried_by}+unix:", "unix:")):
+    if socket := SOCKET_SCHEME.match(url):
+        # In the one form that every reader of addresses knows for one.
+        url = f"{socket[2] or carried_by}+unix://{url[socket.end() :].removeprefix('//')}"
+    elif "://" not in url:
+        url = f"{carried_by}://{url}"
+    if not url.startswith((f"{carried_by}://", f"{carried_by}s://", f"{carried_by}+unix:")):
         raise CommandFailed(f"--protocol {protocol} goes to a {carried_by}:// or {carried_by}s:// address, --url is {url}", ExitCode.USAGE)
     return Target(protocol, url)
 

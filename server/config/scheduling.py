@@ -51,8 +51,14 @@ def complete_instances(message: pb.ModelConfig, backend: Backend, findings: Find
         if default == "KIND_GPU":
             _complete_devices(message.instance_group[0], "instance_group[0]", backend, report)
         devices = ", ".join(map(str, message.instance_group[0].gpus))
-        place = f"on {'each of the devices' if ',' in devices else 'device'} {devices}" if devices else "with every usable core"
-        findings.default("instance_group", f"one {default} instance {place}")
+        if devices:
+            place = f" on {'each of the devices' if ',' in devices else 'device'} {devices}"
+        else:
+            # A backend that knows no other kind runs on the host's cores; of others the kind says only that no device is named.
+            place = (
+                " with every usable core" if backend.instance_kinds == ("KIND_CPU",) else f": backend '{backend.name}' chooses its device"
+            )
+        findings.default("instance_group", f"one {default} instance{place}")
         return
     for index, group in enumerate(message.instance_group):
         at = f"instance_group[{index}]"

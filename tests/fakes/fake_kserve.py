@@ -44,8 +44,11 @@ class FakeKserve:
     While `hold` is cleared calls get no answer.
     """
 
-    def __init__(self, tls: tuple[Path, Path] | None = None) -> None:
-        """With `tls` (certificate and key, PEM) both speak TLS, and demand the same certificate of their clients."""
+    def __init__(self, tls: tuple[Path, Path] | None = None, socket: Path | None = None) -> None:
+        """With `tls` (certificate and key, PEM) both speak TLS, and demand the same certificate of their clients.
+
+        gRPC is spoken on the Unix-domain socket `socket` as well.
+        """
         self.called = threading.Event()
         self.hold = threading.Event()
         self.reset()
@@ -57,6 +60,8 @@ class FakeKserve:
             cert, key = tls[0].read_bytes(), tls[1].read_bytes()
             credentials = grpc.ssl_server_credentials([(key, cert)], root_certificates=cert, require_client_auth=True)
             self.grpc_url = f"grpcs://127.0.0.1:{self._grpc.add_secure_port('127.0.0.1:0', credentials)}"
+        if socket is not None:
+            self._grpc.add_insecure_port(f"unix:{socket}")
         self._grpc.start()
         self._http = _HttpServer(("127.0.0.1", 0), _handler_for(self))
         self.http_url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._http.server_address[1]}"

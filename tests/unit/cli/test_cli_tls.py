@@ -33,6 +33,6 @@ def test_a_certificate_that_cannot_be_used_is_named(monkeypatch, tmp_path):
 
 
 def test_a_socket_is_reached_by_either_protocol():
-    assert target(None, "unix:/run/s").url == "grpc+unix:/run/s"
+    assert target(None, "unix:/run/s").url == "grpc+unix:///run/s"
     assert target(None, "http+unix:///run/s").protocol is Protocol.KSERVE_HTTP
-    assert target(Protocol.KSERVE_HTTP, "unix:/run/s").url == "http+unix:/run/s"
+    assert target(Protocol.KSERVE_HTTP, "unix:/run/s").url == "http+unix:///run/s"

@@ -12,7 +12,7 @@ import pytest
 
 import cli.status
 import server.main
-from tests.fakes.fake_kserve import STATISTICS, Failure
+from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
 
 DURATIONS = {
     "success": {"count": 4, "ns": 8_000_000},
@@ -267,6 +267,17 @@ def test_infer_adds_the_batch_dimension_and_prints_values(stoker, fake):
     ran = stoker(*INFER_FOUR)
     assert ran.code == 0
     assert ran.out.splitlines() == ["echo version 3", "x  FP32[1, 4]", "  [[1. 2. 3. 4.]]"]
+
+
+@pytest.mark.parametrize("form", ["unix:{}", "unix://{}", "grpc+unix:{}", "grpc+unix://{}"])
+@pytest.mark.parametrize("words", [["metadata", "echo"], INFER_FOUR], ids=["metadata", "infer"])
+def test_every_command_takes_every_form_of_a_socket(stoker, tmp_path, form, words):
+    socket = tmp_path / "grpc.sock"
+    server = FakeKserve(socket=socket)
+    try:
+        assert stoker(*words, "--url", form.format(socket)).code == 0
+    finally:
+        server.close()
 
 
 def test_infer_as_json(stoker, fake):

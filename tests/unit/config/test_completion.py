@@ -245,6 +245,18 @@ def test_kind_auto_becomes_what_the_backend_runs_on() -> None:
     assert [(group.kind, group.gpus) for group in config.instance_groups] == [("KIND_MODEL", ()), ("KIND_GPU", (0, 1))]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        (("KIND_CPU",), "one KIND_CPU instance with every usable core"),
+        (("KIND_CPU", "KIND_MODEL"), "one KIND_CPU instance: backend 'card' chooses its device"),
+    ],
+)
+def test_cores_are_spoken_of_only_where_the_host_computes(kinds: tuple[str, ...], text: str) -> None:
+    findings = completed("", BATCHABLE, NamedBackend("card", "model.exec", instance_kinds=kinds)).findings
+    assert [finding.text for finding in findings if finding.field == "instance_group"] == [text]
+
+
 @pytest.mark.parametrize("text", ["", "instance_group { }", "instance_group { kind: KIND_GPU }"])
 def test_a_group_that_names_no_devices_is_for_all_of_them(text: str) -> None:
     backend = NamedBackend("card", "model.exec", instance_kinds=("KIND_GPU", "KIND_CPU"), devices=(0, 1))

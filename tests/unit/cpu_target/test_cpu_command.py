@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,9 +199,13 @@ def test_the_report_says_what_it_costs_and_what_it_brings(compile_cpu: Compile, 
     assert found["drift"]["samples"] == 8 + 3  # the batches, and 4, 2 and 1 rows
     assert found["speed"]["batch_size"] == 8
     assert found["speed"]["threads"] >= 1
-    assert found["speed"]["ratio"] > 0
+    speed = found["speed"]
+    assert speed["ratio"] == pytest.approx(speed["rows_per_s"] / speed["source_rows_per_s"])
+    assert 0 < speed["ratio_min"] <= speed["ratio_max"]
     assert "int8 against the source model on onnxruntime, over the samples" in ran.out
-    assert "times the source's" in ran.out
+    assert re.search(
+        r"batch 8: [\d.]+ rows/s, source [\d.]+ rows/s: [\d.]+ times the source's \([\d.]+ to [\d.]+ in 5 pairs of windows\)", ran.out
+    )
     assert "Bs: 8\n" in ran.out
 
 
