@@ -148,7 +148,7 @@ _ROUTES: Final[dict[str, Category]] = {
     "/v2/models/stats": Category.STATISTICS,
     "/v2/models/{model}": Category.METADATA,
     "/v2/models/{model}/openapi.json": Category.METADATA,
-    "/models": Category.METADATA,
+    "/models": Category.MODEL_REPOSITORY,
     "/models/{model}": Category.METADATA,
     "/v2/models/{model}/ready": Category.HEALTH,
     "/v2/models/{model}/config": Category.MODEL_CONFIG,
@@ -171,23 +171,26 @@ _ROUTES: Final[dict[str, Category]] = {
     "/metrics": Category.STATISTICS,
     "/monitoring/prometheus/metrics": Category.STATISTICS,
 }
+#: Routes that tell what belongs to a second category, too: they want the keys of both. The page of all models is the repository's index
+#: for people, and leads on to what metadata says.
+_ALSO: Final[dict[str, Category]] = {"/models": Category.METADATA}
 #: Parts of a path that narrow down what it asks for, and do not change what it is.
 _NARROWING: Final = ("/versions/{version}", "/{repository}", "/region/{region}")
 
 
-def category_of_route(path: str) -> Category:
-    """The category of an HTTP route, by the path that it was declared with.
+def categories_of_route(path: str) -> tuple[Category, ...]:
+    """The categories of an HTTP route, by the path that it was declared with: it wants the key of each.
 
     Raises:
         LookupError: it has none: give it one above.
     """
     if path.startswith("/v1/"):
-        return category_below_v1(path)
+        return (category_below_v1(path),)
     for part in _NARROWING:
         path = path.replace(part, "")
     if path not in _ROUTES:
         raise LookupError(f"the route {path} has no category of restricted APIs")
-    return _ROUTES[path]
+    return (_ROUTES[path], _ALSO[path]) if path in _ALSO else (_ROUTES[path],)
 
 
 def category_below_v1(path: str) -> Category:

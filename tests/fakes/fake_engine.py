@@ -83,6 +83,7 @@ class FakeEngine:
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
         self.refused: list[str] = []
         self.failures: list[tuple[Via, type[ServingError]]] = []
+        self.failed_models: list[str] = []
         self.models = {m.config.name: m for m in models}
         self.live = True
         self.ready = True
@@ -104,6 +105,7 @@ class FakeEngine:
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
         self.failures.append((via, type(error)))
+        self.failed_models.append(model)
 
     def is_live(self) -> bool:
         return self.live

@@ -4,7 +4,8 @@
 
 * A POST to `:predict` is told by its body. `instances` is only TensorFlow Serving's; `batch_size`, `model_spec` and `output_filter` are
   only Adlik's. Where `inputs` stands alone, it is Adlik's if it is an object whose every value is a TensorProto: an object with
-  `tensor_content`, `dtype`, `tensor_shape` or a field of typed values such as `float_val`.
+  `tensor_content`, `dtype`, `tensor_shape` or a field of typed values such as `float_val`. A body with nothing of either is a mistake,
+  and TensorFlow Serving's, which has many more clients, unless `--prefer_adlik` is set: its front says what is missing.
 * GET of `metadata` has no body. It is answered in Adlik's form where `--prefer_adlik` is set (`adlik_serving` sets it) and for models
   whose platform is one that only Adlik names so, such as `topsinference`.
 * The query `?format=adlik` or `?format=tfs` decides for one request, whatever else is set.
@@ -47,17 +48,19 @@ def forced(settings: AdlikSettings, query: Mapping[str, str]) -> Dialect | None:
     return None if settings.rest_v1 is RestV1.AUTO else Dialect[settings.rest_v1.value.upper()]
 
 
-def of_body(given: Json) -> Dialect:
+def of_body(settings: AdlikSettings, given: Json) -> Dialect:
     """The protocol of a `:predict` request that nothing else decides."""
+    preferred = Dialect.ADLIK if settings.prefer_adlik else Dialect.TFS
     if not isinstance(given, dict):
-        # Neither protocol's; Adlik's front says what is wrong with it.
-        return Dialect.ADLIK
+        return preferred
     if "instances" in given:
         return Dialect.TFS
     if any(member(given, name) is not None for name in _ADLIKS):
         return Dialect.ADLIK
     inputs = given.get("inputs")
-    if inputs is None or (isinstance(inputs, dict) and all(_is_tensor(value) for value in inputs.values())):
+    if not inputs:
+        return preferred
+    if isinstance(inputs, dict) and all(_is_tensor(value) for value in inputs.values()):
         return Dialect.ADLIK
     return Dialect.TFS
 

@@ -35,7 +35,7 @@ from server.frontends.limits import Limits
 from server.frontends.model_pages.places import GrpcDoor
 from server.frontends.model_pages.routes import ModelPages
 from server.frontends.off_loop import run_off_loop
-from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, category_of_route
+from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, categories_of_route
 from server.pb import grpc_service_pb2 as pb
 
 JSON_TYPE = "application/json"
@@ -249,9 +249,9 @@ class _Adder:
         body: type[BaseModel] | None = None,
         category: Category | None = None,
     ) -> None:
-        category = category or category_of_route(path)
-        if self._restrictions.restricts(category):
-            endpoint = _guarded(endpoint, category, self._restrictions)
+        for each in categories_of_route(path) if category is None else (category,):
+            if self._restrictions.restricts(each):
+                endpoint = _guarded(endpoint, each, self._restrictions)
         documented: dict[str, Any] = {
             "parameters": [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", path)

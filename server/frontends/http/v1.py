@@ -95,12 +95,14 @@ class HttpV1:
             ClientGone: nobody is left to answer.
         """
         exchange = _Exchange(scope, receive, Dialect.ADLIK if self._settings.rest_v1 is RestV1.ADLIK else Dialect.TFS)
+        ask = ModelAsk("")
         try:
             query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
             exchange.forced = rest_choice.forced(self._settings, query)
             exchange.dialect = exchange.forced or exchange.dialect
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             route = self._route(method, exchange)
+            ask = route.ask
             if method == "GET":
                 await self._send(exchange, send, self._got(route, exchange))
             else:
@@ -108,7 +110,9 @@ class HttpV1:
                     await self._send(exchange, send, await self._posted(route, exchange, reservation))
         except ServingError as error:
             if scope["method"] == "POST":
-                self._engine.note_failed(Via.ADLIK_HTTP if exchange.dialect is Dialect.ADLIK else Via.TFS_HTTP, error)
+                self._engine.note_failed(
+                    Via.ADLIK_HTTP if exchange.dialect is Dialect.ADLIK else Via.TFS_HTTP, error, ask.name, ask.version
+                )
             _, body, headers = error_response(error)
             status = adlik_status if exchange.dialect is Dialect.ADLIK else tfs_status
             await send_response(send, status(error).http, body, headers)
@@ -170,7 +174,7 @@ class HttpV1:
         if route.verb != "predict" or route.ask.label:
             exchange.dialect = Dialect.TFS
         elif exchange.forced is None:
-            exchange.dialect = rest_choice.of_body(given)
+            exchange.dialect = rest_choice.of_body(self._settings, given)
         if exchange.dialect is Dialect.ADLIK:
             return await self._adlik.predicting.from_json(route.for_adlik, given, len(body), reservation)
         answers = {"predict": self._tfs.predict, "classify": self._tfs.classify, "regress": self._tfs.regress}

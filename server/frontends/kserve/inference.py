@@ -134,9 +134,13 @@ class Inference:
         labels = self._codec.labels(response, decoded.classifications)
         if decoded.request.trace is not None:
             self._note_sent(decoded.request)
-        if self._is_large(response):
-            return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
-        return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        try:
+            if self._is_large(response):
+                return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
+            return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        except ServingError as error:
+            self._note_unencoded(error, decoded)
+            raise
 
     def _encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
         """The serialised answer; None where making it takes a thread."""
@@ -184,9 +188,18 @@ class Inference:
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
         """The message that answers with `response`; a large one is made in a thread."""
         labels = self._codec.labels(response, decoded.classifications)
-        if self._is_large(response):
-            return await run_off_loop(encode_message, response, decoded.classifications, labels, decoded.shared_outputs)
-        return encode_message(response, decoded.classifications, labels, decoded.shared_outputs)
+        try:
+            if self._is_large(response):
+                return await run_off_loop(encode_message, response, decoded.classifications, labels, decoded.shared_outputs)
+            return encode_message(response, decoded.classifications, labels, decoded.shared_outputs)
+        except ServingError as error:
+            self._note_unencoded(error, decoded)
+            raise
+
+    def _note_unencoded(self, error: Exception, decoded: DecodedRequest) -> None:
+        """Notes that what the model answered finds no room in shared memory, or cannot be classified: who tells it knows no model."""
+        if isinstance(error, ServingError):
+            self._engine.note_failed(Via.KSERVE_GRPC, error, decoded.request.model_name, decoded.request.model_version)
 
     async def _decode_large(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         limits = self._limits
@@ -259,6 +272,7 @@ class _Flight:
         try:
             encoded = self._inference._encoded_now(answer, decoded)
         except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's to be told
+            self._inference._note_unencoded(error, decoded)
             self.end(error)
             return
         if encoded is None:

@@ -43,7 +43,7 @@ class ModelPages:
         self._grpc = grpc
 
     def add_to(self, add: AddRoute) -> None:
-        """Adds all of them. `server.frontends.restricted` counts them among metadata, which is what they tell."""
+        """Adds all of them. `server.frontends.restricted` counts them among metadata, and the list among the repository's index too."""
         add(_TAG, "GET", "/models", self.models, "Page of all models", None)
         for path in ("/models/{model}", "/models/{model}" + _VERSION):
             add(_TAG, "GET", path, self.model, "Page of a model: calls to paste", None)

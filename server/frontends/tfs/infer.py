@@ -1,11 +1,12 @@
 """Classify, Regress and MultiInference: Examples in, labelled scores or numbers out."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from backends.api.errors import InvalidRequest, ServingError
+from backends.api.model import ModelSignature
 from server.core.access import Via
 from server.core.request import InferResponse
 from server.engine.interface import Engine
@@ -25,6 +26,7 @@ from server.frontends.tfs.signatures import (
     regress_output,
 )
 
+_Outputs = TypeVar("_Outputs")
 _SIGNATURES = {CLASSIFY_METHOD: CLASSIFY, REGRESS_METHOD: REGRESS}
 #: Up to so many values of all examples together they are made arrays on the event loop.
 _INLINE_VALUES = 16_384
@@ -58,8 +60,7 @@ class ExampleInference:
         Raises:
             FailedPrecondition: the model is none that classifies. InvalidRequest: the examples do not fit it. And as `Engine.infer`.
         """
-        target = self._target(ask, CLASSIFY_METHOD, via)
-        outputs = classify_outputs(target.check.signature)
+        target, outputs = self._target(ask, CLASSIFY_METHOD, via, classify_outputs)
         response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns, via)
         labels: Sequence[str] = ()
         if outputs.scores is not None and outputs.classes is None:
@@ -72,20 +73,20 @@ class ExampleInference:
         Raises:
             As `classify`.
         """
-        target = self._target(ask, REGRESS_METHOD, via)
-        output = regress_output(target.check.signature)
+        target, output = self._target(ask, REGRESS_METHOD, via, regress_output)
         response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns, via)
         return Regressed(response.model_version, response.outputs[output.name].reshape(-1).astype(np.float32).tolist())
 
-    def _target(self, ask: ModelAsk, method: str, via: Via) -> Target:
+    def _target(self, ask: ModelAsk, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]) -> tuple[Target, _Outputs]:
+        """The model, and what of its outputs answers by `method`; a refusal is noted with the model's name."""
         try:
             target = self._targets.find(ask)
             if ask.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
                 raise InvalidRequest(f"No signature was found with the name: {ask.signature_name[:128]}")
+            return target, outputs_of(target.check.signature)
         except ServingError as error:
             self._engine.count_refused(ask.name, ask.version, error, via)
             raise
-        return target
 
     async def _run(
         self, target: Target, examples: Sequence[Example], outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None, via: Via

@@ -12,6 +12,7 @@ from backends.api.tensor import DataType
 from server.frontends.adlik.model_spec import ModelAsk
 from server.frontends.adlik.predict import Predict
 from server.frontends.adlik.rest_choice import of_body
+from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.strict_json import parse_bounded
@@ -74,7 +75,7 @@ def test_any_json_body(body, name):
     async def work(predict: Predict, engine: FakeEngine) -> None:
         with Reservation(engine) as reservation:
             given_ = parse_bounded(text, Limits())
-            of_body(given_)
+            of_body(AdlikSettings(), given_)
             await predict.from_json(ModelAsk(name), given_, len(text), reservation)
 
     answered(work)

@@ -139,8 +139,6 @@ def test_large_bodies_go_through_threads_and_compressed_ones_are_unpacked():
 BAD_BODIES = [
     (b"{", "failed to parse"),
     (b"", "failed to parse"),
-    (b"[]", "must be an object"),
-    (b"null", "batch_size must be at least 1"),
     (body(batch_size=0), "batch_size must be at least 1"),
     (body(batch_size=-1), "batch_size must be an integer"),
     (body(batch_size="x"), "batch_size must be an integer"),
@@ -214,9 +212,24 @@ def test_the_body_tells_whose_request_it_is():
         *((URL, given, 400, text) for given, text in TFS_BODIES),
         *((f"{URL}?format=adlik", given, 400, "") for given, _ in TFS_BODIES),
         (URL, {"inputs": {"INPUT0": {"dtype": "DT_INT32"}}}, 400, "batch_size must be at least 1"),
-        (URL, {}, 400, "batch_size must be at least 1"),
+        (URL, {"inputs": {}, "batch_size": 0}, 400, "batch_size must be at least 1"),
         (f"{URL}?format=tfs", body(), 400, "Type: Object is not of expected type: int32"),
     )
+
+
+#: Bodies with nothing of either protocol, with what TensorFlow Serving's front and Adlik's find wrong with them.
+NOBODYS = (
+    ({}, "Missing 'inputs' or 'instances' key", "batch_size must be at least 1"),
+    ({"instance": [1]}, "Missing 'inputs' or 'instances' key", "batch_size must be at least 1"),
+    ({"inputs": None}, "inputs is a plain value", "batch_size must be at least 1"),
+    ([], "Is not object", "must be an object"),
+    (b"null", "Is not object", "batch_size must be at least 1"),
+)
+
+
+def test_a_body_of_neither_protocol_is_refused_in_tensorflow_servings_words_unless_adlik_is_preferred():
+    ask(*((URL, given, 400, text) for given, text, _ in NOBODYS))
+    ask(*((URL, given, 400, text) for given, _, text in NOBODYS), settings=AdlikSettings(prefer_adlik=True))
 
 
 def test_the_operator_decides_for_every_request():

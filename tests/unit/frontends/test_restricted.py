@@ -24,7 +24,7 @@ from server.frontends.http_server import HttpFront
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.settings import KServeSettings
 from server.frontends.limits import Limits
-from server.frontends.restricted import Category, Key, Restrictions, category_below_v1, category_of_method, category_of_route
+from server.frontends.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
 from server.frontends.rpc.method import Kind, Method
 from server.frontends.tfs.service import TfsService
 from server.frontends.tfs.settings import METRICS_PATH
@@ -141,10 +141,20 @@ def test_one_restricted_category_closes_its_routes_and_no_others(category: Categ
         routes = list(declared_routes())
         found = await statuses(port, [(method, path.format(**PATH_VALUES)) for method, path in routes], "")
         closed = {path for (_, path), status in zip(routes, found, strict=True) if status == 403}
-        assert closed == {path for _, path in routes if category_of_route(path) is category}
+        assert closed == {path for _, path in routes if category in categories_of_route(path)}
         assert closed
 
     over_http({category: Key("k", "v")}, scenario)
+
+
+def test_the_page_of_all_models_wants_the_keys_of_both_it_tells_of():
+    keys = {Category.METADATA: Key("reader", "a"), Category.MODEL_REPOSITORY: Key("admin", "b")}
+
+    async def scenario(port: int) -> None:
+        for header, status in (("reader: a\r\n", 403), ("admin: b\r\n", 403), ("reader: a\r\nadmin: b\r\n", 200)):
+            assert await statuses(port, [("GET", "/models")], header) == [status]
+
+    over_http(keys, scenario)
 
 
 def test_the_refusal_has_tritons_words():
@@ -230,7 +240,7 @@ def test_what_has_no_category_cannot_be_served():
     with pytest.raises(LookupError, match=r"/a\.B/C has no category"):
         category_of_method("/a.B/C")
     with pytest.raises(LookupError, match="/v2/secret has no category"):
-        category_of_route("/v2/secret")
+        categories_of_route("/v2/secret")
 
 
 @pytest.mark.parametrize(

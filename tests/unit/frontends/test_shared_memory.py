@@ -334,6 +334,19 @@ def test_what_contradicts_itself_is_refused_with_its_reason(tmp_path: Path):
     assert "cannot be placed in shared memory" in refused(tmp_path, classified).message
 
 
+def test_an_output_without_room_is_noted_with_its_model(tmp_path: Path):
+    shm_object(tmp_path, bytes(64))
+    extensions = Extensions(LIMITS, KServeSettings(allow_client_shm=True))
+    extensions.shared_memory = memory(tmp_path)
+    extensions.shared_memory.register("r", "object", 0, 64)
+    request = one_input()
+    put(request.outputs.add(name="OUTPUT"), "r", 8)
+    engine = FakeEngine(echo(DataType.INT32, (4,), name="echo"))
+    with pytest.raises(InvalidRequest, match="at least 16 bytes to hold the results"):
+        asyncio.run(Inference(engine, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+    assert engine.failed_models == ["echo"]
+
+
 def test_large_regions_are_read_and_written_off_the_loop_and_within_the_budget(tmp_path: Path):
     array = np.arange(300_000, dtype=np.int32)
     path = shm_object(tmp_path, array.tobytes() + bytes(array.nbytes))

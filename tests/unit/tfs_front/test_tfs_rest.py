@@ -274,6 +274,12 @@ def test_regress_answers_one_number_a_sample():
     assert posted(FakeEngine(made), "/v1/models/m:regress", body) == (200, {"results": [3.5, 7.0]})
 
 
+def test_a_model_that_does_not_regress_is_named_where_the_refusal_is_noted():
+    engine = FakeEngine(classifier([TensorSpec("y", DataType.FP32, (2,)), TensorSpec("z", DataType.FP32, (2,))], lambda given: given))
+    status, _ = posted(engine, "/v1/models/m:regress", {"examples": [{"x": [1, 2.5]}]})
+    assert (status, engine.refused, set(engine.failed_models)) == (400, ["m"], {"m"})
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
