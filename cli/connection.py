@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cli.failure import CommandFailed, ExitCode
+from cli.headers import read_headers
 from cli.tls import tls_for
 
 if TYPE_CHECKING:
@@ -30,12 +31,13 @@ _NOT_SERVING = re.compile(r"'(?P<name>[^']+)' (has no available versions|version
 
 
 @contextmanager
-def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Client"]:
-    """A client of the server at `url`, closed afterwards.
+def connected(url: str, api_key: str | None, timeout_s: float, headers: Sequence[str] | None = None) -> Iterator["Client"]:
+    """A client of the server at `url`, closed afterwards, which sends `headers` (each `NAME=VALUE`) with every call.
 
     Raises:
-        CommandFailed: the address is unusable, the server cannot be reached, or a call in the block failed.
+        CommandFailed: the address or a header is unusable, the server cannot be reached, or a call in the block failed.
     """
+    sent = read_headers(headers, api_key)
     with failures_told(url) as failures:
         import stoker_client
 
@@ -43,7 +45,7 @@ def connected(url: str, api_key: str | None, timeout_s: float) -> Iterator["Clie
             url = f"grpc://{url}"
         try:
             retry = stoker_client.RetryPolicy(max_attempts=2)
-            client = stoker_client.connect(url, api_key=api_key, timeout_s=timeout_s, retry=retry, tls=tls_for(url))
+            client = stoker_client.connect(url, headers=sent, timeout_s=timeout_s, retry=retry, tls=tls_for(url))
         except ValueError as error:
             raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
         failures.url, failures.client = url, client

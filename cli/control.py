@@ -7,7 +7,7 @@ import typer
 
 from cli.connection import connected
 from cli.failure import CommandFailed, ExitCode
-from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Model, Timeout, Url
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url
 from cli.output import print_json, print_line
 
 _LOAD_TIMEOUT_S = 600.0
@@ -29,12 +29,13 @@ def load(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = _LOAD_TIMEOUT_S,
 ) -> None:
     """Load or reload a model; returns when it is ready."""
     text = _read(Path(config)).decode("utf-8", "replace") if config is not None and config.endswith(".json") else config
     files = dict(_file(assignment) for assignment in file or [])
-    with connected(url, api_key, timeout) as client:
+    with connected(url, api_key, timeout, headers) as client:
         client.load(model, config=text, files=files)
         versions = client.model_metadata(model).get("versions", [])
     if as_json:
@@ -49,10 +50,11 @@ def unload(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Take a model out of service."""
-    with connected(url, api_key, timeout) as client:
+    with connected(url, api_key, timeout, headers) as client:
         # Servers take the unloading of what does not exist for done; here it is a slip of the pen.
         known = sorted({str(entry["name"]) for entry in client.index()})
         if model not in known:

@@ -3,7 +3,7 @@
 from importlib.metadata import version as installed_version
 
 from cli.connection import connected
-from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Model, Timeout, Url, Version
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
 from cli.output import print_json, print_line, print_table
 
 
@@ -13,10 +13,11 @@ def metadata(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show a model's inputs and outputs."""
-    with connected(url, api_key, timeout) as client:
+    with connected(url, api_key, timeout, headers) as client:
         facts = client.model_metadata(model, version)
     if as_json:
         print_json(facts)
@@ -36,10 +37,11 @@ def config(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,  # the same either way; accepted so that every command takes it
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Print a model's configuration as the server completed it, as JSON."""
-    with connected(url, api_key, timeout) as client:
+    with connected(url, api_key, timeout, headers) as client:
         print_json(client.model_config(model, version))
 
 

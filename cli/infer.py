@@ -8,7 +8,8 @@ import typer
 
 from cli.connection import connected
 from cli.failure import CommandFailed, ExitCode
-from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Model, Timeout, Url, Version
+from cli.headers import read_headers
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
 from cli.output import print_json, print_line, print_table
 from cli.protocols import Protocol, ProtocolOption, predicting, target
 
@@ -51,6 +52,7 @@ def infer(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Run one inference. Values are cast and shaped to what the model's metadata asks for; a missing batch dimension is added."""
@@ -60,11 +62,11 @@ def infer(
     pictures = PictureOptions(None if scale is None else Scale.parse(scale), invert)
     whom = target(protocol, url)
     if whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP):
-        with connected(whom.url, api_key, timeout) as client:
+        with connected(whom.url, api_key, timeout, headers) as client:
             tensors = read_inputs(inputs, client.model_metadata(model, version), pictures)
             result = client.infer(model, tensors, version=version, outputs=outputs)
     else:
-        with predicting(whom, api_key, timeout) as peer:
+        with predicting(whom, read_headers(headers, api_key), timeout) as peer:
             tensors = read_inputs(inputs, peer.metadata(model, version), pictures)
             result = peer.predict(model, tensors, version=version, outputs=outputs)
     values = {name: _shown(result, name) for name in result}

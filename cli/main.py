@@ -25,7 +25,7 @@ from cli.output import print_line, printable
 from cli.status import status
 
 #: Options with a value that every command which talks to a server takes.
-_SHARED = ("--url", "--api-key", "--timeout")
+_SHARED = ("--url", "--api-key", "--header", "--timeout")
 
 app = typer.Typer(
     name="stoker",

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from cli.connection import connected
-from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Timeout, Url
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
 from cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 _COLUMNS = ("model", "version", "state", "backend", "platform")
 
 
-def models(url: Url = DEFAULT_URL, as_json: AsJson = False, api_key: ApiKey = None, timeout: Timeout = DEFAULT_TIMEOUT_S) -> None:
+def models(
+    url: Url = DEFAULT_URL, as_json: AsJson = False, api_key: ApiKey = None, headers: Headers = None, timeout: Timeout = DEFAULT_TIMEOUT_S
+) -> None:
     """List the models of the repository: versions, states, backends, and why one is not ready."""
-    with connected(url, api_key, timeout) as client:
+    with connected(url, api_key, timeout, headers) as client:
         rows = [{**_row(entry), **_kind(client, entry)} for entry in client.index()]
     if as_json:
         print_json(rows)

@@ -22,6 +22,16 @@ ApiKey = Annotated[
     str | None,
     typer.Option("--api-key", envvar="STOKER_API_KEY", rich_help_panel=_SERVER, help="Sent as 'authorization: Bearer KEY'."),
 ]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        metavar="NAME=VALUE",
+        envvar="STOKER_HEADERS",
+        rich_help_panel=_SERVER,
+        help="Sent with every call (gRPC: as metadata), such as the key of a restricted API; may be repeated.",
+    ),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.001, rich_help_panel=_SERVER, help="Limit of each call to the server.")
 ]

@@ -1,6 +1,6 @@
 """The protocols that `stoker infer` and `stoker bench` speak, by the names of `--protocol`, and the address that goes with each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -111,9 +111,9 @@ def dialect(protocol: Protocol, tensor_format: TensorFormat = TensorFormat.BINAR
 
 @contextmanager
 def predicting(
-    whom: Target, api_key: str | None, timeout_s: float, tensor_format: TensorFormat = TensorFormat.BINARY
+    whom: Target, headers: Mapping[str, str], timeout_s: float, tensor_format: TensorFormat = TensorFormat.BINARY
 ) -> Iterator["PredictClient"]:
-    """A client of `whom` for the length of the block, whose errors become the command's.
+    """A client of `whom` for the length of the block, which sends `headers` with every call and whose errors become the command's.
 
     Raises:
         CommandFailed: the address is unusable, the server cannot be reached, or a call in the block failed.
@@ -128,7 +128,7 @@ def predicting(
         carried_by = "grpc" if whom.protocol.is_grpc else "http"
         try:
             tls = tls_for(whom.url)
-            connection = make_connection(whom.url, carried_by, tls=tls, api_key=api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
+            connection = make_connection(whom.url, carried_by, tls=tls, api_key=None, headers=headers, max_message_bytes=MAX_MESSAGE_BYTES)
         except ValueError as error:
             raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
         transport = GrpcTransport(connection) if whom.protocol.is_grpc else HttpTransport(connection)

@@ -8,7 +8,7 @@ import typer
 
 from cli.connection import connected
 from cli.failure import ExitCode
-from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Timeout, Url
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
 from cli.output import print_json, print_line, print_table
 
 _COLUMNS = {
@@ -38,10 +38,11 @@ def status(
     interval: Interval = 1.0,
     as_json: AsJson = False,
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show whether the server is ready, and counts, latencies and throughput of each model. Exits 1 if the server is not ready."""
-    with connected(url, api_key, timeout) as client:
+    with connected(url, api_key, timeout, headers) as client:
         facts: dict[str, Any] = {"url": url, **client.server_metadata(), "live": client.is_live(), "ready": client.is_ready()}
         before_s, before = monotonic(), _by_version(client.statistics())
         after_s, after = before_s, before

@@ -10,7 +10,8 @@ import typer
 from cli.bench.filling import Filling
 from cli.bench.levels import levels
 from cli.failure import CommandFailed, ExitCode
-from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Model, Timeout, Url, Version
+from cli.headers import read_headers
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
 from cli.output import print_json
 from cli.protocols import Protocol, ProtocolOption, TensorFormat, predicting, target
 
@@ -96,6 +97,7 @@ def bench(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     api_key: ApiKey = None,
+    headers: Headers = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Load one model and measure: closed loops (--concurrency) or open ones (--request-rate), over any protocol, against any server."""
@@ -106,6 +108,7 @@ def bench(
     from cli.inputs import PictureOptions, read_inputs
     from stoker_client.inference import InferOptions, build_request
 
+    sent = read_headers(headers, api_key)
     loads = levels(concurrency, rate)
     if poisson and rate is None:
         raise CommandFailed("--poisson goes with --request-rate", ExitCode.USAGE)
@@ -113,14 +116,14 @@ def bench(
     if tensor_format is TensorFormat.JSON and whom.protocol is not Protocol.KSERVE_HTTP:
         raise CommandFailed(f"--tensor-format json goes with --protocol {Protocol.KSERVE_HTTP}", ExitCode.USAGE)
     plan = TensorPlan(parse_shapes(shapes or []), data, batch, string_length)
-    with predicting(whom, api_key, timeout, tensor_format) as client:
+    with predicting(whom, sent, timeout, tensor_format) as client:
         facts = client.metadata(model, version)
         tensors = make_inputs(facts, plan, read_inputs(inputs or [], facts, PictureOptions()))
         # Said now, a refusal is one line; said under load it would be a table of errors.
         client.predict(model, tensors, version=version)
     request = build_request(model, tensors, InferOptions(version=version))
     rules = Rules(warmup, window, stability / 100, max_trials, max_requests)
-    task = Task(whom, tensor_format, request, facts, rows_of(tensors, facts), api_key, timeout, connections, poisson)
+    task = Task(whom, tensor_format, request, facts, rows_of(tensors, facts), sent, timeout, connections, poisson)
     with _progress(shown=not as_json) as progress:
         outcomes = run_levels(task, loads, rules, progress)
     if csv is not None:

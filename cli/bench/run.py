@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cli.bench.figures import Figures, Outcome
@@ -32,6 +32,7 @@ class Task:
     Attributes:
         facts: The model's metadata.
         rows: Rows of one request.
+        headers: Sent with every call; they may hold keys.
         timeout_s: Limit of each request.
         connections: gRPC connections.
         poisson: See `OpenLoop`.
@@ -42,7 +43,7 @@ class Task:
     request: InferRequest
     facts: Facts
     rows: int
-    api_key: str | None
+    headers: Mapping[str, str] = field(repr=False)
     timeout_s: float
     connections: int
     poisson: bool
@@ -69,7 +70,7 @@ async def _measured(task: Task, level: Level, rules: Rules, progress: Callable[[
     samples = Samples()
     carried_by = "grpc" if task.whom.protocol.is_grpc else "http"
     connection = make_connection(
-        task.whom.url, carried_by, tls=tls_for(task.whom.url), api_key=task.api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES
+        task.whom.url, carried_by, tls=tls_for(task.whom.url), api_key=None, headers=task.headers, max_message_bytes=MAX_MESSAGE_BYTES
     )
     sender: GrpcSender | HttpSender
     if task.whom.protocol.is_grpc:
@@ -97,7 +98,7 @@ class _Statistics:
         self._task = task
         self._client: Client | None = None
         if task.whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP):
-            self._client = connect(task.whom.url, api_key=task.api_key, timeout_s=task.timeout_s, tls=tls_for(task.whom.url))
+            self._client = connect(task.whom.url, headers=task.headers, timeout_s=task.timeout_s, tls=tls_for(task.whom.url))
 
     async def read(self) -> ServerReading | None:
         """One reading."""

@@ -222,6 +222,52 @@ def test_the_api_key_comes_from_flag_or_environment(stoker, fake, monkeypatch):
     assert fake.headers["authorization"] == "Bearer environment"
 
 
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+@pytest.mark.parametrize(
+    "words",
+    [["metadata", "echo"], ["models"], ["status", "--interval=0"], ["load", "echo"], ["infer", "echo", "--input", "x=[1, 2, 3, 4]"]],
+    ids=lambda words: words[0],
+)
+def test_headers_go_with_every_call_of_every_command(stoker, fake, over, words):
+    given = ["--header", "Admin-Key=a=b c", "--header=x_tenant=blue", "--api-key", "k", "--url", getattr(fake, over)]
+    for line in ([*words, *given], [*given, *words]):
+        fake.headers = {}
+        assert stoker(*line).code == 0
+        assert fake.headers.items() >= {"admin-key": "a=b c", "x_tenant": "blue", "authorization": "Bearer k"}.items()
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_headers_go_with_the_load_of_a_bench(stoker, fake, over):
+    quick = ["--window=0.05", "--warmup=0", "--max-trials=3", "--max-requests=20"]
+    assert stoker("bench", "echo", *quick, "--header", "key=secret", "--url", getattr(fake, over)).code == 0
+    assert len(fake.calls) > 20
+    assert fake.headers["key"] == "secret"
+
+
+def test_headers_come_from_the_environment_too(stoker, fake, monkeypatch):
+    monkeypatch.setenv("STOKER_HEADERS", "admin-key=secret x-tenant=blue")
+    assert stoker("metadata", "echo").code == 0
+    assert fake.headers.items() >= {"admin-key": "secret", "x-tenant": "blue"}.items()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--header", "secret"], "--header: expected NAME=VALUE"),
+        (["--header", "bad name=secret"], "--header bad name: expected NAME=VALUE"),
+        (["--header", "key-bin=secret"], "not ending in -bin"),
+        (["--header", "key=secret\r\nx: y"], "--header key: its value must be printable ASCII"),
+        (["--header", "Content-Length=secret"], "--header content-length: the protocol itself says this one"),
+        (["--header", "key=secret", "--header", "Key=secret"], "--header key is given twice"),
+        (["--header", "authorization=secret", "--api-key", "secret"], "not both"),
+    ],
+)
+def test_unusable_headers_are_refused_and_their_values_not_shown(stoker, fake, words, text):
+    ran = stoker("metadata", "echo", *words)
+    assert (ran.code, text in ran.err, "secret" in ran.err) == (2, True, False)
+    assert fake.calls == []
+
+
 def test_flags_take_underscores_and_values_keep_them(stoker, fake):
     assert stoker("metadata", "echo", "--api_key=a_b").code == 0
     assert fake.headers["authorization"] == "Bearer a_b"
