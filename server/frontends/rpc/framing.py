@@ -3,6 +3,7 @@
 From "gRPC over HTTP2", Length-Prefixed-Message.
 """
 
+from io import BytesIO
 from struct import Struct
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ _RESOURCE_EXHAUSTED = 8
 _INTERNAL = 13
 #: Pieces smaller than this are gathered in one buffer: kept apart, many tiny ones would take far more memory than they hold.
 _SMALL_PIECE_BYTES = 4096
+#: Once so much of a message has come, the rest is copied to its place as it comes: to join the pieces of 240 MiB at their end, in memory
+#: never touched before, held the event loop for 130 ms and took the message's size once more. Of so much, the join takes some 5 ms.
+_JOINED_BYTES = 8 * 1024 * 1024
 
 
 class WireMessage(NamedTuple):
@@ -29,9 +33,12 @@ class WireMessage(NamedTuple):
 
 
 class MessageReader:
-    """Puts the messages of one stream together from pieces of any size; what is kept is what came, never room for what is promised."""
+    """Puts the messages of one stream together from pieces of any size.
 
-    __slots__ = ("_head", "_is_compressed", "_most_bytes", "_path", "_pieces", "_size", "_wanted")
+    What is kept is what came: room for what is promised is taken only behind a good beginning, and as pages that exist once written to.
+    """
+
+    __slots__ = ("_gathered", "_head", "_is_compressed", "_most_bytes", "_path", "_pieces", "_size", "_wanted")
 
     def __init__(self, path: str, most_bytes: int) -> None:
         """A message to the method `path` that is longer than `most_bytes` is refused as soon as its prefix is there."""
@@ -39,6 +46,7 @@ class MessageReader:
         self._most_bytes = most_bytes
         self._head = b""
         self._pieces: list[bytes | bytearray | memoryview] = []
+        self._gathered: BytesIO | None = None
         self._wanted: int | None = None
         self._size = 0
         self._is_compressed = False
@@ -92,14 +100,37 @@ class MessageReader:
 
     def _keep(self, piece: bytes | memoryview) -> None:
         self._size += len(piece)
+        if self._gathered is not None:
+            self._gathered.write(piece)
+            return
         if len(piece) >= _SMALL_PIECE_BYTES:
             self._pieces.append(piece)
         elif self._pieces and type(last := self._pieces[-1]) is bytearray:
             last += piece
         else:
             self._pieces.append(bytearray(piece))
+        assert self._wanted is not None
+        if _JOINED_BYTES <= self._size < self._wanted:
+            self._gather(self._wanted)
+
+    def _gather(self, size: int) -> None:
+        """Goes over from pieces to one block of the message's `size`.
+
+        Raises:
+            CallFault: this host has no memory for it.
+        """
+        try:
+            # Zeros straight from the system cost nothing until they are written to. CPython writes into the very object and gives it out as
+            # the value, both without a copy, because nobody else refers to it and its length stays what it is.
+            self._gathered = BytesIO(bytes(size))
+        except MemoryError:
+            text = f"the server has no memory for a message of {size} bytes now: try again"
+            raise CallFault(Refusal(_RESOURCE_EXHAUSTED, text)) from None
+        for piece in self._pieces:
+            self._gathered.write(piece)
+        self._pieces = []
 
     def _take(self) -> WireMessage:
-        message = WireMessage(b"".join(self._pieces), self._is_compressed)
-        self._pieces, self._wanted, self._size = [], None, 0
-        return message
+        data = b"".join(self._pieces) if self._gathered is None else self._gathered.getvalue()
+        self._pieces, self._gathered, self._wanted, self._size = [], None, None, 0
+        return WireMessage(data, self._is_compressed)

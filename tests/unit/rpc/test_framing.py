@@ -1,6 +1,7 @@
 """Messages cut out of a stream of bytes."""
 
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -56,3 +57,34 @@ def test_a_message_of_the_greatest_length_is_not_allocated_before_it_comes():
     reader = MessageReader("/a.B/C", (1 << 32) - 1)
     assert reader.feed(PREFIX.pack(0, (1 << 32) - 1) + b"abc") == []
     assert sum(map(len, reader._pieces)) == 3
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_a_long_message_is_put_together_as_it_comes(views: bool):
+    data = bytes(range(256)) * (48 * 1024)
+    stream = wire((data, True)) + PREFIX.pack(0, 3) + b"end"
+    reader = MessageReader("/a.B/C", len(data))
+    tracemalloc.start()
+    try:
+        found: list[WireMessage] = []
+        for at in range(0, len(stream), 1 << 20):
+            piece = stream[at : at + (1 << 20)]
+            found += reader.feed(memoryview(piece) if views else piece)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == [WireMessage(data, True), WireMessage(b"end", False)]
+    assert type(found[0].data) is bytes
+    # The pieces of its beginning stand beside it for a moment, and it is never there twice.
+    assert peak_bytes < len(data) + (10 << 20)
+
+
+def test_a_message_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
+    def exhausted(initial: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("server.frontends.rpc.framing.BytesIO", exhausted)
+    reader = MessageReader("/a.B/C", 1 << 30)
+    with pytest.raises(CallFault, match="no memory for a message of 33554432 bytes now: try again") as caught:
+        reader.feed(PREFIX.pack(0, 32 << 20) + bytes(16 << 20))
+    assert caught.value.refusal.code == 8
