@@ -57,7 +57,7 @@ def serve(context: typer.Context) -> None:
 
 @app.command("compile", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def compile_model(context: typer.Context) -> None:
-    """Convert and compile an ONNX model for an accelerator (see `stoker compile --help`)."""
+    """Convert and compile an ONNX model for an IPU, a GCU or a CPU (see `stoker compile --help`)."""
     run_compile(context.args)
 
 

@@ -57,12 +57,12 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
     _warn_of_no_effect(plan)
     job = plan.job
     if job.batch_sizes and not target.takes_batch_sizes:
-        raise OptionError(f"batch_sizes: an executable of target '{target.name}' has one batch size; give batch_size and batch_axis")
+        raise OptionError(f"--batch_sizes: an executable of target '{target.name}' has one batch size; give --batch_size and --batch_axis")
     if job.report is not None and not (target.has_report or target.compares):
-        raise OptionError(f"report: target '{target.name}' has none; the summary of what is compiled says what it needs")
+        raise OptionError(f"--report: target '{target.name}' has none; the summary of what is compiled says what it needs")
     for name in BUILD_OPTIONS:
         if name not in target.build_options and getattr(plan.compiler, name) != getattr(CompilerOptions(), name):
-            raise OptionError(f"{name}: target '{target.name}' has no such option; precision says what it computes in")
+            raise OptionError(f"--{name}: target '{target.name}' has no such option; --precision says what it computes in")
     for model in plan.models:
         _check_precision(model.conversion.precision, target, is_compiled=_is_compiled(job))
     folder = Path(job.output_dir)
@@ -122,15 +122,17 @@ def _read(job: JobOptions) -> onnx.ModelProto:
     if job.framework == "tensorflow":
         return read_tensorflow(str(job.input_model), TensorflowOptions(**{name: getattr(job, name) for name in TENSORFLOW_NAMES}))
     if given:
-        raise OptionError(f"{given[0]} concerns TensorFlow models: give --framework tensorflow too")
+        raise OptionError(f"--{given[0]} concerns TensorFlow models: give --framework tensorflow too")
     return read_onnx(str(job.input_model))
 
 
 def _check_precision(precision: str, target: Target, *, is_compiled: bool) -> None:
     if precision not in target.precisions:
-        raise OptionError(f"precision {precision}: target '{target.name}' has {', '.join(target.precisions)}")
+        raise OptionError(f"--precision {precision}: target '{target.name}' has {', '.join(target.precisions)}")
     if precision in ("bf16", "int8") and not is_compiled:
-        raise OptionError(f"precision {precision} is made by compiling: give export_popef, or model_repository and model_name")
+        raise OptionError(
+            f"--precision {precision} is made by compiling: give --model_repository and --model_name, or --export_popef for the file alone"
+        )
 
 
 def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progress, out: TextIO, *, is_compared: bool) -> None:

@@ -67,15 +67,15 @@ def make_plan(job: Mapping[str, Any], models: Sequence[Mapping[str, Any]] = ()) 
     common = _job_options(job)
     if models:
         if not common.export_popef:
-            raise OptionError("model_fusion needs export_popef: True, since fused models run as one executable only")
+            raise OptionError("model_fusion needs --export_popef (export_popef: True), since fused models run as one executable only")
         if job.get("input_model"):
-            raise OptionError("input_model and model_fusion exclude each other: the models to be fused are listed there")
+            raise OptionError("--input_model and model_fusion exclude each other: the models to be fused are listed there")
     elif common.input_model is None:
-        raise OptionError("input_model is missing: give -i MODEL, or a YAML file that names it")
+        raise OptionError("--input_model is missing: give -i MODEL, or a YAML file that names it")
     if (common.model_repository is None) != (common.model_name is None):
-        raise OptionError("model_repository and model_name go together")
+        raise OptionError("--model_repository and --model_name go together")
     if common.model_version is not None and common.model_repository is None:
-        raise OptionError("model_version needs model_repository and model_name")
+        raise OptionError("--model_version needs --model_repository and --model_name")
     each = [_model_job({**job, **model}) for model in models or [{}]]
     if common.batch_sizes:
         _check_batch_sizes(common, each)
@@ -113,8 +113,8 @@ def _compiler_options(job: JobOptions, given: Mapping[str, Any], models: Sequenc
 
 def _check_batch_sizes(job: JobOptions, models: Sequence[ModelJob]) -> None:
     if len(models) > 1:
-        raise OptionError("batch_sizes and model_fusion exclude each other")
+        raise OptionError("--batch_sizes and model_fusion exclude each other")
     if models[0].conversion.batch_size is not None:
-        raise OptionError("batch_sizes and batch_size exclude each other: give all sizes in batch_sizes")
+        raise OptionError("--batch_sizes and --batch_size exclude each other: give all sizes in --batch_sizes")
     if len(set(job.batch_sizes)) != len(job.batch_sizes):
-        raise OptionError(f"batch_sizes: {', '.join(map(str, job.batch_sizes))} names a size twice")
+        raise OptionError(f"--batch_sizes: {', '.join(map(str, job.batch_sizes))} names a size twice")

@@ -86,7 +86,7 @@ def check_skipped(model: onnx.ModelProto, options: CompilerOptions) -> None:
     ):
         for name in asked:
             if name not in present:
-                raise OptionError(f"{option}: the converted model has no '{name}'{nearest(name, sorted(present))}")
+                raise OptionError(f"--{option}: the converted model has no '{name}'{nearest(name, sorted(present))}")
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types

@@ -20,7 +20,7 @@ def check_nncf() -> None:
     OptionError: the package is not installed.
     """
     if importlib.util.find_spec("nncf") is None:
-        raise OptionError("quantizer nncf needs the package 'nncf', which is not installed: pip install 'stoker[nncf]'")
+        raise OptionError("--quantizer nncf needs the package 'nncf', which is not installed: pip install 'stoker[nncf]'")
 
 
 def write_quantised_ir(model: onnx.ModelProto, batches: Batches, options: CompilerOptions, path: Path) -> Mapping[str, Path]:

@@ -20,7 +20,7 @@ def calibration_batches(source: SourceModel) -> Batches:
         OptionError: there are none, their file cannot be read or fits the inputs in no way, or a value has no place in a range.
     """
     if source.samples is None:
-        raise OptionError("precision int8 needs data_preprocess: samples to calibrate with, as a pickle or .npz of {input name: array}")
+        raise OptionError("--precision int8 needs --data_preprocess: samples to calibrate with, as a pickle or .npz of {input name: array}")
     batches = comparison_batches(source)
     for name in batches[0]:
         if not all(np.isfinite(batch[name]).all() for batch in batches):

@@ -52,17 +52,17 @@ class CpuTarget(Target):
         """
         for name, choices in (("format", FORMATS), ("quantizer", QUANTIZERS), ("calibration_method", CALIBRATION_METHODS)):
             if getattr(options, name) not in choices:  # compiler_options may say any text
-                raise OptionError(f"{name}: '{getattr(options, name)}' is none of {', '.join(choices)}")
+                raise OptionError(f"--{name}: '{getattr(options, name)}' is none of {', '.join(choices)}")
         if options.quantizer == "nncf":
             if options.format != "openvino":
-                raise OptionError("quantizer nncf makes OpenVINO IR: give format openvino too")
+                raise OptionError("--quantizer nncf makes OpenVINO IR: give --format openvino too")
             check_nncf()
         if options.format == "openvino":
-            check_openvino("format openvino")
+            check_openvino("--format openvino")
         for precision in precisions:
             given = [name for name in ("int8_skip_op_types", "int8_skip_op_names") if getattr(options, name)]
             if precision != "int8" and given:
-                raise OptionError(f"{given[0]} is for precision int8, not {precision}")
+                raise OptionError(f"--{given[0]} is for --precision int8, not {precision}")
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Writes the one source as a model for CPUs to `path`.
@@ -75,7 +75,7 @@ class CpuTarget(Target):
             raise OptionError("a CPU runs each model by itself: compile them one by one, and serve them side by side")
         (source,) = sources
         if source.custom_libraries:
-            raise OptionError("custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
+            raise OptionError("--custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
         if _is_for_openvino(source, options):
             _refuse_strings(source.model)
         batch, freed = batch_of(source.model)

@@ -254,7 +254,7 @@ def test_a_served_version_is_written(stoker_compile, folder: Path) -> None:
     ("words", "reason"),
     [
         (("--batch_size", "2"), "batch_size needs batch_axis"),
-        (("--model_repository", "repo"), "model_repository and model_name go together"),
+        (("--model_repository", "repo"), "--model_repository and --model_name go together"),
         (("--precision", "fp64"), "precision: 'fp64' is none of fp32, fp16, fp8, fp8_weight, bf16, int8"),
         (("--input_shape", "x:1,3"), "input_shape: expected NAME=d0,d1,..."),
         (("--only_manual_sharding",), "only_manual_sharding needs manual_sharding_config"),

@@ -125,8 +125,8 @@ def test_a_file_that_is_not_there_is_told(stoker_compile) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("export_popef: True", "export_popef: False"), "model_fusion needs export_popef: True"),
-        (("output_dir:", "input_model: x.onnx\noutput_dir:"), "input_model and model_fusion exclude each other"),
+        (("export_popef: True", "export_popef: False"), "model_fusion needs --export_popef"),
+        (("output_dir:", "input_model: x.onnx\noutput_dir:"), "--input_model and model_fusion exclude each other"),
     ],
 )
 def test_fusion_refuses_what_it_cannot_do(stoker_compile, two_models: Path, change: tuple[str, str], reason: str) -> None:

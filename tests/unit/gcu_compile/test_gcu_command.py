@@ -92,12 +92,12 @@ def test_a_run_reports_what_the_largest_batch_would_take(compile_gcu: Callable[.
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (("--batch_sizes", "1,1"), 2, "batch_sizes: 1, 1 names a size twice"),
+        (("--batch_sizes", "1,1"), 2, "--batch_sizes: 1, 1 names a size twice"),
         (("--batch_sizes", "0"), 2, "batch_sizes: expected an integer of 1 or more"),
-        (("--batch_sizes", "1", "--batch_size", "2", "--batch_axis", "0"), 2, "batch_sizes and batch_size exclude each other"),
+        (("--batch_sizes", "1", "--batch_size", "2", "--batch_axis", "0"), 2, "--batch_sizes and --batch_size exclude each other"),
         (("--batch_sizes", "1", "--build_flag", "int8"), 2, "build_flag: there is no 'int8'"),
         (("--batch_sizes", "1", "--resource_mode", "9c"), 2, "expected a number of clusters from 1 to 6"),
-        (("--batch_sizes", "1", "--report", "report"), 2, "report: target 'gcu' has none"),
+        (("--batch_sizes", "1", "--report", "report"), 2, "--report: target 'gcu' has none"),
         (("--batch_sizes", "1", "--precision", "fp8"), 2, "precision fp8: the i20 has fp32 and fp16"),
         ((), 1, "input 'x' dimension 0 ('n'); input 'place' dimension 0 ('n') [TopsInference: TIF_MIS_MATCHED_SHAPE_OR_DIM]"),
     ],
