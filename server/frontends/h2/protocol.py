@@ -11,7 +11,8 @@ import ssl
 from collections import deque
 from typing import Final, cast
 
-from server.frontends.h2.answer_blocks import metadata_too_large, plain_block, refusal_block
+from server.frontends.h2.admission import Admission
+from server.frontends.h2.answer_blocks import metadata_too_large
 from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.error_codes import ErrorCode
@@ -19,7 +20,6 @@ from server.frontends.h2.events import (
     ConnectionEnded,
     DataReceived,
     Event,
-    Headers,
     HeadersTooLarge,
     PingReceived,
     RequestStarted,
@@ -27,17 +27,14 @@ from server.frontends.h2.events import (
     TrailersReceived,
 )
 from server.frontends.h2.front_state import FrontState
-from server.frontends.h2.head_cache import HeadCache
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
-from server.frontends.h2.refusals import SHUTTING_DOWN, TOO_MANY_CALLS, TOO_MUCH_UNREAD, TOO_SLOW
+from server.frontends.h2.refusals import SHUTTING_DOWN, TOO_SLOW
 from server.frontends.h2.refused_call import RefusedCall
 from server.frontends.h2.streamed_call import StreamedCall
 from server.frontends.h2.unary_call import UnaryCall
 from server.frontends.h2.unread_answers import UnreadAnswers
 from server.frontends.rpc.method import Kind
-from server.frontends.rpc.refusal import CallFault
-from server.frontends.rpc.request_head import NotGrpc, RequestHead
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
 _SLICE: Final = 128
@@ -62,8 +59,8 @@ class GrpcProtocol(asyncio.Protocol):
         self.front = front
         self.receiving: dict[int, UnaryCall] = {}
         self._calls: dict[int, H2Call | RefusedCall] = {}
-        self._heads = HeadCache(front.methods)
         self._unread = UnreadAnswers(front.engine)
+        self._admission = Admission(front, self._unread)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
         self._is_full = False
@@ -231,8 +228,9 @@ class GrpcProtocol(asyncio.Protocol):
                     self.core.consumed(stream_id, len(data))
             elif kind is RequestStarted:
                 stream_id, headers, has_ended = cast("RequestStarted", event)
-                head = self._admitted(stream_id, headers, has_ended)
-                if head is None:
+                head = self._admission.head_of(headers)
+                if isinstance(head, bytes):
+                    self._refuse(stream_id, head, has_ended)
                     continue
                 deadline_ns = None
                 if head.timeout_ns is not None:
@@ -268,20 +266,6 @@ class GrpcProtocol(asyncio.Protocol):
                 self._end_calls()
         elif isinstance(event, ConnectionEnded):
             self._end_calls()
-
-    def _admitted(self, stream_id: int, headers: Headers, has_ended: bool) -> RequestHead | None:
-        """The head of a call that may begin; None: it is refused."""
-        try:
-            if self.front.calls >= self.front.limits.grpc_concurrent_rpcs:
-                raise CallFault(TOO_MANY_CALLS)
-            if self._unread.size_bytes > self.front.limits.grpc_unread_bytes:
-                raise CallFault(TOO_MUCH_UNREAD)
-            return self._heads.read(headers)
-        except CallFault as error:
-            self._refuse(stream_id, refusal_block(error.refusal, is_first=True), has_ended)
-        except NotGrpc as error:
-            self._refuse(stream_id, plain_block(error.status), has_ended)
-        return None
 
     def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
         """Answers a request that becomes no call by one header block."""

@@ -8,13 +8,11 @@ the bounds cost a fast request next to nothing.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from server.frontends.http.answer import Piece
 from server.frontends.http.asgi import AsgiExchange, AsgiPeer
 from server.frontends.http.body import BodyFrame
 from server.frontends.http.direct import Exchange
@@ -24,7 +22,7 @@ from server.frontends.http.phase import Phase
 from server.frontends.http.port import HttpPort, KnownHead
 from server.frontends.http.refusal import Refusal
 from server.frontends.http.unsent_watch import UnsentWatch
-from server.frontends.kserve.reservation import Reservation
+from server.frontends.http.writing_half import WritingHalf
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
@@ -32,11 +30,11 @@ _LINGER_S = 2.0
 _AHEAD_BYTES = 16 * 1024
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(WritingHalf):
     """One connection. Confined to: the event loop."""
 
     def __init__(self, port: HttpPort) -> None:
-        self._port = port
+        super().__init__(port)
         self._limits = port.limits
         self._phase = Phase.HEAD
         self._since_s = port.loop.time()
@@ -49,14 +47,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._ahead = b""
         self._at = 0
         self._is_turn_due = False
-        self._keep_alive = True
-        self._is_stopping = False
         self._unsent = UnsentWatch()
-        #: Holds room for an answer that the client has not taken.
-        self._unread: Reservation | None = None
         self._peer: AsgiPeer | None = None
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.flow: FlowControl = None  # type: ignore[assignment]
 
     # What the transport calls.
 
@@ -85,12 +77,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if exc is None:
             self.transport.close()
 
-    def pause_writing(self) -> None:
-        self.flow.pause_writing()
-
     def resume_writing(self) -> None:
-        self._release_unread()
-        self.flow.resume_writing()
+        super().resume_writing()
         self._ask_turn()
 
     def eof_received(self) -> None:
@@ -156,37 +144,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def is_in_work(self) -> bool:
         """Whether a request of this connection waits for its answer."""
         return self._exchange is not None and not self._exchange.is_answered
-
-    # What exchanges call.
-
-    @property
-    def keep_alive(self) -> bool:
-        return self._keep_alive and not self._is_stopping
-
-    def write_answer(self, parts: Sequence[Piece]) -> None:
-        if len(parts) == 1:
-            self.transport.write(parts[0])
-        else:
-            self.transport.writelines(parts)
-        self._answered()
-
-    def release_when_sent(self, reservation: Reservation) -> None:
-        if self.flow.write_paused:
-            self._unread = reservation
-        else:
-            reservation.release()
-
-    def _release_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.release()
-            self._unread = None
-
-    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        port = self._port
-        task = port.loop.create_task(work)
-        port.tasks.add(task)
-        task.add_done_callback(port.tasks.discard)
-        return task
 
     # Reading.
 

@@ -1,0 +1,36 @@
+"""Which requests of a connection become calls, and what those are told that do not."""
+
+from server.frontends.h2.answer_blocks import plain_block, refusal_block
+from server.frontends.h2.events import Headers
+from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.head_cache import HeadCache
+from server.frontends.h2.refusals import TOO_MANY_CALLS, TOO_MUCH_UNREAD
+from server.frontends.h2.unread_answers import UnreadAnswers
+from server.frontends.rpc.refusal import CallFault
+from server.frontends.rpc.request_head import NotGrpc, RequestHead
+
+
+class Admission:
+    """Confined to: one connection, on the event loop."""
+
+    __slots__ = ("_front", "_heads", "_unread")
+
+    def __init__(self, front: FrontState, unread: UnreadAnswers) -> None:
+        """`unread` is what the connection's peer has not taken yet."""
+        self._front = front
+        self._heads = HeadCache(front.methods)
+        self._unread = unread
+
+    def head_of(self, headers: Headers) -> RequestHead | bytes:
+        """The head of a call that may begin; else the header block to refuse it by."""
+        front = self._front
+        try:
+            if front.calls >= front.limits.grpc_concurrent_rpcs:
+                raise CallFault(TOO_MANY_CALLS)
+            if self._unread.size_bytes > front.limits.grpc_unread_bytes:
+                raise CallFault(TOO_MUCH_UNREAD)
+            return self._heads.read(headers)
+        except CallFault as error:
+            return refusal_block(error.refusal, is_first=True)
+        except NotGrpc as error:
+            return plain_block(error.status)

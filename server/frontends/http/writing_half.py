@@ -1,0 +1,69 @@
+"""`WritingHalf`, the half of an HTTP/1.1 connection that exchanges write their answers to."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from server.frontends.http.answer import Piece
+from server.frontends.http.port import HttpPort
+from server.frontends.kserve.reservation import Reservation
+
+
+class WritingHalf(asyncio.BufferedProtocol):
+    """A `Connection`, as exchanges see it; the reading half builds on it. Confined to: the event loop.
+
+    Attributes:
+        transport: What is written to, once the connection is made.
+        flow: Whether reading and writing pause; likewise.
+    """
+
+    def __init__(self, port: HttpPort) -> None:
+        self._port = port
+        self._keep_alive = True
+        self._is_stopping = False
+        #: Holds room for an answer that the client has not taken.
+        self._unread: Reservation | None = None
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.flow: FlowControl = None  # type: ignore[assignment]
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._release_unread()
+        self.flow.resume_writing()
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keep_alive and not self._is_stopping
+
+    def write_answer(self, parts: Sequence[Piece]) -> None:
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
+        self._answered()
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        if self.flow.write_paused:
+            self._unread = reservation
+        else:
+            reservation.release()
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        port = self._port
+        task = port.loop.create_task(work)
+        port.tasks.add(task)
+        task.add_done_callback(port.tasks.discard)
+        return task
+
+    def _answered(self) -> None:
+        """The answer to the present request is written."""
+        raise NotImplementedError
+
+    def _release_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.release()
+            self._unread = None
