@@ -10,6 +10,7 @@ class ExitCode(enum.IntEnum):
     FAILED = 1
     USAGE = 2
     CANNOT_CONNECT = 3
+    INTERRUPTED = 130
 
 
 class CommandFailed(Exception):

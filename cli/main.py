@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except typer.Abort:
         _fail("aborted", ExitCode.FAILED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
         sys.stderr.close()

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from cli.headers import read_headers
 from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
 from cli.output import print_json
 from cli.protocols import Protocol, ProtocolOption, TensorFormat, predicting, target
+
+if TYPE_CHECKING:
+    from cli.bench.figures import Outcome
 
 _LOAD, _DATA, _RULES = "Load", "What is sent", "When it is measured"
 Concurrency = Annotated[
@@ -124,14 +127,25 @@ def bench(
     request = build_request(model, tensors, InferOptions(version=version))
     rules = Rules(warmup, window, stability / 100, max_trials, max_requests)
     task = Task(whom, tensor_format, request, facts, rows_of(tensors, facts), sent, timeout, connections, poisson)
-    with _progress(shown=not as_json) as progress:
-        outcomes = run_levels(task, loads, rules, progress)
+    outcomes: list[Outcome] = []
+    is_interrupted = False
+    try:
+        with _progress(shown=not as_json) as progress:
+            outcomes.extend(run_levels(task, loads, rules, progress))
+    except KeyboardInterrupt:
+        is_interrupted = True
+        if not outcomes:
+            raise CommandFailed("interrupted before a level was measured", ExitCode.INTERRUPTED) from None
     if csv is not None:
         write_csv(csv, outcomes)
     if as_json:
-        print_json({"model": model, "protocol": whom.protocol.value, "url": whom.url, "levels": [outcome.facts() for outcome in outcomes]})
+        told = {"model": model, "protocol": whom.protocol.value, "url": whom.url, "is_interrupted": is_interrupted}
+        print_json({**told, "levels": [outcome.facts() for outcome in outcomes]})
     else:
-        print_outcomes(outcomes, rules.within)
+        rows = f"{task.rows} row{'' if task.rows == 1 else 's'} a request"
+        print_outcomes(outcomes, rules.within, f"{model} over {whom.protocol} at {whom.url}, {rows}")
+    if is_interrupted:
+        raise CommandFailed(f"interrupted: levels measured are {len(outcomes)} of {len(loads)}", ExitCode.INTERRUPTED)
     if not any(outcome.figures.requests for outcome in outcomes):
         text = next((text for outcome in outcomes for text in outcome.failures), "no request was answered in the time given")
         raise CommandFailed(f"no figures: {text}")

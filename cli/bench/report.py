@@ -21,8 +21,9 @@ def load_text(level: Level) -> str:
     return f"{level.rate_per_s:g}/s" if level.rate_per_s is not None else str(level.concurrency)
 
 
-def print_outcomes(outcomes: Sequence[Outcome], within: float) -> None:
-    """Prints the table, and below it what makes figures doubtful."""
+def print_outcomes(outcomes: Sequence[Outcome], within: float, subject: str) -> None:
+    """Prints what was measured (`subject`), the table, and below it what makes figures doubtful."""
+    print_line(subject)
     closed = outcomes[0].level.rate_per_s is None
     columns = ("concurrency" if closed else "request rate", *_TABLE[1:])
     print_table(columns, [_row(outcome) for outcome in outcomes], numeric=frozenset(columns), spare=_SPARE)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,17 +53,15 @@ class Task:
         return dialect(self.whom.protocol, self.tensor_format).infer(self.request, self.facts)
 
 
-def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) -> list[Outcome]:
-    """Measures every level."""
-    outcomes = []
+def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) -> Iterator[Outcome]:
+    """Measures level after level; whoever is interrupted keeps those that were finished."""
     for at, level in enumerate(levels, 1):
         name = f"{load_text(level)} ({at} of {len(levels)})"
 
         def progress(part: float, figures: Figures | None, name: str = name) -> None:
             hear(name, part, None if figures is None else figures.requests_per_s)
 
-        outcomes.append(asyncio.run(_measured(task, level, rules, progress)))
-    return outcomes
+        yield asyncio.run(_measured(task, level, rules, progress))
 
 
 async def _measured(task: Task, level: Level, rules: Rules, progress: Callable[[float, Figures | None], None]) -> Outcome:

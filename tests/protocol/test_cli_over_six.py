@@ -85,7 +85,8 @@ def test_bench_measures_over_every_protocol(server: ServerProcess, protocol: str
 def test_bench_keeps_a_rate_and_prints_a_table(server: ServerProcess):
     done = stoker("bench", "simple", f"--url=http://{server.http}", "--tensor-format=json", "--request-rate=20:40:20", *QUICK)
     assert done.returncode == 0, done.stderr
-    header, *rows = done.stdout.splitlines()
+    subject, header, *rows = done.stdout.splitlines()
+    assert subject == f"simple over kserve-http at http://{server.http}, 1 row a request"
     assert header.split()[:4] == ["REQUEST", "RATE", "REQ/S", "ROWS/S"]
     assert [row.split()[0] for row in rows[:2]] == ["20/s", "40/s"]
 

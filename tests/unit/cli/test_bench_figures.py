@@ -95,7 +95,7 @@ def test_the_csv_leaves_out_what_the_server_does_not_tell(tmp_path):
 
 
 def test_the_table_says_what_makes_figures_doubtful(capsys):
-    print_outcomes([outcome(8, is_stable=False, client_cpu=0.97, failures={"UNAVAILABLE: full": 3})], 0.1)
+    print_outcomes([outcome(8, is_stable=False, client_cpu=0.97, failures={"UNAVAILABLE: full": 3})], 0.1, "m over kserve-grpc")
     out = capsys.readouterr().out
     assert "8: not stable: three windows in a row never agreed within 10%" in out
     assert "used 97% of a core" in out

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
+import cli.bench.run
 import cli.status
 import server.main
 from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
@@ -242,6 +243,32 @@ def test_headers_go_with_the_load_of_a_bench(stoker, fake, over):
     assert stoker("bench", "echo", *quick, "--header", "key=secret", "--url", getattr(fake, over)).code == 0
     assert len(fake.calls) > 20
     assert fake.headers["key"] == "secret"
+
+
+QUICK_BENCH = ["bench", "echo", "--window=0.05", "--warmup=0", "--max-trials=3", "--max-requests=20"]
+
+
+@pytest.mark.parametrize(
+    ("finished", "text"), [(0, "interrupted before a level was measured"), (2, "interrupted: levels measured are 2 of 3")]
+)
+def test_an_interrupted_bench_keeps_the_levels_that_were_finished(stoker, fake, monkeypatch, tmp_path, finished, text):
+    whole = cli.bench.run.run_level
+    begun = []
+
+    async def interrupted(level, *others):
+        begun.append(level)
+        if len(begun) > finished:
+            raise KeyboardInterrupt
+        return await whole(level, *others)
+
+    monkeypatch.setattr(cli.bench.run, "run_level", interrupted)
+    table = tmp_path / "figures.csv"
+    ran = stoker(*QUICK_BENCH, "--concurrency=1,2,4", "--csv", str(table))
+    assert (ran.code, ran.err) == (130, f"stoker: error: {text}\n")
+    subject, _, *rows = ran.out.splitlines() or ["", ""]
+    assert [row.split()[0] for row in rows if ":" not in row] == ["1", "2"][:finished]
+    assert subject == (f"echo over kserve-http at {fake.http_url}, 1 row a request" if finished else "")
+    assert table.exists() == bool(finished)
 
 
 def test_headers_come_from_the_environment_too(stoker, fake, monkeypatch):
