@@ -188,6 +188,7 @@ def categories_of_route(path: str) -> tuple[Category, ...]:
         return (category_below_v1(path),)
     for part in _NARROWING:
         path = path.replace(part, "")
+    path = path.removesuffix("/")
     if path not in _ROUTES:
         raise LookupError(f"the route {path} has no category of restricted APIs")
     return (_ROUTES[path], _ALSO[path]) if path in _ALSO else (_ROUTES[path],)

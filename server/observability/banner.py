@@ -13,6 +13,7 @@ from server.core.state import IndexEntry, VersionState
 from server.observability.log_text import escaped
 
 _HEADINGS = ("model", "version", "backend", "state", "reason")
+_EMPTY = "no models in the repository"
 _STYLES = {VersionState.READY: "green", VersionState.FAILED: "red"}
 
 
@@ -43,7 +44,7 @@ def print_startup(
         _print_json(index, addresses, notices, not_ready, stream, (clock or SystemClock()).wall_ms())
         return
     if not index:
-        print("no models in the repository", file=stream)
+        print(_EMPTY, file=stream)
     elif is_terminal:
         _draw(index, stream)
     else:
@@ -119,7 +120,7 @@ def _print_json(
         "message": address_line(addresses),
         "addresses": dict(addresses),
         "models": models,
-        "notices": [escaped(notice) for notice in notices],
+        "notices": [escaped(notice) for notice in (notices if index else (_EMPTY, *notices))],
         "not_ready": [escaped(name) for name in not_ready],
     }
     print(json.dumps(line), file=stream, flush=True)

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -22,6 +21,7 @@ from server.frontends.http.call import HttpCall
 from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, header_of, read_body
 from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
+from server.frontends.http.page_policy import docs_page, page_headers
 from server.frontends.http.plain import PlainRoute, plain_routes
 from server.frontends.http.repository import load_request, parse_object, unload_request
 from server.frontends.http.settings_routes import SettingsRoutes
@@ -42,6 +42,9 @@ JSON_TYPE = "application/json"
 _MODEL = "/v2/models/{model}"
 _V1_MODEL = "/v1/models/{model}"
 _VERSION = "/versions/{version}"
+_TENSORFLOW = "TensorFlow Serving"
+#: What they share is told apart by the request.
+_BOTH = "TensorFlow Serving and Adlik"
 #: Groups the routes that exist to say no in the protocol's way.
 _NOT_OFFERED = "not offered"
 _PLAIN_ANSWERS: dict[str, Any] = {"/v2/health/live": schemas.Live, "/v2/health/ready": schemas.Ready}
@@ -83,7 +86,7 @@ class RestRoutes:
         """The app, with its OpenAPI page at /docs."""
         server = self._engine.server()
         app = _DocumentedApp(
-            title=f"{server.name}: KServe v2 inference protocol, and Adlik's",
+            title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's and Adlik's",
             version=server.version,
             # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
             docs_url=None,
@@ -123,15 +126,15 @@ class RestRoutes:
         self._pages.add_to(add)
         SettingsRoutes(self._engine, self._limits, self._service).add_to(add)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION):
-            add("adlik", "POST", f"{path}:predict", self.v1, "Inference", schemas.AdlikPredictAnswer, schemas.AdlikPredictBody)
-            add("adlik", "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.AdlikMetadata)
+            add(_BOTH, "POST", f"{path}:predict", self.v1, "Inference", schemas.PredictAnswer, schemas.PredictBody)
+            add(_BOTH, "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.Metadata)
             add(_NOT_OFFERED, "POST", f"{path}:ml_predict", self.v1, "Adlik's tasks (not offered)", None)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION, _V1_MODEL + "/labels/{label}"):
-            add("tensorflow serving", "GET", path, self.v1, "States of a model's versions", None)
-            add("tensorflow serving", "POST", f"{path}:classify", self.v1, "Labelled scores of examples", None)
-            add("tensorflow serving", "POST", f"{path}:regress", self.v1, "A number for each example", None)
-        add("tensorflow serving", "POST", f"{_V1_MODEL}/labels/{{label}}:predict", self.v1, "Inference by a labelled version", None)
-        add("tensorflow serving", "GET", f"{_V1_MODEL}/labels/{{label}}/metadata", self.v1, "Metadata of a labelled version", None)
+            add(_TENSORFLOW, "GET", path, self.v1, "States of a model's versions", None)
+            add(_TENSORFLOW, "POST", f"{path}:classify", self.v1, "Labelled scores of examples", None)
+            add(_TENSORFLOW, "POST", f"{path}:regress", self.v1, "A number for each example", None)
+        add(_TENSORFLOW, "POST", f"{_V1_MODEL}/labels/{{label}}:predict", self.v1, "Inference by a labelled version", None)
+        add(_TENSORFLOW, "GET", f"{_V1_MODEL}/labels/{{label}}/metadata", self.v1, "Metadata of a labelled version", None)
         return app
 
     async def server_metadata(self, request: Request) -> Response:
@@ -274,6 +277,8 @@ class _Adder:
             openapi_extra=documented,
             response_class=Response,
             name=f"{method} {path}",
+            # What only a person at an address bar writes is answered, and not worth a second line.
+            include_in_schema=not path.endswith("/"),
         )
 
 
@@ -319,7 +324,8 @@ def _message(message: Any) -> Response:
 
 
 async def _docs(_request: Request) -> Response:
-    return Response(files("server.frontends").joinpath("pages/api.html").read_bytes(), media_type="text/html; charset=utf-8")
+    text, policy = docs_page()
+    return Response(text, media_type="text/html; charset=utf-8", headers=page_headers(policy))
 
 
 async def _to_docs(_request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 Parameters = dict[str, bool | int | float | str]
 
@@ -163,12 +163,63 @@ class AdlikPredictAnswer(BaseModel):
     outputs: dict[str, dict[str, Any]]
 
 
+class ServingRowsBody(BaseModel):
+    """TensorFlow Serving's row form: a list of samples."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"signature_name": "serving_default", "instances": [{"INPUT0": list(range(16)), "INPUT1": [1] * 16}]}}
+    )
+
+    signature_name: str | None = None
+    instances: list[Any] = Field(description="A sample each: its inputs by name, or the value alone where the model has one input")
+
+
+class ServingColumnsBody(BaseModel):
+    """TensorFlow Serving's column form: whole tensors."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": {"INPUT0": [list(range(16))], "INPUT1": [[1] * 16]}}})
+
+    signature_name: str | None = None
+    inputs: Any = Field(description="Tensors by name, or the tensor alone where the model has one input")
+
+
+class PredictBody(RootModel[ServingRowsBody | ServingColumnsBody | AdlikPredictBody]):
+    """TensorFlow Serving's rows or columns, or Adlik's request: the body tells whose it is, or `?format=tfs`, `?format=adlik`."""
+
+
+class ServingRowsAnswer(BaseModel):
+    """TensorFlow Serving's answer to rows."""
+
+    predictions: list[Any]
+
+
+class ServingColumnsAnswer(BaseModel):
+    """TensorFlow Serving's answer to columns."""
+
+    outputs: Any
+
+
+class PredictAnswer(RootModel[ServingRowsAnswer | ServingColumnsAnswer | AdlikPredictAnswer]):
+    """In the form of the request."""
+
+
 class AdlikMetadata(BaseModel):
     """Adlik's GetModelMetaResponse as proto3 JSON."""
 
     model_spec: dict[str, Any]
     config: dict[str, Any]
     version_status: dict[str, Any]
+
+
+class ServingMetadata(BaseModel):
+    """TensorFlow Serving's GetModelMetadataResponse as JSON."""
+
+    model_spec: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class Metadata(RootModel[ServingMetadata | AdlikMetadata]):
+    """TensorFlow Serving's, or Adlik's: see `--rest_v1`; `?format=tfs` and `?format=adlik` decide for one request."""
 
 
 class ModelStatisticsAnswer(BaseModel):

@@ -53,10 +53,11 @@ class SettingsRoutes:
             ("cuda", self.cuda_status, schemas.CudaRegion),
         ):
             root = f"/v2/{kind}sharedmemory"
+            shown = "CUDA" if kind == "cuda" else kind
             unregister = self.system_unregister if kind == "system" else self.cuda_unregister
             for path in (root, f"{root}/region/{{region}}"):
-                add("shared memory", "GET", f"{path}/status", status, f"Registered {kind} regions", list[region])  # type: ignore[valid-type]
-                add("shared memory", "POST", f"{path}/unregister", unregister, f"Unregister {kind} regions", None)
+                add("shared memory", "GET", f"{path}/status", status, f"Registered {shown} regions", list[region])  # type: ignore[valid-type]
+                add("shared memory", "POST", f"{path}/unregister", unregister, f"Unregister {shown} regions", None)
         register = "/region/{region}/register"
         system, cuda = schemas.RegisterSystemBody, schemas.RegisterCudaBody
         add("shared memory", "POST", f"/v2/systemsharedmemory{register}", self.system_register, "Register a system region", None, system)

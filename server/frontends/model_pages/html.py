@@ -23,7 +23,8 @@ def list_page(entries: Sequence[IndexEntry]) -> str:
     """All models of the repository, those that serve with a link to their page."""
     rows = []
     for entry in entries:
-        state = "-" if entry.state is None else entry.state.triton_name
+        # A folder that cannot even be read has no state in the index, but a reason.
+        state = entry.state.triton_name if entry.state is not None else "UNAVAILABLE" if entry.reason else "-"
         version = "" if entry.version is None else str(entry.version)
         name = escape(entry.name)
         if state == "READY":
@@ -32,7 +33,7 @@ def list_page(entries: Sequence[IndexEntry]) -> str:
             version = f'<a href="models/{link}/versions/{version}">{version}</a>'
         cells = (name, version, f'<span class="{escape(state)}">{escape(state)}</span>', escape(entry.backend), escape(entry.reason))
         rows.append("".join(f"<td>{cell}</td>" for cell in cells))
-    body = _table(("model", "version", "state", "backend", ""), rows) if rows else "<p>The repository holds no model.</p>"
+    body = _table(("model", "version", "state", "backend", "reason"), rows) if rows else "<p>The repository holds no model.</p>"
     about = '<p>Each model that is READY has a page with calls to paste. All routes: <a href="docs">docs</a>.</p>'
     return _page("Models", f"<h1>Models</h1>{about}{body}")
 
@@ -64,6 +65,12 @@ def model_page(description: ModelDescription, version: int | None, calls: Sequen
         *(_call(call) for call in calls),
     ]
     return _page(config.name, "".join(parts))
+
+
+def error_page(up: str, message: str) -> str:
+    """The page that stands for one that cannot be shown; `up` leads to the root of all routes."""
+    body = f'<nav><a href="{up}/models">Models</a></nav><h1>No such page</h1><p>{escape(message)}</p>'
+    return _page("No such page", body)
 
 
 def _tensor(kind: str, spec: TensorSpec, lead: tuple[int, ...]) -> str:

@@ -6,18 +6,20 @@ from typing import Any, Final, Protocol
 import orjson
 from fastapi import Request, Response
 
+from backends.api.errors import ServingError, UnknownModel
 from server.engine.interface import Engine
+from server.frontends.http.page_policy import page_headers
 from server.frontends.kserve.parameters import check_model_name, parse_version
-from server.frontends.model_pages.html import POLICY, list_page, model_page
+from server.frontends.model_pages.html import POLICY, error_page, list_page, model_page
 from server.frontends.model_pages.openapi import model_document
 from server.frontends.model_pages.places import GrpcDoor, places
 from server.frontends.model_pages.python_calls import python_calls
 from server.frontends.model_pages.samples import sample
 from server.frontends.model_pages.shell_calls import shell_calls
+from server.frontends.status import kserve_status
 
 _VERSION: Final = "/versions/{version}"
 _TAG: Final = "models"
-_HEADERS: Final = {"content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 class AddRoute(Protocol):
@@ -45,6 +47,7 @@ class ModelPages:
     def add_to(self, add: AddRoute) -> None:
         """Adds all of them. `server.frontends.restricted` counts them among metadata, and the list among the repository's index too."""
         add(_TAG, "GET", "/models", self.models, "Page of all models", None)
+        add(_TAG, "GET", "/models/", _without_slash, "Leads to the page of all models", None)
         for path in ("/models/{model}", "/models/{model}" + _VERSION):
             add(_TAG, "GET", path, self.model, "Page of a model: calls to paste", None)
         for path in ("/v2/models/{model}", "/v2/models/{model}" + _VERSION):
@@ -57,9 +60,14 @@ class ModelPages:
         return _page(list_page(entries))
 
     async def model(self, request: Request) -> Response:
-        """The page of one model."""
-        name, version = _target(request)
-        description = self._engine.describe(name, version)
+        """The page of one model, or one that says why there is none."""
+        try:
+            name, version = _target(request)
+            description = self._engine.describe(name, version)
+        except ServingError as error:
+            up = "../../.." if "version" in request.path_params else ".."
+            # As pages have it: what KServe v2 answers for an unknown model, Triton's 400, is for its clients.
+            return _page(error_page(up, error.message), 404 if isinstance(error, UnknownModel) else kserve_status(error).http)
         asked = sample(description, version)
         where = places(request.headers.get("host", ""), request.url.scheme, self._grpc)
         has_reflection = self._grpc is not None and self._grpc.has_reflection
@@ -78,5 +86,10 @@ def _target(request: Request) -> tuple[str, int | None]:
     return name, parse_version(request.path_params.get("version", ""), name)
 
 
-def _page(text: str) -> Response:
-    return Response(text, media_type="text/html; charset=utf-8", headers=_HEADERS)
+async def _without_slash(_request: Request) -> Response:
+    # Links on the page are relative: below `/models/` they would lead nowhere.
+    return Response(status_code=307, headers={"location": "../models"})
+
+
+def _page(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="text/html; charset=utf-8", headers=page_headers(POLICY))

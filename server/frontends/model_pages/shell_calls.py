@@ -28,16 +28,19 @@ def shell_calls(sample: Sample, places: Places, *, has_reflection: bool) -> list
         calls.append(_curl_binary(sample, places))
         if sample.fits_json and not sample.is_sequence:
             calls.append(Call("curl, TensorFlow Serving's REST", "curl-tfs", "sh", _curl_tfs(sample, places)))
+    elif sample.fits_json and sample.is_printed:
+        note = "Each answer is a server-sent event; -N prints it as it comes."
+        calls.append(Call("curl, server-sent events", "curl-generate-stream", "sh", _curl_generate(sample, places), note))
     if places.grpc is not None and sample.fits_json:
         note = "" if has_reflection else "Needs a server started with --grpc-reflection."
         calls.append(Call("grpcurl", "grpcurl", "sh", _grpcurl(sample, places), note))
     return calls
 
 
-def infer_path(sample: Sample) -> str:
+def infer_path(sample: Sample, verb: str = "infer") -> str:
     """KServe's route to the model."""
     version = "" if sample.version is None else f"/versions/{sample.version}"
-    return f"/v2/models/{sample.model}{version}/infer"
+    return f"/v2/models/{sample.model}{version}/{verb}"
 
 
 def _curl_json(sample: Sample, places: Places) -> str:
@@ -62,6 +65,16 @@ def _curl_tfs(sample: Sample, places: Places) -> str:
             value = f"[{value}] * {size}"
         values.append(f"{tensor.name!r}: {value}")
     return _made(f"{{'inputs': {{{', '.join(values)}}}}}", f"curl -s {shlex.quote(url)} -d @-")
+
+
+def _curl_generate(sample: Sample, places: Places) -> str:
+    """Flat JSON: the server gives each list its input's shape."""
+    body: dict[str, Any] = {
+        tensor.name: tensor.element if tensor.count == 1 else [tensor.element] * tensor.count for tensor in sample.inputs
+    }
+    if sample.is_sequence:
+        body["parameters"] = _SEQUENCE
+    return f"curl -sN {shlex.quote(places.http_url + infer_path(sample, 'generate_stream'))} -d {shlex.quote(json.dumps(body))}"
 
 
 def _curl_binary(sample: Sample, places: Places) -> Call:

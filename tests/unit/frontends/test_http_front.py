@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gc
 import gzip
+import hashlib
 import json
 import re
 import zlib
@@ -394,9 +395,29 @@ def test_the_documentation_describes_every_route():
         page = await client.get("/docs")
         assert "text/html" in page.headers["content-type"]
         assert "openapi.json" in page.text
+        script = re.search(r"<script>(.*)</script>", page.text, re.DOTALL)
+        assert script is not None
+        digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+        assert f"script-src 'sha256-{digest}'" in page.headers["content-security-policy"]
+        assert "default-src 'none'" in page.headers["content-security-policy"]
         # A page that works where the internet is out of reach.
         assert "http://" not in page.text
         assert "https://" not in page.text
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_people_at_an_address_bar_get_pages():
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for path, text in (("/models/nope", "nope"), ("/models/simple/versions/9", "9"), ("/models/%3Cb%3E", "&lt;b&gt;")):
+            answer = await client.get(path)
+            assert answer.headers["content-type"] == "text/html; charset=utf-8", path
+            assert answer.status_code in (400, 404), path
+            assert text in answer.text, path
+            assert "<b>" not in answer.text
+        assert (await client.get("/models/nope")).status_code == 404
+        moved = await client.get("/models/")
+        assert (moved.status_code, moved.headers["location"]) == (307, "../models")
 
     run(scenario, FakeEngine(simple()))
 

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -14,6 +15,9 @@ from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
 from server.core.description import ModelDescription
 from server.core.state import IndexEntry, VersionState
+from server.frontends.kserve.generate_codec import Target, decode
+from server.frontends.kserve.validation import SignatureCheck
+from server.frontends.limits import Limits
 from server.frontends.model_pages.html import list_page, model_page
 from server.frontends.model_pages.openapi import model_document
 from server.frontends.model_pages.places import GrpcDoor, places
@@ -104,6 +108,25 @@ def test_a_hostile_model_name_is_text_in_the_list():
     page = list_page(entries)
     assert_is_plain(page)
     assert 'href="models/%22%3E%3Cimg' in page
+
+
+def test_the_list_says_of_a_folder_that_cannot_be_read_that_it_is_unavailable():
+    page = list_page([IndexEntry("broken", None, None, "config.pbtxt:1: no"), IndexEntry("idle", None, None)])
+    assert '<td><span class="UNAVAILABLE">UNAVAILABLE</span></td>' in page
+    assert '<td><span class="-">-</span></td>' in page
+    assert "<th>reason</th>" in page
+
+
+@pytest.mark.parametrize("max_batch_size", [0, 8])
+def test_a_decoupled_models_page_has_a_call_that_generate_reads(max_batch_size):
+    made = model("m", signature([TensorSpec("x", DataType.INT32, (2,)), TensorSpec("y", DataType.BYTES, (1,))], (), max_batch_size), None)
+    made.config = replace(made.config, signature=replace(made.config.signature, is_decoupled=True))
+    [call] = [each for each in calls_of(ModelDescription(made.config, 1, (1,)), version=1) if each.key == "curl-generate-stream"]
+    *_, url, _, body = shlex.split(call.text)
+    assert url == "http://localhost:8501/v2/models/m/versions/1/generate_stream"
+    request = decode(SignatureCheck("m", made.config.signature, Limits()), Target("m", 1, 0), body.encode(), Limits())
+    lead = [1] if max_batch_size else []
+    assert {name: list(array.shape) for name, array in request.inputs.items()} == {"x": [*lead, 2], "y": [*lead, 1]}
 
 
 class Elements(HTMLParser):

@@ -81,6 +81,9 @@ def test_an_empty_repository_is_said_so() -> None:
     stream = io.StringIO()
     print_startup([], ADDRESSES, stream=stream, is_terminal=True)
     assert stream.getvalue().splitlines()[0] == "no models in the repository"
+    stream = io.StringIO()
+    print_startup([], ADDRESSES, stream=stream, is_terminal=False, as_json=True, notices=["one more"])
+    assert json.loads(stream.getvalue())["notices"] == ["no models in the repository", "one more"]
 
 
 def test_rich_is_not_imported_until_a_table_is_drawn() -> None:
