@@ -25,6 +25,8 @@ _CAUSES = (
     ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
     ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
 )
+#: Of the refusals of a load or unload by the control modes poll and none.
+_IS_UNCONTROLLED = re.compile("not allowed if polling is enabled|the list of models is fixed")
 #: What the address of a Unix-domain socket begins with; what follows begins with "/" or "//".
 SOCKET_SCHEME = re.compile(r"((grpc|http)\+)?unix:")
 _NOT_SERVING = re.compile(r"'(?P<name>[^']+)' (has no available versions|version \d+ is not at ready state)")
@@ -83,7 +85,7 @@ def failures_told(url: str) -> Iterator[Failures]:
         raise CommandFailed(f"cannot connect to {failures.url}: {_cause(error.message)}", ExitCode.CANNOT_CONNECT) from error
     except stoker_client.StokerError as error:
         text = error.message.removeprefix("[request id: <id_unknown>] ") or type(error).__name__
-        raise CommandFailed(text + ("" if failures.client is None else _reasons(failures.client, text))) from error
+        raise CommandFailed(text + _hint(text) + ("" if failures.client is None else _reasons(failures.client, text))) from error
     finally:
         if failures.client is not None:
             failures.client.close()
@@ -95,6 +97,11 @@ def _cause(text: str) -> str:
         if re.search(sign, text, re.IGNORECASE):
             return cause
     return text
+
+
+def _hint(text: str) -> str:
+    """What to do about a refusal whose words, kept for Triton's clients, do not say it."""
+    return "; the server allows it with --model-control-mode=explicit" if _IS_UNCONTROLLED.search(text) else ""
 
 
 def _reasons(client: "Client", text: str) -> str:

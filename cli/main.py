@@ -19,18 +19,24 @@ from cli.control import load, unload
 from cli.describe import config, metadata, version
 from cli.dump import dump
 from cli.failure import CommandFailed, ExitCode
+from cli.help_page import Command, Group
 from cli.infer import infer
 from cli.models import models
+from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
 from cli.output import print_line, printable
 from cli.status import status
 
 #: Options with a value that every command which talks to a server takes.
 _SHARED = ("--url", "--api-key", "--header", "--timeout")
 
+#: What the library that reads options puts before its reasons.
+_LIBRARY_WORDS = "Value error, "
+
 app = typer.Typer(
     name="stoker",
-    help="Serve models, and talk to servers that do. --url (or STOKER_URL) says which: before the command or after it, as --api-key, "
-    "--timeout and --json. Flags may be spelled with - or _.",
+    cls=Group,
+    help="Serve models, and talk to servers that do. Options of the server and --json may stand before the command or after it. "
+    "Flags may be spelled with - or _.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -40,8 +46,14 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    is_version_asked: Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")] = False,
+    is_version_asked: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    headers: Headers = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
+    # Declared to be listed in the help: `_hoisted` moves those that stand here behind the command.
     if is_version_asked:
         print_line(f"stoker {installed_version('stoker')}")
         raise typer.Exit
@@ -62,7 +74,7 @@ def compile_model(context: typer.Context) -> None:
 
 
 for _command in (check, dump, models, status, infer, bench, metadata, config, load, unload, version):
-    app.command()(_command)
+    app.command(cls=Command)(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -87,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a usage error of typer's: a defect, shown as one
             raise
-        _fail(error.format_message(), ExitCode.USAGE)
+        _fail(error.format_message().replace(_LIBRARY_WORDS, ""), ExitCode.USAGE)
     sys.exit(code if isinstance(code, int) else ExitCode.OK)
 
 

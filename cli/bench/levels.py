@@ -47,8 +47,10 @@ def _range(flag: str, text: str, most: float) -> list[float]:
         numbers = [float(part) for part in (text.split(":") if ":" in text else text.split(","))]
     except ValueError:
         raise wrong from None
-    if any(not math.isfinite(number) or number <= 0 for number in numbers) or (":" in text and len(numbers) > 3):
+    if not all(map(math.isfinite, numbers)) or (":" in text and len(numbers) > 3):
         raise wrong
+    if min(numbers) <= 0:
+        raise CommandFailed(f"{flag} {text}: expected numbers above 0", ExitCode.USAGE)
     if ":" in text:
         start, end, step = (*numbers, 1.0)[:3]
         if end < start:

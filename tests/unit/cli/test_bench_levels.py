@@ -24,7 +24,7 @@ def test_rates_may_have_fractions_and_include_their_end():
         ("1", "1", "both"),
         ("x", None, "--concurrency x"),
         ("1:2:3:4", None, "START:END:STEP"),
-        ("0", None, "START:END"),
+        ("0", None, "above 0"),
         ("1.5", None, "whole numbers"),
         ("5:1", None, "below the start"),
         ("1:1000", None, "1000 levels"),
@@ -32,7 +32,7 @@ def test_rates_may_have_fractions_and_include_their_end():
         (None, "nan", "--request-rate nan"),
         (None, "1:1e300:1e-300", "levels"),
         (None, "1e9", "at most"),
-        (None, "1:2:0", "START:END"),
+        (None, "1:2:0", "above 0"),
     ],
 )
 def test_what_is_no_range_is_refused_in_words(concurrency, rate, fragment):

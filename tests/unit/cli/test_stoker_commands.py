@@ -13,6 +13,7 @@ import pytest
 import cli.bench.run
 import cli.status
 import server.main
+from server.lifecycle.manager import CONTROL_REFUSED, CONTROL_REFUSED_NONE
 from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
 
 DURATIONS = {
@@ -150,6 +151,13 @@ def test_unload_says_so(stoker, fake):
         (["metadata", "echo", "--version", "-1"], 2, "--version"),
         (["unload", "other"], 1, "no model 'other' in the repository; it has broken, echo"),
         (["infer", "echo", "--input", "x=[[1], [1, 2]]"], 2, "--input x: lists of one level differ in length"),
+        (
+            ["infer", "echo", "--input", "x=5", "--protocol", "tfs"],
+            2,
+            "'--protocol': 'tfs' is not one of 'kserve-grpc', ",
+        ),
+        (["bench", "echo", "--concurrency", "0"], 2, "--concurrency 0: expected numbers above 0"),
+        (["bench", "echo", "--request-rate", "1:-4"], 2, "--request-rate 1:-4: expected numbers above 0"),
         (["infer", "echo", "--input", "x=5"], 2, "--input x: got a single value; the model takes FP32[-1, 4]"),
     ],
 )
@@ -181,6 +189,22 @@ def test_a_scheme_that_does_not_match_the_port_is_named(stoker, fake):
         ran = stoker("status", "--url", url)
         assert ran.code == 3
         assert "the URL's scheme does not match the port" in ran.err
+
+
+@pytest.mark.parametrize("command", [[], ["infer"], ["bench"], ["check"], ["unload"]])
+def test_the_help_names_no_value_behind_a_flag(stoker, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
+    page = stoker(*command, "--help").out
+    assert "<bool>" not in page
+    assert "--json" in page
+    if command != ["check"]:
+        assert all(option in page for option in ("--url", "--api-key", "--header", "--timeout"))
+
+
+@pytest.mark.parametrize("refused", [CONTROL_REFUSED, CONTROL_REFUSED_NONE])
+def test_a_load_that_the_control_mode_refuses_says_which_mode_allows_it(stoker, fake, refused):
+    fake.failures.append(Failure(400, grpc.StatusCode.UNAVAILABLE, refused))
+    assert stoker("load", "echo").err == f"stoker: error: {refused}; the server allows it with --model-control-mode=explicit\n"
 
 
 def test_the_id_that_nobody_gave_is_not_shown(stoker, fake):
