@@ -1,6 +1,7 @@
 """Which backend serves a model: by `backend`, else by `platform`, else by the files of the version folder."""
 
 from collections.abc import Collection
+from typing import Final
 
 from backends.api.backend import Backend
 from backends.api.errors import ModelLoadError
@@ -9,6 +10,10 @@ from server.config.errors import ConfigError, Problem
 from server.config.parsed import ParsedConfig
 from server.config.report import Report
 from server.config.suggestions import allowed_names
+
+#: What every TensorFlow SavedModel has.
+_SAVED_MODEL: Final = "saved_model.pb"
+_CONVERT: Final = "a SavedModel has to be converted to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
 
 
 def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> tuple[Backend, str]:
@@ -58,7 +63,8 @@ def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> 
         if name in registry.names():
             report.error(field, error.message)
         else:
-            report.error(field, f"no {field} '{name}' is installed{allowed_names(name, dict.fromkeys(spellings))}")
+            hint = f"; {_CONVERT}" if name.startswith("tensorflow") else ""
+            report.error(field, f"no {field} '{name}' is installed{allowed_names(name, dict.fromkeys(spellings))}{hint}")
         return None
 
 
@@ -79,4 +85,6 @@ def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: Backe
         message = f"must be written: {what}, fits {' and '.join(backend.name for backend in fitting)}"
     else:
         message = f"neither 'backend' nor 'platform' is written, and no backend fits {what}; known model files: {files or 'none'}"
+    if any(name.rpartition("/")[2] == _SAVED_MODEL for name in file_names):
+        message += f"; {_CONVERT}"
     raise ConfigError([Problem(parsed.source, parsed.first_line, "backend", message)])

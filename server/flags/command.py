@@ -2,11 +2,13 @@
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from server.flags.environment import unknown_variables
 from server.flags.groups import GROUPS, FlagGroup, annotations, defaults
 from server.flags.rules import check_models, check_ports
 from server.flags.sockets import check_sockets
@@ -55,6 +57,8 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         for kind in GROUPS:
             group: FlagGroup = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
             settings |= group.settings()
+        variables = unknown_variables(os.environ, (name for kind in annotations().values() for name in kind.__metadata__[0].envvar or ()))
+        settings["notices"] = (*settings.get("notices", ()), *variables)
         config = ServerConfig(**settings)
         check_models(config)
         check_ports(config)

@@ -1,0 +1,46 @@
+"""Variables that begin as flags' do, and are none, have a line at the start."""
+
+import pytest
+import typer
+
+from server.flags.command import command
+from server.flags.environment import unknown_variables
+from server.flags.spelling import spell
+from server.server_config import ServerConfig
+
+KNOWN = ("STOKER_HTTP_PORT", "STOKER_GRPC_PORT")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STOKER_HTTP_PORT", "8501"),
+        ("STOKER_SIM_IPUS", "2"),
+        ("STOKER_TLS_CA", "ca.pem"),
+        ("STOKER_API_KEY", "s3cret"),
+        ("STOKER_SERVICE_HOST", "10.0.0.1"),
+        ("STOKER_PORT_8500_TCP_ADDR", "10.0.0.1"),
+        ("STOKER_PORT", "tcp://10.0.0.1:8500"),
+        ("HTTP_PROT", "3"),
+    ],
+)
+def test_what_somebody_reads_has_no_line(name: str, value: str):
+    assert unknown_variables({name: value}, KNOWN) == ()
+
+
+def test_a_misspelt_variable_is_named_with_the_nearest_and_without_its_value():
+    assert unknown_variables({"STOKER_HTTP_PROT": "3", "STOKER_QQ": "s3cret"}, KNOWN) == (
+        "STOKER_HTTP_PROT in the environment sets no flag: is STOKER_HTTP_PORT meant?",
+        "STOKER_QQ in the environment sets no flag",
+    )
+
+
+def test_the_line_is_among_the_notices_of_the_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_HTTP_PROT", "3")
+    monkeypatch.setenv("STOKER_REST_API_PORT", "9001")
+    found: list[ServerConfig] = []
+    app = typer.Typer(add_completion=False)
+    app.command()(command(found.append))
+    app(spell(["--model_base_path=/models", "--metrics-interval-ms=5"]), standalone_mode=False)
+    assert [notice.split()[0] for notice in found[0].notices] == ["--metrics-interval-ms", "STOKER_HTTP_PROT"]
+    assert found[0].http_port == 9001
