@@ -27,6 +27,15 @@ Inputs = Annotated[
     ),
 ]
 Outputs = Annotated[list[str] | None, typer.Option("--output", "-o", metavar="NAME", help="Only this output; may be repeated.")]
+Params = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        "-p",
+        metavar="NAME=VALUE",
+        help="A parameter of the request, such as sequence_id=7 (KServe only); may be repeated.",
+    ),
+]
 Top = Annotated[int | None, typer.Option("--top", min=1, metavar="N", help="Show the N largest values of each row, with their places.")]
 Save = Annotated[
     Path | None,
@@ -48,6 +57,7 @@ def infer(
     save: Save = None,
     scale: ScaleText = None,
     invert: Invert = False,
+    params: Params = None,
     protocol: ProtocolOption = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -57,14 +67,19 @@ def infer(
 ) -> None:
     """Run one inference. Values are cast and shaped to what the model's metadata asks for; a missing batch dimension is added."""
     from cli.inputs import PictureOptions, read_inputs
+    from cli.parameters import read_parameters
     from cli.pictures import Scale
 
     pictures = PictureOptions(None if scale is None else Scale.parse(scale), invert)
     whom = target(protocol, url)
-    if whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP):
+    parameters = read_parameters(params)
+    is_kserve = whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP)
+    if parameters and not is_kserve:
+        raise CommandFailed(f"--param: protocol {whom.protocol} has no parameters; expected a protocol of KServe's", ExitCode.USAGE)
+    if is_kserve:
         with connected(whom.url, api_key, timeout, headers) as client:
             tensors = read_inputs(inputs, client.model_metadata(model, version), pictures)
-            result = client.infer(model, tensors, version=version, outputs=outputs)
+            result = client.infer(model, tensors, version=version, outputs=outputs, parameters=parameters)
     else:
         with predicting(whom, read_headers(headers, api_key), timeout) as peer:
             tensors = read_inputs(inputs, peer.metadata(model, version), pictures)

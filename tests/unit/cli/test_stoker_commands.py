@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cli.bench.run
+import cli.infer
 import cli.status
 import server.main
 from server.lifecycle.manager import CONTROL_REFUSED, CONTROL_REFUSED_NONE
@@ -24,6 +25,7 @@ DURATIONS = {
     "compute_infer": {"count": 4, "ns": 4_000_000},
     "compute_output": {"count": 4, "ns": 0},
 }
+INFER_FOUR = ["infer", "echo", "--input", "x=[1, 2, 3, 4]"]
 
 
 def test_models_are_listed_with_backend_and_reason(stoker, fake):
@@ -156,6 +158,9 @@ def test_unload_says_so(stoker, fake):
             2,
             "'--protocol': 'tfs' is not one of 'kserve-grpc', ",
         ),
+        ([*INFER_FOUR, "--param", "sequence_id"], 2, "--param sequence_id: expected NAME=VALUE"),
+        ([*INFER_FOUR, "--param", "a=1", "-p", "a=2"], 2, "--param a is given twice"),
+        ([*INFER_FOUR, "--param", "a=1", "--protocol", "tfs-rest"], 2, "--param: protocol tfs-rest has no parameters"),
         (["bench", "echo", "--concurrency", "0"], 2, "--concurrency 0: expected numbers above 0"),
         (["bench", "echo", "--request-rate", "1:-4"], 2, "--request-rate 1:-4: expected numbers above 0"),
         (["infer", "echo", "--input", "x=5"], 2, "--input x: got a single value; the model takes FP32[-1, 4]"),
@@ -357,9 +362,6 @@ def test_no_command_prints_the_help(stoker):
     assert "Usage: stoker" in ran.out
 
 
-INFER_FOUR = ["infer", "echo", "--input", "x=[1, 2, 3, 4]"]
-
-
 def test_infer_adds_the_batch_dimension_and_prints_values(stoker, fake):
     ran = stoker(*INFER_FOUR)
     assert ran.code == 0
@@ -396,6 +398,17 @@ def test_infer_shows_the_largest_values_of_each_row(stoker, fake):
         ["x", "1", "2", "8"],
         ["x", "1", "0", "7"],
     ]
+
+
+@pytest.mark.parametrize("over", ["grpc_url", "http_url"])
+def test_infer_sends_parameters_with_their_types(stoker, fake, monkeypatch, over):
+    results = []
+    monkeypatch.setattr(cli.infer, "_print", lambda result, values: results.append(result))
+    given = ["sequence_id=7", "sequence_start=true", "share=0.5", "text=a=b", 'quoted="7"', "list=[1]", "nan=NaN", "id=007"]
+    assert stoker(*INFER_FOUR, *(word for each in given for word in ("--param", each)), "--url", getattr(fake, over)).code == 0
+    [result] = results
+    sent = {"sequence_id": 7, "sequence_start": True, "share": 0.5, "text": "a=b", "quoted": "7", "list": "[1]", "nan": "NaN", "id": "007"}
+    assert {name: (type(value), value) for name, value in result.parameters.items()} == {n: (type(v), v) for n, v in sent.items()}
 
 
 def test_infer_saves_outputs(stoker, fake, tmp_path):
