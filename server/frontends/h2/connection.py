@@ -177,6 +177,11 @@ class ServerConnection:
         return sum(stream.waiting_bytes for stream in self._table.open.values())
 
     @property
+    def sent_data_frames(self) -> int:
+        """DATA frames sent so far, but for the crumbs that a tiny window makes of larger data."""
+        return self._sender.data_frames
+
+    @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do but to write the output and to close the transport."""
         return self._is_over or (self._inbound.is_refusing and not self._table.open)

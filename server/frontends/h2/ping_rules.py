@@ -14,17 +14,27 @@ PAYLOAD = b"stoker??"
 class PingRules:
     """The pings of one connection. Confined to: the event loop."""
 
-    __slots__ = ("_asked_s", "_last_ping_s", "_settings", "_strikes", "has_sent_data", "heard_s")
+    __slots__ = ("_asked_s", "_last_ping_s", "_sent_frames", "_settings", "_strikes", "has_sent_data", "heard_s")
 
     def __init__(self, settings: GrpcSettings, now_s: float) -> None:
         self._settings = settings
         self._strikes = 0
+        self._sent_frames = 0
         self._last_ping_s: float | None = None
         self._asked_s: float | None = None
         #: When the peer was last heard of.
         self.heard_s = now_s
         #: An answer was sent since the peer's last ping, which may well have been caused by it.
         self.has_sent_data = False
+
+    def note_sent(self, data_frames: int) -> None:
+        """Notes how many DATA frames were ever sent.
+
+        A large answer goes out long after its call was answered, and gRPC's clients ping while they read it, to measure the connection.
+        """
+        if data_frames != self._sent_frames:
+            self._sent_frames = data_frames
+            self.has_sent_data = True
 
     def is_too_many(self, now_s: float, *, has_calls: bool = True) -> bool:
         """Notes a ping of the client; whether it was one too many. `has_calls`: some are in work on its connection."""

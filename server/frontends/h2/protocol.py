@@ -308,6 +308,7 @@ class GrpcProtocol(asyncio.Protocol):
             return
         pieces = self.core.data_to_send()
         if pieces:
+            self._watch.pings.note_sent(self.core.sent_data_frames)
             size_bytes = sum(map(len, pieces))
             self._watch.written_bytes += size_bytes
             if size_bytes <= _JOINED_BYTES:

@@ -375,29 +375,3 @@ def test_a_silent_client_is_asked_and_given_up():
                 await asyncio.sleep(0)
 
     run(scenario)
-
-
-def test_pings_too_fast_end_the_connection():
-    async def scenario() -> None:
-        async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
-            assert (await peer.call(path=PATH)).status == ("0", "")
-            for index in range(5):
-                peer.connection.ping(bytes([index] * 8))
-            peer.flush()
-            await peer.until(lambda: peer.is_closed)
-            assert peer.goaway is not None
-            assert (peer.goaway.error_code, peer.goaway.additional_data) == (11, b"too_many_pings")
-
-    run(scenario)
-
-
-def test_pings_between_answers_are_fine():
-    async def scenario() -> None:
-        async with serving(method(PATH, echo)) as (_, port), connected(port) as peer:
-            for index in range(20):
-                assert (await peer.call(path=PATH)).status == ("0", "")
-                peer.connection.ping(bytes([index] * 8))
-                peer.flush()
-            assert peer.goaway is None
-
-    run(scenario)
