@@ -38,7 +38,14 @@ class SocketFlags:
     ] = None
     socket_mode: Annotated[
         int,
-        option("socket-mode", panel=_PANEL, metavar="OCTAL", parser=_permissions, text="Permissions of both sockets.", show_default="0600"),
+        option(
+            "socket-mode",
+            panel=_PANEL,
+            metavar="OCTAL",
+            parser=_permissions,
+            text="Permissions of both sockets (default 0600).",
+            show_default=False,
+        ),
     ] = 0o600
     allow_tcp: Annotated[Switch, flag("allow-tcp", panel=_PANEL, text="Open TCP ports; false: sockets alone.")] = True
 
