@@ -131,7 +131,7 @@ def test_requests_of_every_protocol_have_a_line_refused_ones_too(front: str, tmp
         ("generate-http", "NOT_FOUND"),
         ("kserve-grpc", "INVALID_REQUEST"),
     ]
-    assert ["model" in line for line in lines[12:]] == [False, False, False, True, False, True, True, False]
+    assert ["model" in line for line in lines[12:]] == [False, False, False, True, True, True, True, False]
     for line in lines[:6]:
         assert (line["model"], line["version"], line["rows"], line["out_bytes"]) == ("echo", 1, 1, 8)
         assert 0 <= line["queue_us"] <= line["total_us"]

@@ -111,8 +111,17 @@ def test_the_list_links_every_model_and_allows_no_script(server: ServerProcess):
     assert b"<script" not in page
 
 
-@pytest.mark.parametrize("path", ["/models/ghost", "/v2/models/ghost/openapi.json", "/models/%3Cscript%3E", "/models/simple/versions/9"])
-def test_what_is_not_served_is_an_error_in_json(server: ServerProcess, path: str):
+@pytest.mark.parametrize("path", ["/v2/models/ghost/openapi.json", "/v2/models/simple/versions/9/openapi.json"])
+def test_a_document_of_what_is_not_served_is_an_error_in_json(server: ServerProcess, path: str):
     status, body = server.get(path)
     assert status in (400, 404)
     assert "error" in json.loads(body)
+
+
+@pytest.mark.parametrize("path", ["/models/ghost", "/models/%3Cscript%3E", "/models/simple/versions/9"])
+def test_a_page_of_what_is_not_served_says_so_as_a_page(server: ServerProcess, path: str):
+    status, page = server.get(path)
+    assert status in (400, 404)
+    assert page.startswith(b"<!doctype html>")
+    assert b"<h1>No such page</h1>" in page
+    assert b"<script" not in page
