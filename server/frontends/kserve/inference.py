@@ -6,8 +6,7 @@ what takes long goes to a thread.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -20,6 +19,7 @@ from server.frontends.kserve.brought import Brought
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
+from server.frontends.kserve.in_flight import ANSWERED, SlowAnswer, Told
 from server.frontends.kserve.request_templates import RequestTemplates
 from server.frontends.kserve.reservation import Reservation, no_room
 from server.frontends.kserve.response_layouts import ResponseLayouts
@@ -34,9 +34,6 @@ from server.pb import grpc_service_pb2 as pb
 
 #: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
 _INLINE_RAW_BYTES = 4 << 20
-
-Told = Callable[[bytes | Exception], None]
-"""Takes the serialised ModelInferResponse, or what went wrong: a `ServingError`, or a defect, to be logged and answered as INTERNAL."""
 
 
 class Inference:
@@ -65,7 +62,7 @@ class Inference:
         The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
         `brought` is what the call's metadata bring.
         """
-        return self._begin(data, deadline_ns, told, brought) or _Slow(self._model_infer(data, deadline_ns, brought), told)
+        return self._begin(data, deadline_ns, told, brought) or SlowAnswer(self._model_infer(data, deadline_ns, brought), told)
 
     async def model_infer(self, data: bytes, deadline_ns: int | None, brought: Brought | None = None) -> bytes:
         """As `submit`, to be awaited.
@@ -92,7 +89,7 @@ class Inference:
             return None
         if not self._reserve(size_bytes):
             told(no_room(size_bytes))
-            return _OVER
+            return ANSWERED
         flight = _Flight(self, size_bytes, told)
         try:
             if is_new:
@@ -276,7 +273,7 @@ class _Flight:
             self.end(error)
             return
         if encoded is None:
-            self.inner = _Slow(self._inference._encoded(answer, decoded), self.end)
+            self.inner = SlowAnswer(self._inference._encoded(answer, decoded), self.end)
         else:
             self.end(encoded)
 
@@ -298,54 +295,11 @@ class _Flight:
         inner, self.inner = self.inner, None
         if inner is not None:
             inner.cancel()
-        if isinstance(inner, _Slow) and not inner.is_done():
+        if isinstance(inner, SlowAnswer) and not inner.is_done():
             # A thread reads the tensors still: their room is free when it has ended.
             inner.when_done(lambda: self._inference._engine.release(self._size_bytes))
         else:
             self._inference._engine.release(self._size_bytes)
-
-
-class _Slow:
-    """A task that tells how it ended, unless it was cancelled."""
-
-    __slots__ = ("_is_cancelled", "_task", "_told")
-
-    def __init__(self, work: Coroutine[Any, Any, bytes], told: Told) -> None:
-        self._told = told
-        self._is_cancelled = False
-        self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(self._ended)
-
-    def is_done(self) -> bool:
-        return self._task.done()
-
-    def when_done(self, call: Callable[[], None]) -> None:
-        self._task.add_done_callback(lambda _: call())
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        self._task.cancel()
-
-    def _ended(self, task: "asyncio.Task[bytes]") -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
-        if self._is_cancelled:
-            return
-        if error is None:
-            self._told(task.result())
-        elif isinstance(error, Exception):
-            self._told(error)
-
-
-class _Over:
-    """Stands for a request that was answered when it was asked."""
-
-    def cancel(self) -> None:
-        pass
-
-
-_OVER = _Over()
 
 
 def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:

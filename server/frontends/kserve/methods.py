@@ -11,7 +11,7 @@ from server.core.access import Via
 from server.core.request import InFlight
 from server.engine.interface import Engine
 from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.inference import Told
+from server.frontends.kserve.in_flight import Told
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import Call
