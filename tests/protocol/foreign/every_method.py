@@ -31,9 +31,9 @@ def recording(cls):
         return noting
 
     names = [name for name in dir(cls) if not name.startswith("_") and callable(getattr(cls, name))]
-    statics = {"generate_request_body", "parse_response_body"}
-    made = type(cls.__name__, (cls,), {name: wrap(name, getattr(cls, name)) for name in names if name not in statics})
-    wanted = {name for name in names if name not in statics and not any(other in name for other in OTHERS)}
+    static_methods = {"generate_request_body", "parse_response_body"}
+    made = type(cls.__name__, (cls,), {name: wrap(name, getattr(cls, name)) for name in names if name not in static_methods})
+    wanted = {name for name in names if name not in static_methods and not any(other in name for other in OTHERS)}
     return made, lambda: wanted - called
 
 
