@@ -63,9 +63,11 @@ def run(config: ServerConfig) -> int:
     Raises:
         StartError: a port is taken, or a repository or folder cannot be used.
     """
+    # Before there is anything to clean up: from here on a signal ends the server by way of everything that is to be closed.
+    shutdown = Shutdown()
     try:
         with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
-            code = uvloop.run(_serve(config, area, sink))
+            code = uvloop.run(_serve(config, area, sink, shutdown))
     except (RepositoryUnreadable, BackendSettingError, ServingError) as error:
         raise StartError(str(error)) from error
     except OSError as error:  # PortInUse among them, whose text says it all
@@ -77,8 +79,8 @@ def run(config: ServerConfig) -> int:
     return code
 
 
-async def _serve(config: ServerConfig, area: Path, sink: Logs) -> int:
-    shutdown = Shutdown(asyncio.get_running_loop())
+async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdown) -> int:
+    shutdown.tell(asyncio.get_running_loop())
     ready_file = ReadyFile(config.ready_file)
     for notice in config.notices:
         log.info("%s", notice)

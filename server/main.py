@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from server.shutdown import exit_quietly_on_signal
+from server.shutdown import exit_at_once_on_signal
 
 if TYPE_CHECKING:
     from server.server_config import ServerConfig
@@ -18,7 +18,7 @@ USAGE_ERROR = 2
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
-    exit_quietly_on_signal()
+    exit_at_once_on_signal()
     # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
     import typer
 

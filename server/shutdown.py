@@ -8,7 +8,6 @@ import asyncio
 import atexit
 import os
 import signal
-import sys
 from types import FrameType
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
@@ -16,34 +15,48 @@ NUMBERS = (signal.SIGTERM, signal.SIGINT)
 CUT_SHORT = 1
 
 
-def exit_quietly_on_signal() -> None:
-    """For the time before a server exists: a signal ends the process with code 0, there is nothing to drain."""
+def exit_at_once_on_signal() -> None:
+    """For the time before a server exists: a signal ends the process with code 0, there is nothing to drain, to close or to flush.
+
+    No exception carries it: one that is raised while an extension module is being imported may be swallowed there, or crash the process.
+    """
 
     def leave(_number: int, _frame: FrameType | None) -> None:
-        sys.exit(0)
+        os._exit(0)
 
     for number in NUMBERS:
         signal.signal(number, leave)
 
 
 class Shutdown:
-    """Tells the loop when a shutdown is asked for. Confined to: the main thread."""
+    """Tells a loop when a shutdown is asked for. Confined to: the main thread.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Attributes:
+        signal_name: The signal that asked for it; empty until one has.
+        asked: Set on the loop once one has.
+    """
+
+    def __init__(self) -> None:
         """From now on signals come here, until the process ends."""
-        self.asked = asyncio.Event()
         self.signal_name = ""
-        self._loop = loop
+        self.asked = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(_ignore_signals)
         for number in NUMBERS:
             signal.signal(number, self._receive)
+
+    def tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Sets `asked` on this loop, at once if a signal has come already. Called on the loop, once."""
+        self._loop = loop
+        if self.signal_name:
+            self.asked.set()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         # Runs between any two instructions of the main thread: it takes no lock and logs nothing.
         if self.signal_name:
             os._exit(CUT_SHORT)
         self.signal_name = signal.Signals(number).name
-        if not self._loop.is_closed():
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.asked.set)
 
 
