@@ -28,13 +28,14 @@ def read_onnx(model: onnx.ModelProto) -> Any:
     Raises:
         CompileError: OpenVINO does not read it.
     """
-    from backends.openvino.messages import public_text  # before OpenVINO itself: that room sees to it that it reports to nobody
+    from backends.openvino.errors import OPENVINO_ERRORS  # before OpenVINO itself: that room sees to it that it reports to nobody
+    from backends.openvino.messages import public_text
 
     import openvino as ov  # isort: skip
 
     try:
         return ov.Core().read_model(model.SerializeToString())
-    except RuntimeError as error:  # what all of OpenVINO's errors are
+    except OPENVINO_ERRORS as error:
         raise CompileError(f"OpenVINO does not read the converted model: {public_text(error)}") from error
 
 

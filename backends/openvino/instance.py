@@ -11,6 +11,7 @@ from backends.api.model import ModelSignature
 from backends.openvino.buckets import bucket_for
 from backends.openvino.compiled import CompiledModel
 from backends.openvino.element_types import NARROWED
+from backends.openvino.errors import OPENVINO_ERRORS
 from backends.openvino.messages import public_text
 
 _LOWEST, _HIGHEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
@@ -56,7 +57,7 @@ class OpenVinoInstance(Instance):
             size = bucket_for(rows, self._buckets)
         try:
             return models[size].run(inputs, rows, output_names)
-        except RuntimeError as error:  # what all of OpenVINO's errors are
+        except OPENVINO_ERRORS as error:
             raise BackendFailed(public_text(error)) from error
 
     def close(self) -> None:

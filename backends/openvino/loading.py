@@ -11,6 +11,7 @@ from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from backends.openvino.comparison import Incomparable, differences
 from backends.openvino.compiled import CompiledModel, Port
+from backends.openvino.errors import OPENVINO_ERRORS
 from backends.openvino.instance import OpenVinoInstance
 from backends.openvino.messages import public_text
 from backends.openvino.model_source import RELEASE, ir_facts, ports_by_name, read_model
@@ -84,7 +85,7 @@ class Loader:
             return CompiledModel(
                 compiled, _ports(compiled.inputs, inputs, signature.inputs), _ports(compiled.outputs, outputs, signature.outputs), requests
             )
-        except RuntimeError as error:  # what all of OpenVINO's errors are
+        except OPENVINO_ERRORS as error:
             at = f" for batch size {size}" if size else ""
             raise ModelLoadError(
                 f"OpenVINO {RELEASE} does not compile '{filename}'{at}: {public_text(error, request.files.root)}"

@@ -4,7 +4,6 @@ An ONNX file is inspected by our own reader, so that neither OpenVINO nor its we
 file never reaches the guessing of OpenVINO's other front ends. An IR file (.xml with its .bin) is read by OpenVINO itself.
 """
 
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
@@ -14,8 +13,10 @@ from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import VARIABLE, FileTensor, ModelFacts
 from backends.openvino.element_types import SERVED
+from backends.openvino.errors import OPENVINO_ERRORS
 from backends.openvino.ir_facts import IrFacts
 from backends.openvino.messages import public_text
+from backends.openvino.xml_root import UnreadableXml, read_root
 
 #: Such as 2026.4.1, for messages.
 RELEASE = ov.__version__.partition("-")[0]
@@ -42,7 +43,7 @@ def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> ov.Mode
         _check_ir(files, model_filename)
     try:
         return core.read_model(str(path))
-    except Exception as error:  # its errors are RuntimeErrors, as are many others
+    except OPENVINO_ERRORS as error:
         raise ModelLoadError(f"OpenVINO {RELEASE} does not read '{model_filename}': {public_text(error, files.root)}") from error
 
 
@@ -53,11 +54,14 @@ def ir_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFact
         ModelLoadError: OpenVINO does not read it, or a tensor is of a type that cannot be served.
     """
     model = read_model(core, files, model_filename)
-    return IrFacts(
-        inputs=tuple(_tensor("input", port, model_filename) for port in model.inputs),
-        outputs=tuple(_tensor("output", port, model_filename) for port in model.outputs),
-        notes=(f"OpenVINO IR, graph '{model.get_friendly_name()}', weights in {_weights_file(model_filename)}",),
-    )
+    try:
+        return IrFacts(
+            inputs=tuple(_tensor("input", port, model_filename) for port in model.inputs),
+            outputs=tuple(_tensor("output", port, model_filename) for port in model.outputs),
+            notes=(f"OpenVINO IR, graph '{model.get_friendly_name()}', weights in {_weights_file(model_filename)}",),
+        )
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"'{model_filename}': the name of the graph, or of an input or output, is not UTF-8: {error}") from error
 
 
 def ports_by_name(side: str, ports: Iterable[ov.Output], wanted: Iterable[str], model_filename: str) -> Mapping[str, int]:
@@ -109,15 +113,14 @@ def _check_ir(files: ModelFiles, model_filename: str) -> None:
     if files.sizes_bytes[PurePosixPath(model_filename).as_posix()] > MAX_XML_BYTES:
         raise ModelLoadError(f"'{model_filename}' is larger than {MAX_XML_BYTES} bytes: an IR file holds a graph, without weights")
     try:
-        # Only the root's start is looked at; expat fetches nothing from outside, and OpenVINO reads the file with a parser of its own.
-        _, root = next(ElementTree.iterparse(path, events=("start",)))  # noqa: S314
-    except (ElementTree.ParseError, StopIteration) as error:
-        raise ModelLoadError(f"'{model_filename}' is not a readable OpenVINO IR file: {error or 'it is empty'}") from None
-    version = root.get("version", "none")
-    if root.tag != _ROOT or version not in _IR_VERSIONS:
+        root, attributes = read_root(path)
+    except UnreadableXml as error:
+        raise ModelLoadError(f"'{model_filename}' is not a readable OpenVINO IR file: {error}") from error
+    version = attributes.get("version", "none")
+    if root != _ROOT or version not in _IR_VERSIONS:
         raise ModelLoadError(
             f"'{model_filename}' is not OpenVINO IR of version {' or '.join(_IR_VERSIONS)}: "
-            f"its root is <{root.tag[:80]}> of version {version[:40]}"
+            f"its root is <{root[:80]}> of version {version[:40]}"
         )
     weights = _weights_file(model_filename)
     if weights not in files.sizes_bytes:

@@ -234,6 +234,17 @@ def test_what_is_no_ir_is_refused(tmp_path: Path, content: bytes, text: str) -> 
     assert text in caught.value.message
 
 
+@pytest.mark.parametrize("name", [b'name="a"', b'names="a"'])
+def test_ir_with_a_name_that_is_not_utf8_is_refused(tmp_path: Path, name: bytes) -> None:
+    files = ir_files(tmp_path, onnx_models.sum_and_difference())
+    path = tmp_path / "model.xml"
+    content = path.read_bytes()
+    assert name in content
+    path.write_bytes(content.replace(name, name.replace(b'a"', b'\xfb"')))
+    with pytest.raises(ModelLoadError, match=r"'model\.xml'.*'utf-8' codec can't decode byte 0xfb"):
+        OpenVinoBackend().inspect(files, "model.xml")
+
+
 def test_ir_with_cut_off_weights_is_refused(tmp_path: Path) -> None:
     files = ir_files(tmp_path, convolution())
     (tmp_path / "model.bin").write_bytes((tmp_path / "model.bin").read_bytes()[:64])

@@ -1,0 +1,50 @@
+"""Only the start of a file is read, and what could unfold is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from backends.openvino.xml_root import UnreadableXml, read_root
+
+#: Each entity holds ten of the one before: the last would be 10 GB.
+BOMB = (
+    b'<?xml version="1.0"?><!DOCTYPE net [<!ENTITY e0 "0123456789">'
+    + b"".join(b'<!ENTITY e%d "%s">' % (level, b"&e%d;" % (level - 1) * 10) for level in range(1, 10))
+    + b']><net version="&e9;"></net>'
+)
+
+
+def written(folder: Path, content: bytes) -> Path:
+    path = folder / "model.xml"
+    path.write_bytes(content)
+    return path
+
+
+def test_the_root_is_told_whatever_follows_it(tmp_path: Path) -> None:
+    path = written(tmp_path, b'<?xml version="1.0"?>\n<!-- made by hand -->\n<net name="g" version="11">\n<layers><<<')
+    assert read_root(path) == ("net", {"name": "g", "version": "11"})
+
+
+def test_a_root_that_begins_late_is_found(tmp_path: Path) -> None:
+    assert read_root(written(tmp_path, b"<!--" + b" " * 100_000 + b"--><net/>")) == ("net", {})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        BOMB,
+        b"<!DOCTYPE net><net version='11'/>",
+        b"<!DOCTYPE net SYSTEM 'file:///etc/passwd'><net version='11'/>",
+    ],
+)
+def test_a_document_type_is_refused_before_anything_is_unfolded(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(UnreadableXml, match="it declares a document type, 'net', and may have none"):
+        read_root(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"), [(b"", "no element found"), (b"<!-- only -->", "no element found"), (b"PK\x03\x04", "not well-formed")]
+)
+def test_what_has_no_root_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+    with pytest.raises(UnreadableXml, match=text):
+        read_root(written(tmp_path, content))
