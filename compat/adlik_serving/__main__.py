@@ -25,7 +25,7 @@ _HELP = """usage: adlik_serving --model_base_path=FOLDER [--grpc_port=8500] [--h
 
 Adlik's flags: model_base_path, grpc_port, http_port (0 or not given: that front is off), loading_method=automatic|manual,
 fs_poll_wait_seconds (10). Accepted without effect: http_num_threads, http_timeout_in_ms, grpc_channel_args, tf_*, trt_*.
-Refused: ssl_config_file. Every flag of 'serve' is taken as well; 'serve --help' lists them.
+ssl_config_file: TLS of the gRPC port. Every flag of 'serve' is taken as well; 'serve --help' lists them.
 """
 
 
@@ -33,7 +33,7 @@ def translate(arguments: Sequence[str]) -> list[str]:
     """Adlik's `--name=value` arguments as `serve`'s.
 
     Raises:
-        SystemExit: a flag is set whose loss would be a risk, or both ports are off; exit code 2, as for every wrong flag of `serve`.
+        SystemExit: both ports are off; exit code 2, as for every wrong flag of `serve`.
     """
     ports = {"grpc_port": "0", "http_port": "0"}
     defaults = {
@@ -52,9 +52,8 @@ def translate(arguments: Sequence[str]) -> list[str]:
             word = f"--{name}={value}"
         if name in ports:
             ports[name] = value
-        elif name == "ssl_config_file":
-            if value:
-                _refuse("--ssl_config_file is not supported: TLS would silently be off")
+        elif name == "ssl_config_file" and not value:
+            continue  # Adlik's default: no TLS
         elif name in _WITHOUT_EFFECT:
             _say(f"--{name} has no effect here: {_WITHOUT_EFFECT[name]}")
         elif word.startswith("--") and name.startswith(_OTHER_RUNTIMES):

@@ -136,7 +136,7 @@ def test_adliks_command_serves_with_adliks_defaults(tmp_path: Path):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--grpc_port=1", "--ssl_config_file=x"), "TLS"),
+        (("--model_base_path=.", "--grpc_port=1", "--ssl_config_file=/no/such/file"), "/no/such/file: No such file"),
         ((), "nothing would be served"),
         (("--grpc_port=1", "--no_such_flag=1"), "no-such-flag"),
     ],

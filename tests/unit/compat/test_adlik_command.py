@@ -56,12 +56,13 @@ def test_a_flag_without_counterpart_is_named(flag, capsys):
     assert f"--{flag} has no effect here" in capsys.readouterr().err
 
 
-def test_a_tls_config_is_refused_rather_than_ignored(capsys):
-    with pytest.raises(SystemExit) as ended:
-        translate(["--ssl_config_file=/etc/ssl.txt", "--grpc_port=1"])
-    assert ended.value.code == 2
-    assert "TLS would silently be off" in capsys.readouterr().err
-    assert translate(["--ssl_config_file=", "--grpc_port=1"])
+@pytest.mark.parametrize("words", [["--ssl_config_file=/etc/ssl.txt"], ["--ssl_config_file", "/etc/ssl.txt"]])
+def test_a_tls_config_passes_through(words):
+    assert "--ssl_config_file=/etc/ssl.txt" in translate([*words, "--grpc_port=1"])
+
+
+def test_an_empty_tls_config_is_none():
+    assert not any("ssl" in word for word in translate(["--ssl_config_file=", "--grpc_port=1"]))
 
 
 def test_help_succeeds(capsys):
