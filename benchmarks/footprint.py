@@ -6,7 +6,6 @@ the 99th percentile of a small model while a ResNet-50 takes all the CPU it can 
 
 import argparse
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -15,11 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.case_load import payload_of, run_case, successes
 from benchmarks.front_cases import Case
-from benchmarks.fronts import payload_of, successes
 from benchmarks.machine import describe_machine
 from benchmarks.models import CHECKOUT, BenchModel, build_repository
-from benchmarks.native_load import run_load
 from benchmarks.process_tree import process_tree
 from benchmarks.report import verdict_table
 from benchmarks.results import Verdict
@@ -87,9 +85,7 @@ def _keep_busy(target: Target, model: BenchModel, scratch: Path, done: threading
 
 def _send(target: Target, model: BenchModel, case: Case, requests: int, scratch: Path, cores: Sequence[int]) -> float:
     """Sends `requests`; returns the 99th percentile of their latency, milliseconds."""
-    load = {"connections": case.connections, "streams": case.streams, "cores": cores, "log": scratch / "h2load.log"}
-    window = run_load(payload_of(case, model, scratch), target.grpc_port, target.pid, requests=requests, **load)  # type: ignore[arg-type]
-    return window.latency.p99_ms
+    return run_case(case, payload_of(case, model, scratch), target, requests, scratch, cores).latency.p99_ms
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,18 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(
         verdict_table(
             [
-                _verdict("start to ready, sample repository", starts, 1.0, "s"),
-                _verdict("memory with tiny loaded, idle", [idle_mib], 90, "MiB"),
-                _verdict(f"memory gained by {options.requests:,} requests", [growth_mib], 5, "MiB"),
-                _verdict("a small model beside ResNet-50 at full load, p99", p99s, 3.0, "ms"),
+                Verdict.of_rounds("start to ready, sample repository", starts, 1.0, "s"),
+                Verdict.of_rounds("memory with tiny loaded, idle", [idle_mib], 90, "MiB"),
+                Verdict.of_rounds(f"memory gained by {options.requests:,} requests", [growth_mib], 5, "MiB"),
+                Verdict.of_rounds("a small model beside ResNet-50 at full load, p99", p99s, 3.0, "ms"),
             ]
         )
     )
-
-
-def _verdict(wanted: str, figures: Sequence[float], limit: float, unit: str) -> Verdict:
-    evidence = ", ".join(f"{each:.3g}" for each in figures)
-    return Verdict(floor=wanted, measured=statistics.median(figures), limit=limit, unit=unit, at_least=False, evidence=evidence)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ echo here to the same echo in the published measurement.
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
-import urllib.request
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,17 +17,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.case_load import payload_of, run_case, successes
 from benchmarks.front_cases import CASES, REFERENCE_ECHO_CPU_US, Case
 from benchmarks.machine import describe_machine
 from benchmarks.measure import LoadGenerator, RawEngine, WrongAnswer
-from benchmarks.models import BenchModel, build_repository
-from benchmarks.native_load import NativeWindow, Payload, grpc_payload, http_payload, run_load
+from benchmarks.models import build_repository
+from benchmarks.native_load import NativeWindow, Payload
 from benchmarks.report import verdict_table
 from benchmarks.results import Verdict
 from benchmarks.servers import Target, echo_grpc, echo_h2, stoker
-from benchmarks.wire import GRPC, canned_response, encode_request
+from benchmarks.wire import GRPC, canned_response
 
-_METHOD = "inference.GRPCInferenceService/ModelInfer"
 #: Figures hold with what operators run: a sampled access log, beside validation, statistics and metrics, which are always on.
 _FLAGS = ("--access-log=100",)
 #: Requests of the run that finds the rate, and of a window at least.
@@ -68,25 +66,9 @@ class FrontWindows:
         return statistics.median(each.latency.p50_ms for each in self.windows[target, case.name])
 
     def _load(self, target: Target, case: Case, payload: Payload, requests: int) -> NativeWindow:
-        port = target.grpc_port if case.protocol == GRPC else target.http_port
-        done = run_load(
-            payload, port, target.pid, connections=case.connections, streams=case.streams, requests=requests,
-            cores=self._client_cores, log=self._scratch / "h2load.log",
-        )  # fmt: skip
+        done = run_case(case, payload, target, requests, self._scratch, self._client_cores)
         self.sent[target.name] += done.requests
         return done
-
-
-def payload_of(case: Case, model: BenchModel, scratch: Path) -> Payload:
-    """What `case` sends to `model`."""
-    request, at = encode_request(model, case.protocol), scratch / f"{model.name}.{case.protocol}.body"
-    return grpc_payload(request, _METHOD, at) if case.protocol == GRPC else http_payload(request, at)
-
-
-def successes(target: Target, model: str) -> int:
-    """How many requests for `model` the server says it has answered well."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{target.http_port}/v2/models/{model}/stats", timeout=30) as answer:
-        return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
 def measure_fronts(found: FrontWindows, cases: Sequence[Case], rounds: int, scratch: Path, cores: Sequence[int], console: Console) -> float:
@@ -140,16 +122,11 @@ def judge(found: FrontWindows, cases: Sequence[Case]) -> list[Verdict]:
         windows = found.windows["stoker", case.name]
         if case.most_cpu_us is not None:
             figures = [each.server_cpu_us for each in windows]
-            verdicts.append(_verdict(f"{case.name}: server CPU per request", figures, case.most_cpu_us, "us"))
+            verdicts.append(Verdict.of_rounds(f"{case.name}: server CPU per request", figures, case.most_cpu_us, "us"))
         if case.most_p50_ms is not None:
             figures = [each.latency.p50_ms for each in windows]
-            verdicts.append(_verdict(f"{case.name}: median latency", figures, case.most_p50_ms, "ms"))
+            verdicts.append(Verdict.of_rounds(f"{case.name}: median latency", figures, case.most_p50_ms, "ms"))
     return verdicts
-
-
-def _verdict(wanted: str, figures: Sequence[float], limit: float, unit: str) -> Verdict:
-    evidence = ", ".join(f"{each:.3g}" for each in figures)
-    return Verdict(floor=wanted, measured=statistics.median(figures), limit=limit, unit=unit, at_least=False, evidence=evidence)
 
 
 def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: float) -> Table:

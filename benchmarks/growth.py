@@ -17,10 +17,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.case_load import payload_of, run_case
 from benchmarks.front_cases import Case
-from benchmarks.fronts import payload_of
 from benchmarks.models import BenchModel, build_repository
-from benchmarks.native_load import run_load
 from benchmarks.process_tree import process_tree
 from benchmarks.servers import stoker
 from benchmarks.wire import GRPC, HTTP_BINARY
@@ -84,11 +83,9 @@ def _measure(
     began = time.monotonic()
     with stoker(repository, scratch / "server", cores, ("--limit=http_connections=2000",)) as target:
         ready_s = time.monotonic() - began
-        port = target.grpc_port if case.protocol == GRPC else target.http_port
         payload = payload_of(case, model, scratch)
-        load = {"connections": case.connections, "streams": case.streams, "cores": client_cores, "log": scratch / "h2load.log"}
-        run_load(payload, port, target.pid, requests=max(2000, case.in_flight), **load)  # type: ignore[arg-type]
-        window = run_load(payload, port, target.pid, requests=_REQUESTS, **load)  # type: ignore[arg-type]
+        run_case(case, payload, target, max(2000, case.in_flight), scratch, client_cores)
+        window = run_case(case, payload, target, _REQUESTS, scratch, client_cores)
         rss_mib = process_tree(target.pid).rss_bytes() / _MIB
     shutil.rmtree(scratch / "server")
     return Point(series=series, at=at, cpu_us=window.server_cpu_us, p99_ms=window.latency.p99_ms, rss_mib=rss_mib, ready_s=ready_s)

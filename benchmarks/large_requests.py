@@ -7,7 +7,6 @@ with 32 in flight beside raw onnxruntime's best batch.
 
 import argparse
 import os
-import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,15 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.case_load import payload_of, run_case
 from benchmarks.front_cases import Case
-from benchmarks.fronts import payload_of
 from benchmarks.machine import describe_machine
 from benchmarks.measure import RawEngine
 from benchmarks.models import build_repository
-from benchmarks.native_load import run_load
 from benchmarks.report import verdict_table
 from benchmarks.results import Verdict
-from benchmarks.servers import Target, stoker
+from benchmarks.servers import stoker
 from benchmarks.wire import GRPC, HTTP_BINARY
 
 _MODEL = "resnet50"
@@ -42,9 +40,7 @@ def measure(scratch: Path, rounds: int, seconds: float, console: Console) -> dic
         with stoker(scratch / "models", scratch / "server", ()) as target:
 
             def load(case: Case, requests: int) -> tuple[float, float]:
-                payload, port = payload_of(case, model, scratch), _port(target, case)
-                in_flight = {"connections": case.connections, "streams": case.streams}
-                window = run_load(payload, port, target.pid, requests=requests, cores=(), log=scratch / "log", **in_flight)
+                window = run_case(case, payload_of(case, model, scratch), target, requests, scratch, ())
                 return window.latency.p50_ms, window.requests_per_s
 
             for case in (*_ALONE.values(), *_MANY.values()):
@@ -61,19 +57,12 @@ def measure(scratch: Path, rounds: int, seconds: float, console: Console) -> dic
     return found
 
 
-def _port(target: Target, case: Case) -> int:
-    return target.grpc_port if case.protocol == GRPC else target.http_port
-
-
 def judge(found: dict[str, list[float]]) -> list[Verdict]:
     """Each figure's median held against its bound: 1.5 ms, and 0.95."""
-    verdicts = []
-    for name, values in found.items():
-        is_rate = "rows/s" in name
-        evidence = ", ".join(f"{each:.3g}" for each in values)
-        bounds = {"limit": 0.95, "unit": "x", "at_least": True} if is_rate else {"limit": 1.5, "unit": "ms", "at_least": False}
-        verdicts.append(Verdict(floor=name, measured=statistics.median(values), evidence=evidence, **bounds))  # type: ignore[arg-type]
-    return verdicts
+    return [
+        Verdict.of_rounds(name, values, 0.95, "x", at_least=True) if "rows/s" in name else Verdict.of_rounds(name, values, 1.5, "ms")
+        for name, values in found.items()
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

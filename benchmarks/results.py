@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,12 @@ class Verdict:
     evidence: str
     is_floor: bool = True
     foreign_cores: float = 0.0
+
+    @classmethod
+    def of_rounds(cls, floor: str, figures: Sequence[float], limit: float, unit: str, *, at_least: bool = False) -> "Verdict":
+        """The median of `figures`, at least one, held against `limit`; each of them is the evidence."""
+        evidence = ", ".join(f"{each:.3g}" for each in figures)
+        return cls(floor=floor, measured=statistics.median(figures), limit=limit, unit=unit, at_least=at_least, evidence=evidence)
 
     @property
     def is_clear(self) -> bool:

@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.floors import judge
 from benchmarks.plot import write_plot
 from benchmarks.report import print_report
-from benchmarks.results import SCHEMA, Run, Window, medians
+from benchmarks.results import SCHEMA, Run, Verdict, Window, medians
 
 
 def window(target: str, model: str = "tiny", protocol: str = "grpc", concurrency: int = 8, repeat: int = 0, **figures: float) -> Window:
@@ -166,3 +166,9 @@ def test_plot_is_a_png(run: Run, tmp_path: Path) -> None:
 def test_plot_of_nothing_is_not_written(tmp_path: Path) -> None:
     write_plot(Run({}, {}), tmp_path / "plot.png")
     assert not (tmp_path / "plot.png").exists()
+
+
+@pytest.mark.parametrize(("limit", "at_least", "passed"), [(2.0, False, True), (1.9, False, False), (2.0, True, True), (2.1, True, False)])
+def test_a_verdict_of_rounds_holds_their_median_against_the_bound(limit: float, at_least: bool, passed: bool):
+    verdict = Verdict.of_rounds("latency", [9.0, 2.0, 1.0], limit, "ms", at_least=at_least)
+    assert (verdict.measured, verdict.evidence, verdict.passed) == (2.0, "9, 2, 1", passed)
