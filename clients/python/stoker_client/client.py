@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stoker_client.dialect import Call, Dialect, Facts, T, Transport, config_text
-from stoker_client.errors import NotFound, StokerError
+from stoker_client.errors import NotFound
 from stoker_client.inference import (
     InferOptions,
     InferRequest,
@@ -17,7 +17,7 @@ from stoker_client.inference import (
     time_limit_s,
     version_text,
 )
-from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing
+from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_until_answered
 from stoker_client.tensors import TensorLike
 
 
@@ -191,12 +191,4 @@ class Client(abc.ABC):
         self._check_open()
         limit_s = time_limit_s(timeout_s, self._timeout_s)
         attempts = Attempts(self._retry, self._budget, self._timing, is_read=call.is_read, timeout_s=limit_s)
-        while True:
-            try:
-                answer = call.parse(self._transport.send(call.request, attempts.begin()))
-            except StokerError as error:
-                wait_s = attempts.wait_after(error)
-            else:
-                attempts.succeeded()
-                return answer
-            self._timing.sleep(wait_s)
+        return send_until_answered(lambda left_s: call.parse(self._transport.send(call.request, left_s)), attempts, self._timing)

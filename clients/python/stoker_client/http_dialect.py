@@ -89,13 +89,13 @@ class HttpDialect(Dialect):
         return Call(_get(f"{_model(model, version)}/ready"), _is_ok, is_read=True)
 
     def server_metadata(self) -> Call[Facts]:
-        return Call(_get("/v2"), _object, is_read=True)
+        return Call(_get("/v2"), object_of, is_read=True)
 
     def model_metadata(self, model: str, version: str) -> Call[Facts]:
-        return Call(_get(_model(model, version)), _object, is_read=True)
+        return Call(_get(_model(model, version)), object_of, is_read=True)
 
     def model_config(self, model: str, version: str) -> Call[Facts]:
-        return Call(_get(f"{_model(model, version)}/config"), _object, is_read=True)
+        return Call(_get(f"{_model(model, version)}/config"), object_of, is_read=True)
 
     def index(self, *, ready_only: bool) -> Call[list[Facts]]:
         request = _post("/v2/repository/index", {"ready": True} if ready_only else {})
@@ -103,7 +103,7 @@ class HttpDialect(Dialect):
 
     def statistics(self, model: str, version: str) -> Call[list[Facts]]:
         path = f"{_model(model, version)}/stats" if model else "/v2/models/stats"
-        return Call(_get(path), lambda reply: _objects(_object(reply).get("model_stats"), "model_stats"), is_read=True)
+        return Call(_get(path), lambda reply: _objects(object_of(reply).get("model_stats"), "model_stats"), is_read=True)
 
     def load(self, model: str, config_json: str | None, files: Mapping[str, bytes]) -> Call[None]:
         parameters: dict[str, str] = {} if config_json is None else {"config": config_json}
@@ -148,7 +148,12 @@ def _is_ok(reply: HttpReply) -> bool:
     return reply.status not in _NOT_READY and _checked(reply).status == 200
 
 
-def _object(reply: HttpReply) -> Facts:
+def object_of(reply: HttpReply) -> Facts:
+    """The JSON object that a good reply holds.
+
+    Raises:
+        StokerError: the reply is an error. InvalidResponse: it holds no such object.
+    """
     facts: Facts = _parsed(_checked(reply).body, dict)
     return facts
 

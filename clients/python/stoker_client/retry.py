@@ -12,8 +12,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from stoker_client.errors import ConnectionFailed, DeadlineExceeded, Overloaded, StokerError, Unavailable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +150,20 @@ class Attempts:
         if is_too_long or is_too_late or not self._budget.take():
             raise error
         return wait_s
+
+
+def send_until_answered(send: Callable[[float | None], T], attempts: Attempts, timing: Timing) -> T:
+    """The answer of `send`, which is given the seconds left (None: no limit), and is called again as `attempts` allows.
+
+    Raises:
+        StokerError: that of the last attempt.
+    """
+    while True:
+        try:
+            answer = send(attempts.begin())
+        except StokerError as error:
+            wait_s = attempts.wait_after(error)
+        else:
+            attempts.succeeded()
+            return answer
+        timing.sleep(wait_s)

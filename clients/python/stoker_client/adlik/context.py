@@ -9,9 +9,9 @@ from stoker_client._pb import adlik_messages as pb
 from stoker_client.adlik.outputs import PredictOutput, read_outputs
 from stoker_client.adlik.prediction import InputValue, OutputChoice, build_request, chosen_names, model_spec
 from stoker_client.adlik.wire import WIRES
-from stoker_client.errors import InvalidRequest, InvalidResponse, StokerError
+from stoker_client.errors import InvalidRequest, InvalidResponse
 from stoker_client.inference import time_limit_s
-from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing
+from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_until_answered
 from stoker_client.settings import MAX_MESSAGE_BYTES, TlsConfig, make_connection
 
 T = TypeVar("T")
@@ -170,12 +170,4 @@ class PredictContext:
     def _call(self, send: Callable[[float | None], T], *, is_read: bool) -> T:
         limit_s = time_limit_s(None, self._timeout_s)
         attempts = Attempts(self._retry, self._budget, self._timing, is_read=is_read, timeout_s=limit_s)
-        while True:
-            try:
-                answer = send(attempts.begin())
-            except StokerError as error:
-                wait_s = attempts.wait_after(error)
-            else:
-                attempts.succeeded()
-                return answer
-            self._timing.sleep(wait_s)
+        return send_until_answered(send, attempts, self._timing)

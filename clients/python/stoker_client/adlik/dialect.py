@@ -5,11 +5,11 @@ these are to callers that speak any protocol.
 from typing import Any
 
 from stoker_client._pb import adlik_messages as pb
-from stoker_client.adlik.wire import SERVICE, metadata_route, object_of, parsed, predict_request
+from stoker_client.adlik.wire import SERVICE, metadata_route, parsed, predict_request
 from stoker_client.dialect import Call, Facts
 from stoker_client.errors import InvalidRequest, InvalidResponse
 from stoker_client.grpc_dialect import GrpcRequest
-from stoker_client.http_dialect import HttpReply, HttpRequest
+from stoker_client.http_dialect import HttpReply, HttpRequest, object_of
 from stoker_client.inference import InferRequest, InferResult
 from stoker_client.tensorflow_tensors import result_of, set_tensor, wire_name
 

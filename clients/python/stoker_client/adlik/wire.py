@@ -1,6 +1,5 @@
 """How requests of Adlik's protocol travel: its two gRPC methods, and its two HTTP routes with messages in proto3's JSON form."""
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -14,8 +13,7 @@ from stoker_client.errors import InvalidResponse, Unsupported
 from stoker_client.grpc_client import GrpcTransport
 from stoker_client.grpc_dialect import GrpcRequest, read_message
 from stoker_client.http_client import HttpTransport
-from stoker_client.http_dialect import HttpReply, HttpRequest
-from stoker_client.http_errors import error_from_response
+from stoker_client.http_dialect import HttpRequest, object_of
 from stoker_client.settings import Connection
 
 SERVICE = "adlik.serving.PredictService"
@@ -118,23 +116,6 @@ def _route(spec: pb.ModelSpec) -> str:
     """A label has no route of its own: it travels in the request's body."""
     route = f"/v1/models/{quote(spec.name, safe='')}"
     return f"{route}/versions/{spec.version.value}" if spec.HasField("version") else route
-
-
-def object_of(reply: HttpReply) -> dict[str, Any]:
-    """The JSON object that a good reply holds.
-
-    Raises:
-        StokerError: the reply is an error, or no such object.
-    """
-    if reply.status != 200:
-        raise error_from_response(reply.status, reply.headers, reply.body)
-    try:
-        facts = json.loads(reply.body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidResponse(f"the server's answer is not JSON: {error}") from error
-    if not isinstance(facts, dict):
-        raise InvalidResponse(f"the server's answer is a JSON {type(facts).__name__}; expected an object")
-    return facts
 
 
 def parsed(facts: dict[str, Any], kind: type[M]) -> M:

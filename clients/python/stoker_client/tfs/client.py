@@ -15,7 +15,7 @@ class TfsClient(PredictClient):
     """A client of TensorFlow Serving, or of a server with its protocol. The address says whether gRPC or REST is spoken.
 
     Args:
-        url: `grpc://host:port`, `grpcs://`, `http://` or `https://`.
+        url: `grpc://host:port`, `grpcs://`, `http://` or `https://`, or a socket's (`grpc+unix:///path`, `http+unix:///path`).
         timeout_s: Limit of a call in seconds, retries included; None: no limit.
         retry: When and how often failed calls are sent again.
         tls: Certificates, where the system's are not meant.

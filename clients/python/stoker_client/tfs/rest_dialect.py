@@ -15,8 +15,7 @@ from stoker_client._pb import tfs_messages as pb
 from stoker_client.datatypes import BYTES, NUMPY_TYPES, Array, bf16_to_float32, float32_to_bf16
 from stoker_client.dialect import Call, Facts
 from stoker_client.errors import InvalidResponse
-from stoker_client.http_dialect import HttpReply, HttpRequest
-from stoker_client.http_errors import error_from_response
+from stoker_client.http_dialect import HttpReply, HttpRequest, object_of
 from stoker_client.inference import InferRequest, InferResult, TensorInfo
 from stoker_client.tensors import EncodedTensor, decode_raw
 from stoker_client.tfs.signature import model_facts
@@ -29,7 +28,7 @@ class TfsRestDialect:
         """See `PredictDialect`. Adlik has the same route: a server that knows both is told which one is meant if it answers as Adlik."""
 
         def parse(reply: HttpReply) -> Facts:
-            answer = _object(reply)
+            answer = object_of(reply)
             try:
                 signatures = answer["metadata"]["signature_def"]
                 found = json_format.ParseDict(signatures, pb.SignatureDefMap(), ignore_unknown_fields=True, descriptor_pool=pb.POOL)
@@ -47,7 +46,7 @@ class TfsRestDialect:
         specs = {str(spec["name"]): str(spec["datatype"]) for spec in facts.get("outputs", [])}
 
         def parse(reply: HttpReply) -> InferResult:
-            outputs = _object(reply).get("outputs")
+            outputs = object_of(reply).get("outputs")
             if outputs is None:
                 raise InvalidResponse("the server's answer has no 'outputs': it does not speak TensorFlow Serving's REST protocol")
             if len(specs) == 1 and not (isinstance(outputs, dict) and specs.keys() == outputs.keys()):
@@ -103,15 +102,3 @@ def _strings(value: Any) -> Array:
         for element in texts.ravel()
     ]
     return array
-
-
-def _object(reply: HttpReply) -> dict[str, Any]:
-    if reply.status != 200:
-        raise error_from_response(reply.status, reply.headers, reply.body)
-    try:
-        answer = json.loads(reply.body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidResponse(f"the server's answer is not JSON: {error}") from error
-    if not isinstance(answer, dict):
-        raise InvalidResponse(f"the server's answer is a JSON {type(answer).__name__}; expected an object")
-    return answer
