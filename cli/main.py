@@ -2,7 +2,7 @@
 
 Commands import what they need when they run, so that `stoker --help` needs neither the server nor the client. Everything after
 `stoker serve` or `stoker compile` is passed on untouched. Exit codes: 0; 1 the command failed; 2 it was called wrongly; 3 the server cannot
-be reached.
+be reached; 130 it was interrupted.
 """
 
 import sys

@@ -18,6 +18,7 @@ import onnx
 from compiler.accuracy import check, report_drift, report_layers, show_models
 from compiler.convert.converter import Converter, warn_of_no_effect
 from compiler.convert.free_batch import with_free_batch
+from compiler.convert.options import COMPILED_PRECISIONS
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.custom_libraries import using_libraries
 from compiler.errors import CompileError, OptionError
@@ -129,7 +130,7 @@ def _read(job: JobOptions) -> onnx.ModelProto:
 def _check_precision(precision: str, target: Target, *, is_compiled: bool) -> None:
     if precision not in target.precisions:
         raise OptionError(f"--precision {precision}: target '{target.name}' has {', '.join(target.precisions)}")
-    if precision in ("bf16", "int8") and not is_compiled:
+    if precision in COMPILED_PRECISIONS and not is_compiled:
         raise OptionError(
             f"--precision {precision} is made by compiling: give --model_repository and --model_name, or --export_popef for the file alone"
         )

@@ -105,7 +105,7 @@ class HttpSender:
                     answer = connection.send(self._request)
                     sent_ns = _now_ns()
                     reply = await answer
-                except BaseException:
+                except BaseException:  # a cancelled request too leaves an answer behind, which the next would take for its own
                     connection.abort()
                     raise
         except TimeoutError as error:

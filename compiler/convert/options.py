@@ -32,8 +32,11 @@ logger = logging.getLogger(__name__)
 _SHAPES, _PRECISION, _FP8 = "Shapes", "Precision", "8-bit floats"
 _FUSION, _LAYOUT, _PASSES, _EXTENSION, _INSPECTION = "Fusion and patterns", "Memory and layout", "Passes", "Extensions", "Inspection"
 
-#: The last two are the CPU's, and are made behind the conversion, which leaves such a model in FP32.
-PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight", "bf16", "int8")
+_EIGHT_BITS = ("fp8", "fp8_weight")
+_NARROW = ("fp16", *_EIGHT_BITS)
+#: The CPU's: made by its compiler behind the conversion, which leaves such a model in FP32.
+COMPILED_PRECISIONS = ("bf16", "int8")
+PRECISIONS = ("fp32", *_NARROW, *COMPILED_PRECISIONS)
 LOSSES = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
 
 
@@ -193,16 +196,16 @@ NO_EFFECT: Mapping[str, str] = {
     "optimize_internal_exchange_code": "exchange code is estimated, not generated",
 }
 
-_NARROW, _EIGHT_BITS = ("precision", PRECISIONS[1:4]), ("precision", PRECISIONS[2:4])
+_IS_NARROW, _IS_EIGHT_BITS = ("precision", _NARROW), ("precision", _EIGHT_BITS)
 #: Options that change nothing unless another one has one of these values.
 COUNTS_WITH: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "fp16_skip_op_types": _NARROW,
-    "enable_avoid_overflow_patterns": _NARROW,
-    "disable_fast_norm": _NARROW,
-    "fp8_params": _EIGHT_BITS,
-    "fp8_skip_op_names": _EIGHT_BITS,
-    "num_of_layers_keep_fp16": _EIGHT_BITS,
-    "calibration_loss_type": _EIGHT_BITS,
+    "fp16_skip_op_types": _IS_NARROW,
+    "enable_avoid_overflow_patterns": _IS_NARROW,
+    "disable_fast_norm": _IS_NARROW,
+    "fp8_params": _IS_EIGHT_BITS,
+    "fp8_skip_op_names": _IS_EIGHT_BITS,
+    "num_of_layers_keep_fp16": _IS_EIGHT_BITS,
+    "calibration_loss_type": _IS_EIGHT_BITS,
     "remap_mode": ("enable_insert_remap", (True,)),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.convert.option_fields import literal
-from compiler.convert.options import ConversionOptions
+from compiler.convert.options import COMPILED_PRECISIONS, ConversionOptions
 
 #: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
 _CLEANUP = (
@@ -149,7 +149,7 @@ def _fusion_steps(options: ConversionOptions) -> list[Step]:
 
 
 def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> list[Step]:
-    if options.precision in ("fp32", "bf16", "int8"):
+    if options.precision in ("fp32", *COMPILED_PRECISIONS):
         return []
     half = {
         "fp16_skip_op_types": options.fp16_skip_op_types,

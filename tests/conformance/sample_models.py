@@ -179,10 +179,6 @@ def _exec_unreadable() -> dict[str, Mapping[str, bytes]]:
     }
 
 
-def _openvino_echo(datatype: DataType, dims: tuple[int, ...], max_batch_size: int) -> Sample:
-    return _onnx_echo(datatype, dims, max_batch_size)
-
-
 def _openvino_failing() -> Sample:
     """Adds a sum of zeros, laid out in as many rows as the largest element says where that is 13: 6 zeros are no 13 rows."""
     kind = onnx_models.TensorProto.INT64
@@ -213,7 +209,7 @@ DECOUPLED_ONLY = frozenset({"repeat"})
 
 SAMPLES: dict[str, BackendSamples] = {
     "openvino": BackendSamples(
-        model=_openvino_echo,
+        model=_onnx_echo,
         datatypes=frozenset(DataType) - {DataType.BYTES},
         whole=_onnx_pair(),
         failing=_openvino_failing(),
