@@ -1,5 +1,6 @@
 """`--http-restricted-api` and `--grpc-restricted-protocol`: `<category>[,<category>...]:<key>=<value>`."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from server.flags.values import FlagError
@@ -20,10 +21,13 @@ def restricted_keys(flag: str, assignments: Sequence[str], *, what: str, prefix:
     """
     keys: dict[Category, Key] = {}
     for assignment in assignments:
-        names, colon, rest = assignment.partition(":")
-        header, equals, value = rest.partition("=")
-        if not (colon and equals and header and value):
-            raise FlagError(f"--{flag} {names}:...: expected <{what}>[,<{what}>...]:<key>=<value>")
+        names, _, rest = assignment.partition(":")
+        header, _, value = rest.partition("=")
+        if not (header and value):
+            # Of what is written in another form, nobody knows which part is the secret: only what begins it is shown.
+            shown = re.split("[:=]", assignment, maxsplit=1)
+            hidden = "..." if len(shown) > 1 else ""
+            raise FlagError(f"--{flag}={shown[0]}{hidden}: expected <{what}>[,<{what}>...]:<key>=<value>")
         if not (header.isascii() and header.replace("-", "").replace("_", "").isalnum()):
             raise FlagError(f"--{flag} {names}:{header}=...: a key's name is made of letters, digits, '-' and '_'")
         for name in names.split(","):
