@@ -60,6 +60,7 @@ class ServerConfig:
         metrics: Which optional metrics are shown.
         logs: Log settings.
         access_log: What is logged of requests.
+        notices: Lines to log at the start: what was given and has no effect here.
     """
 
     repositories: tuple[Path, ...]
@@ -101,5 +102,5 @@ class ServerConfig:
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     logs: LogSettings = field(default_factory=LogSettings)
-    notices: tuple[str, ...] = ()
     access_log: AccessLogSettings = field(default_factory=AccessLogSettings)
+    notices: tuple[str, ...] = ()

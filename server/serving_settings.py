@@ -19,7 +19,6 @@ class ServingStart:
         reload_root: Below which further folders may lie that they name.
         labels_for_unavailable: Whether a new label may be given to a version that does not serve.
         rest_timeout_s: How long a REST request may take; None: as long as it does.
-        notices: What is accepted without the effect that it has in TensorFlow Serving.
     """
 
     model_name: str | None = None
@@ -32,4 +31,3 @@ class ServingStart:
     reload_root: Path | None = None
     labels_for_unavailable: bool = False
     rest_timeout_s: float | None = None
-    notices: tuple[str, ...] = ()

@@ -35,8 +35,6 @@ def model_places(start: ServingStart, repositories: tuple[Path, ...], config_nam
     Raises:
         ConfigError: a file is wrong. OSError: it cannot be read. InvalidRequest: a model's name is none.
     """
-    for notice in start.notices:
-        log.info("%s", notice)
     defaults = _batching(start)
     listed = partial(ListedModels, reload_root=start.reload_root, batching_defaults=defaults, config_name=config_name)
     if start.model_config_file is not None:

@@ -54,12 +54,14 @@ def command(run: Callable[[ServerConfig], None]) -> Callable[..., None]:
         Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
         """
         settings: dict[str, Any] = {}
+        notices: list[str] = []
         for kind in GROUPS:
             group: FlagGroup = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind)})
-            settings |= group.settings()
-        variables = unknown_variables(os.environ, (name for kind in annotations().values() for name in kind.__metadata__[0].envvar or ()))
-        settings["notices"] = (*settings.get("notices", ()), *variables)
-        config = ServerConfig(**settings)
+            of_group = group.settings()
+            notices += of_group.pop("notices", ())
+            settings |= of_group
+        notices += unknown_variables(os.environ, (name for kind in annotations().values() for name in kind.__metadata__[0].envvar or ()))
+        config = ServerConfig(**settings, notices=tuple(notices))
         check_models(config)
         check_ports(config)
         check_sockets(config)

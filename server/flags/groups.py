@@ -23,7 +23,7 @@ class FlagGroup(Protocol):
     """Flags that belong together: a dataclass, one field a flag."""
 
     def settings(self) -> dict[str, Any]:
-        """The fields of `ServerConfig` that these flags set."""
+        """The fields of `ServerConfig` that these flags set; `notices` of several groups are joined."""
 
 
 GROUPS: tuple[type[Any], ...] = (

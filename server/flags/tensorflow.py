@@ -88,9 +88,8 @@ class TensorflowFlags:
             reload_root=self.model_reload_root,
             labels_for_unavailable=self.allow_version_labels_for_unavailable_models,
             rest_timeout_s=None if self.rest_api_timeout_in_ms is None else self.rest_api_timeout_in_ms / 1000,
-            notices=self._notices(),
         )
-        return {"serving_start": start, **self._lifecycle()}
+        return {"serving_start": start, "notices": self._notices(), **self._lifecycle()}
 
     def _lifecycle(self) -> dict[str, Any]:
         """What is set otherwise by flags of Stoker's own names."""

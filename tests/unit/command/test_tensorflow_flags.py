@@ -58,11 +58,12 @@ def test_all_that_is_set_reaches_where_it_is_used(tmp_path: Path):
         f"--model_reload_root={tmp_path}",
         "--allow_version_labels_for_unavailable_models",
         "--enable_model_warmup=false",
+        "--platform_config_file=x",
     )
     start = config.serving_start
     assert (config.poll_interval_s, config.load_retries, config.load_concurrency) == (3.0, 5, 2)
     assert (start.config_poll_s, start.rest_timeout_s, start.labels_for_unavailable) == (7.0, 0.25, True)
-    assert "--enable_model_warmup=false has no effect" in start.notices[0]
+    assert [notice.split(" has no effect: ")[0] for notice in config.notices] == ["--enable_model_warmup=false", "--platform-config-file"]
     places = model_places(start, config.repositories)
     assert places.file is not None
     settings = tfs_settings(start)
