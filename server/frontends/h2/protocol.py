@@ -144,10 +144,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._watch.pings.has_sent_data = True
         if not call.has_ended:
             # RFC 9113, section 8.1: the answer is complete, and the rest of the request is of no use.
-            if stream_id in self._unread:
-                self._unread.reset_later(stream_id)
-            else:
-                self.core.reset_stream(stream_id, ErrorCode.NO_ERROR)
+            self.core.abandon_request(stream_id)
         if self._is_output_noticed:
             return
         if self._calls:
@@ -319,8 +316,7 @@ class GrpcProtocol(asyncio.Protocol):
             waiter = self._drains.get(stream_id)
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
-            if self._unread.forget(stream_id):
-                self.core.reset_stream(stream_id, ErrorCode.NO_ERROR)
+            self._unread.forget(stream_id)
         if self.core.has_output:
             self.notice_output()
         elif self.core.is_finished:

@@ -11,17 +11,13 @@ class UnreadAnswers:
         unary: How many are answers to unary calls, which clients take as they come.
     """
 
-    __slots__ = ("_engine", "_sizes", "_to_reset", "_unary", "size_bytes")
+    __slots__ = ("_engine", "_sizes", "_unary", "size_bytes")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sizes: dict[int, int] = {}
-        self._to_reset: set[int] = set()
         self._unary: set[int] = set()
         self.size_bytes = 0
-
-    def __contains__(self, stream_id: int) -> bool:
-        return stream_id in self._sizes
 
     def streams(self) -> list[int]:
         """Whose answers wait."""
@@ -41,18 +37,10 @@ class UnreadAnswers:
             self._unary.add(stream_id)
         return True
 
-    def reset_later(self, stream_id: int) -> None:
-        """Notes that the stream is to be reset once its answer is out."""
-        self._to_reset.add(stream_id)
-
-    def forget(self, stream_id: int) -> bool:
-        """The answer is out, or nobody wants it any more; returns whether the stream is to be reset now."""
+    def forget(self, stream_id: int) -> None:
+        """The answer is out, or nobody wants it any more."""
         size_bytes = self._sizes.pop(stream_id, 0)
         if size_bytes:
             self.size_bytes -= size_bytes
             self._engine.release(size_bytes)
             self._unary.discard(stream_id)
-        if stream_id in self._to_reset:
-            self._to_reset.discard(stream_id)
-            return True
-        return False
