@@ -1,11 +1,10 @@
 """What all connections of the gRPC port share."""
 
 import asyncio
-import logging
-import resource
 from typing import TYPE_CHECKING
 
 from server.engine.interface import Engine
+from server.frontends.connection_gate import ConnectionGate
 from server.frontends.h2.limits import H2Limits
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import MethodTable
@@ -13,9 +12,6 @@ from server.frontends.rpc.settings import GrpcSettings
 
 if TYPE_CHECKING:
     from server.frontends.h2.protocol import GrpcProtocol
-
-_WARN_PERIOD_S = 10.0
-_log = logging.getLogger(__name__)
 
 
 class FrontState:
@@ -48,33 +44,18 @@ class FrontState:
         self.is_draining = False
         self.all_gone = asyncio.Event()
         self.all_gone.set()
-        self._most = min(limits.grpc_connections, _files_for_connections())
-        self._refused = 0
-        self._warned_s: float | None = None
+        self._gate = ConnectionGate(limits.grpc_connections, "gRPC")
 
     def admit(self, connection: "GrpcProtocol") -> bool:
-        """Notes a new connection; whether it may stay. A warning is logged at most once in ten seconds."""
-        if self.is_draining:
+        """Notes a new connection; whether it may stay."""
+        if self.is_draining or not self._gate.admits(len(self.connections) + 1, self.loop.time()):
             return False
-        if len(self.connections) < self._most:
-            self.connections.add(connection)
-            self.all_gone.clear()
-            return True
-        now_s = self.loop.time()
-        self._refused += 1
-        if self._warned_s is None or now_s - self._warned_s >= _WARN_PERIOD_S:
-            _log.warning("refusing gRPC connections: %d are open", self._most, extra={"refused": self._refused})
-            self._warned_s, self._refused = now_s, 0
-        return False
+        self.connections.add(connection)
+        self.all_gone.clear()
+        return True
 
     def leave(self, connection: "GrpcProtocol") -> None:
         """Forgets a connection."""
         self.connections.discard(connection)
         if not self.connections:
             self.all_gone.set()
-
-
-def _files_for_connections() -> int:
-    """A quarter of the files the process may open stays for HTTP, models and logs."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (1 << 31) if soft == resource.RLIM_INFINITY else max(1, soft - soft // 4)

@@ -3,8 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from server.frontends.connection_gate import ConnectionGate
 from server.frontends.http.direct import DirectRoute, DirectRoutes
-from server.frontends.http.gate import ConnectionGate
 from server.frontends.http.head import HeadParser, RequestHead
 from server.frontends.limits import Limits
 
@@ -43,7 +43,7 @@ class HttpPort:
     def __init__(self, app: Any, limits: Limits, direct: DirectRoutes | None, loop: asyncio.AbstractEventLoop) -> None:
         self.app = app
         self.limits = limits
-        self.gate = ConnectionGate(limits)
+        self.gate = ConnectionGate(limits.http_connections, "HTTP")
         self.loop = loop
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()

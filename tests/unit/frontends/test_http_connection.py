@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from server.frontends.connection_gate import ConnectionGate
 from server.frontends.http.asgi import CLIENT_GONE
 from server.frontends.http.exchange import send_response
-from server.frontends.http.gate import ConnectionGate
 from server.frontends.http.listener import HttpListener
 from server.frontends.limits import Limits
 from server.frontends.listen import PortInUse
@@ -415,8 +415,8 @@ def test_connections_beyond_the_bound_are_refused_with_one_warning(caplog: pytes
 
 def test_connections_leave_files_for_the_rest_of_the_server(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (256, 1024))
-    assert ConnectionGate(Limits()).most == 192
-    assert ConnectionGate(Limits(http_connections=10)).most == 10
+    assert ConnectionGate(1024, "HTTP").most == 192
+    assert ConnectionGate(10, "HTTP").most == 10
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])

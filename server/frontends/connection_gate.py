@@ -1,9 +1,7 @@
-"""How many HTTP connections one port holds."""
+"""How many connections one port holds."""
 
 import logging
 import resource
-
-from server.frontends.limits import Limits
 
 _WARN_PERIOD_S = 10.0
 _log = logging.getLogger(__name__)
@@ -16,9 +14,10 @@ class ConnectionGate:
         most: Connections that may be open at once.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        """The bound is `limits.http_connections`, or less where the process may not open that many files."""
-        self.most = min(limits.http_connections, _files_for_connections())
+    def __init__(self, most: int, protocol: str) -> None:
+        """The bound is `most`, or less where the process may not open that many files; `protocol` names the port in the log."""
+        self.most = min(most, _files_for_connections())
+        self._protocol = protocol
         self._refused = 0
         self._warned_s: float | None = None
 
@@ -28,12 +27,12 @@ class ConnectionGate:
             return True
         self._refused += 1
         if self._warned_s is None or now_s - self._warned_s >= _WARN_PERIOD_S:
-            _log.warning("refusing HTTP connections: %d are open", self.most, extra={"refused": self._refused})
+            _log.warning("refusing %s connections: %d are open", self._protocol, self.most, extra={"refused": self._refused})
             self._warned_s, self._refused = now_s, 0
         return False
 
 
 def _files_for_connections() -> int:
-    """A quarter of the files the process may open stays for gRPC, models and logs."""
+    """A quarter of the files the process may open stays for the other ports, models and logs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (1 << 31) if soft == resource.RLIM_INFINITY else max(1, soft - soft // 4)
