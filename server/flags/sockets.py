@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from server.flags.declare import Switch, flag, option, path
 from server.flags.values import BadValue, FlagError
-from server.frontends.socket_settings import SocketSettings
+from server.frontends.socket_settings import SOCKET_MODE, SocketSettings
 from server.server_config import ServerConfig
 
 _PANEL = "Network"
@@ -43,10 +43,10 @@ class SocketFlags:
             panel=_PANEL,
             metavar="OCTAL",
             parser=_permissions,
-            text="Permissions of both sockets (default 0600).",
+            text=f"Permissions of both sockets (default {SOCKET_MODE:04o}).",
             show_default=False,
         ),
-    ] = 0o600
+    ] = SOCKET_MODE
     allow_tcp: Annotated[Switch, flag("allow-tcp", panel=_PANEL, text="Open TCP ports; false: sockets alone.")] = True
 
     def settings(self) -> dict[str, Any]:

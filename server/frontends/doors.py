@@ -8,11 +8,11 @@ from typing import Final
 
 from server.frontends.limits import Limits
 from server.frontends.listen import bind
+from server.frontends.socket_settings import SOCKET_MODE
 from server.frontends.tls.key_ring import KeyRing
 from server.frontends.tls.listener import TlsListener
 from server.frontends.unix_socket import UnixSocket
 
-SOCKET_MODE: Final = 0o600
 _BACKLOG: Final = 2048
 
 

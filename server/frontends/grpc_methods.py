@@ -1,7 +1,5 @@
 """All that the gRPC port serves, as one table for whichever transport carries it."""
 
-from collections.abc import Iterable
-
 from server.engine.interface import Engine
 from server.frontends.adlik.methods import adlik_methods
 from server.frontends.adlik.service import AdlikService
@@ -11,7 +9,7 @@ from server.frontends.limits import Limits
 from server.frontends.restricted import NO_RESTRICTIONS
 from server.frontends.rpc.health import SERVICE as HEALTH_SERVICE
 from server.frontends.rpc.health import Health
-from server.frontends.rpc.method import Method, MethodTable, method_table
+from server.frontends.rpc.method import MethodTable, method_table
 from server.frontends.rpc.restricted import restricted
 from server.frontends.tfs.methods import tfs_methods
 from server.frontends.tfs.service import TfsService
@@ -25,7 +23,6 @@ def grpc_methods(
     extensions: Extensions | None = None,
     tfs: TfsService | None = None,
     reflection: bool = False,
-    more: Iterable[Method] = (),
 ) -> MethodTable:
     """KServe v2 with Triton's extensions, Adlik's and TensorFlow Serving's services, health, and reflection where asked for.
 
@@ -36,10 +33,9 @@ def grpc_methods(
         extensions: KServe v2's extensions; None: with their default settings.
         tfs: TensorFlow Serving's services; None: with their default settings.
         reflection: Whether the descriptors are served too.
-        more: Methods of further protocols.
     """
     serving = tfs_methods(engine, limits, tfs or TfsService(engine, limits))
-    served = [*kserve_methods(engine, limits, extensions), *adlik_methods(engine, limits, adlik), *serving, *more]
+    served = [*kserve_methods(engine, limits, extensions), *adlik_methods(engine, limits, adlik), *serving]
     services = {method.service for method in served}
     served.extend(Health(engine, limits, frozenset(services)).methods())
     if reflection:

@@ -105,7 +105,6 @@ _METHODS: Final[dict[str, Category]] = {
     f"{_KSERVE}LogSettings": Category.LOGGING,
     "/grpc.health.v1.Health/Check": Category.HEALTH,
     "/grpc.health.v1.Health/Watch": Category.HEALTH,
-    "/grpc.health.v1.Health/List": Category.HEALTH,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Category.METADATA,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Category.METADATA,
     f"{_SERVING}PredictionService/Predict": Category.INFERENCE,

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: Who may connect unless it is said otherwise: the server's own user.
+SOCKET_MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,5 +21,5 @@ class SocketSettings:
 
     grpc: Path | None = None
     http: Path | None = None
-    mode: int = 0o600
+    mode: int = SOCKET_MODE
     allow_tcp: bool = True

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from backends.api.errors import Overloaded
 from server.frontends.h2.answer_blocks import refusal_block
-from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.reservation import Reservation, no_room
 from server.frontends.off_loop import run_off_loop
 from server.frontends.rpc.encodings import Decompression
 from server.frontends.rpc.framing import MessageReader
@@ -142,9 +141,7 @@ class H2Call:
             Overloaded: there is none.
         """
         if not self._connection.front.engine.reserve(size_bytes):
-            raise Overloaded(
-                f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0
-            )
+            raise no_room(size_bytes)
         self._held_bytes += size_bytes
 
     def _give_back(self, size_bytes: int) -> None:
