@@ -25,6 +25,7 @@ from backends.api.model import ModelSignature, TensorSpec
 from backends.api.registry import BackendRegistry
 from backends.api.tensor import BY_CONFIG_NAME
 from backends.cpu.samples import Batches, comparison_batches
+from backends.onnx_files.runtime_errors import ORT_ERRORS
 from compiler.errors import CompileError
 from compiler.precision.drift import DriftReport, drift_between
 from compiler.repository_writer import ServedTensor
@@ -160,13 +161,13 @@ def _source_run(source: SourceModel, names: list[str], threads: int) -> Run:
     options.log_severity_level = 4
     try:
         session = ort.InferenceSession((source.source or source.model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors share no class of their own
+    except ORT_ERRORS as error:
         raise CompileError(f"the source model cannot be run to be compared with: {' '.join(str(error).split())}") from error
 
     def run(batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         try:
             return dict(zip(names, session.run(names, dict(batch)), strict=True))
-        except Exception as error:  # as above
+        except ORT_ERRORS as error:
             raise CompileError(f"the source model does not run: {' '.join(str(error).split())}") from error
 
     return run

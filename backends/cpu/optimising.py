@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
+from backends.onnx_files.runtime_errors import ORT_ERRORS
 from compiler.errors import CompileError
 
 #: Above this a model does not fit into one protobuf message, in which it goes to the runtime and comes back.
@@ -32,7 +33,7 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
         options.optimized_model_filepath = str(path)
         try:
             ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's errors share no class of their own
+        except ORT_ERRORS as error:
             raise CompileError(f"ONNX Runtime cannot load the converted model: {' '.join(str(error).split())}") from error
         return _without_idle_opsets(onnx.load(path))
 

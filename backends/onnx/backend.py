@@ -17,6 +17,7 @@ from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
 from backends.onnx_files.declarations import declarations, facts_of, versions_of
 from backends.onnx_files.model_file import OnnxFile
+from backends.onnx_files.runtime_errors import ORT_ERRORS
 from backends.onnx_files.work import operator_of_open_work
 
 #: The one setting of the whole backend, by Triton's name.
@@ -65,10 +66,14 @@ class OnnxRuntimeBackend(Backend):
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
         try:
+            # Without the fallback, which prints to stdout and tries the same provider once more.
             session = ort.InferenceSession(
-                str(request.files.path(request.model_filename)), session_options(knobs), providers=["CPUExecutionProvider"]
+                str(request.files.path(request.model_filename)),
+                session_options(knobs),
+                providers=["CPUExecutionProvider"],
+                enable_fallback=0,
             )
-        except Exception as error:  # onnxruntime's errors share no class of their own
+        except ORT_ERRORS as error:
             raise ModelLoadError(
                 f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({versions_of(file)}): "
                 f"{public_text(error, request.files.root)}"

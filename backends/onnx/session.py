@@ -18,6 +18,7 @@ from backends.onnx.bindings import Bindings, are_worth_it
 from backends.onnx.element_types import BFLOAT16
 from backends.onnx.knobs import GraphOptimization, SessionKnobs
 from backends.onnx.messages import public_text
+from backends.onnx_files.runtime_errors import ORT_ERRORS
 
 _GRAPH_LEVELS = {
     GraphOptimization.NONE: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -82,7 +83,7 @@ class OnnxInstance(Instance):
             inputs = {name: _decoded(name, array) if name in self._strings_in else array for name, array in inputs.items()}
         try:
             outputs = self._run(inputs, output_names)
-        except Exception as error:  # onnxruntime's errors share no class of their own
+        except ORT_ERRORS as error:
             raise BackendFailed(public_text(error)) from error
         if self._strings_out:
             outputs = {name: _encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
@@ -98,7 +99,7 @@ class OnnxInstance(Instance):
             return self._run_unbound(session, inputs, output_names)
         try:
             bound = bindings.run(inputs, output_names, self._run_options)
-        except Exception:  # noqa: BLE001 - onnxruntime's errors share no class of their own
+        except ORT_ERRORS:
             # Where the request is at fault, the ordinary way says so too. Where it is not, the model gives other shapes than it declares.
             outputs = self._run_unbound(session, inputs, output_names)
             self._bindings = None

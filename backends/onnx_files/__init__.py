@@ -1,1 +1,4 @@
-"""What an ONNX file says of itself, for the backends that serve such files: read without `onnx`, without a runtime, bounded throughout."""
+"""What an ONNX file says of itself, for the backends that serve such files: read without `onnx`, without a runtime, bounded throughout.
+
+`runtime_errors` alone needs ONNX Runtime, and is for who runs such files on it.
+"""

@@ -11,6 +11,7 @@ from backends.api.batch import Array
 from backends.api.errors import ServingError
 from backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from backends.api.tensor import DataType
+from backends.onnx_files.runtime_errors import ORT_ERRORS
 from backends.openvino.instance import OpenVinoInstance
 
 #: Rows compared where one model takes any, and the size given to dims that vary.
@@ -61,7 +62,7 @@ def differences(instance: OpenVinoInstance, signature: ModelSignature, path: Pat
     options.log_severity_level = 4
     try:
         expected = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(names, inputs)
-    except Exception as error:  # onnxruntime's errors share no class of their own
+    except ORT_ERRORS as error:
         raise Incomparable(f"onnxruntime does not run it: {' '.join(str(error).split())[:500]}") from error
     try:
         found = [instance.execute({name: array[:size] if size else array for name, array in inputs.items()}, names) for size in sizes]

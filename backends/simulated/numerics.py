@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from backends.onnx_files.runtime_errors import ORT_ERRORS
+
 Array = npt.NDArray[Any]
 
 #: ONNX Runtime's spelling of the types that anchors can have.
@@ -109,7 +111,7 @@ class GraphRunner:
                 options.add_external_initializers(list(self._weights), list(self._weights.values()))
             # Without the fallback, which prints to stdout and tries the same provider once more.
             self._session = ort.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-        except Exception as error:  # onnxruntime's errors share no class of their own
+        except ORT_ERRORS as error:
             raise NumericsError(f"the lowered graph cannot be prepared: {_reason(error)}") from error
         self.inputs = {value.name: _value(value) for value in self._session.get_inputs()}
         self.outputs = {value.name: _value(value) for value in self._session.get_outputs()}
@@ -124,7 +126,7 @@ class GraphRunner:
             return {}
         try:
             values = self._session.run(list(outputs), dict(inputs))
-        except Exception as error:  # onnxruntime's errors share no class of their own
+        except ORT_ERRORS as error:
             raise NumericsError(f"the lowered graph failed: {_reason(error)}") from error
         return {name: np.asarray(value) for name, value in zip(outputs, values, strict=True)}
 

@@ -187,6 +187,15 @@ def test_a_file_the_runtime_refuses_is_told_with_versions_and_no_path(tmp_path: 
     assert "onnxruntime_src" not in caught.value.message
 
 
+def test_a_refusal_whose_text_is_not_utf_8_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    node = helper.make_node("Nonesuch", ["x"], ["y"])
+    proto = model([node], [value("x", ("n", 2))], [value("y", ("n", 2))]).SerializeToString().replace(b"Nonesuch", b"\xfbonesuch")
+    files = version_files(tmp_path, {"model.onnx": proto})
+    with pytest.raises(ModelLoadError, match=r"onnxruntime .* does not load 'model\.onnx' .*'utf-8' codec can't decode byte 0xfb"):
+        BACKEND.load(load_request(files, same_in_and_out()))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_configuration_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="input 'x' is TYPE_INT64 in the configuration and TYPE_FP32 in the model file"):
         BACKEND.load(load_request(onnx_files(tmp_path, identity()), same_in_and_out(DataType.INT64)))
