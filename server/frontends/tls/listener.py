@@ -1,7 +1,8 @@
 """`TlsListener`: accepts on an encrypted port; a protocol hears of a connection once its handshake is over.
 
 asyncio's own `create_server(ssl=...)` fixes the certificate when a server starts, counts no handshakes, and says nothing of those that
-fail. Here each connection gets the certificate of its moment, and handshakes are counted, timed and accounted for.
+fail, neither to the log nor to the client. Here each connection gets the certificate of its moment, and handshakes are counted, timed and
+accounted for.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from server.frontends.limits import Limits
+from server.frontends.tls.alerts import send_alert
 from server.frontends.tls.farewell import FAREWELL_S
 from server.frontends.tls.key_ring import KeyRing
 
@@ -91,6 +93,13 @@ class TlsListener:
     async def _shake_hands(self, sock: socket.socket, address: Any) -> None:
         timeout_s = self._limits.tls_handshake_timeout_s
         try:
+            # By the time a handshake has failed, the loop has closed its own handle.
+            second = sock.dup()
+        except OSError as error:
+            sock.close()
+            self._note(str(error), address)
+            return
+        try:
             await self._loop.connect_accepted_socket(
                 self._make,
                 sock,
@@ -102,7 +111,10 @@ class TlsListener:
             # A client that goes away without a word is a probe of the port, and no failure.
             return
         except OSError as error:  # TLS's own errors among them
+            send_alert(second, error)
             self._note(_reason(error), address)
+        finally:
+            second.close()
 
     def _note(self, reason: str, address: Any) -> None:
         """A warning at most once in ten seconds."""

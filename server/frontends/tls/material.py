@@ -15,6 +15,7 @@ from typing import Final
 
 from server.config.errors import ConfigError
 from server.config.serving_files import read_ssl
+from server.frontends.tls.alerts import AlertingContext
 from server.frontends.tls.certificate import pem_certificates, validity_of
 from server.frontends.tls.settings import PemFiles, SslConfigFile
 
@@ -77,7 +78,7 @@ def read_material(source: PemFiles | SslConfigFile, now: datetime) -> TlsMateria
 
 def make_context(material: TlsMaterial, protocol: str) -> ssl.SSLContext:
     """The context of connections that speak `protocol` (its name in ALPN), TLS 1.2 or later."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_TLS12_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
