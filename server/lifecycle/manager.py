@@ -1,6 +1,6 @@
-"""`ModelManager`: keeps what serves in line with what is wanted. The only writer of the table name/version -> state.
+"""`ModelManager`: keeps what serves in line with what is wanted. Behind it stands the only writer of the table name/version -> state.
 
-Whatever happens (a scan, an explicit load, an unload) only changes what is wanted of a model; the `Reconciler` does the rest. Explicit
+Whatever happens (a scan, an explicit load, an unload) only changes what is `Wanted` of a model; the `Reconciler` does the rest. Explicit
 loads and unloads of one model are done one after the other; different models never wait for each other, except for a load slot.
 """
 
@@ -10,24 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from backends.api.clock import Clock
 from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unavailable, UnknownModel
-from server.core.model_config import NoVersions
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.state import IndexEntry, VersionState
 from server.lifecycle.listed_models import ListedModels
-from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.loader import Loader
 from server.lifecycle.model_list import ListFollower, ModelList
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from server.lifecycle.overrides import apply_overrides, check_overrides, split_files
-from server.lifecycle.reconciler import NOT_POLLED, Reconciler
+from server.lifecycle.reconciler import NOT_POLLED
 from server.lifecycle.servable import Servable
 from server.lifecycle.settings import ControlMode, LifecycleSettings
 from server.lifecycle.settle import Settler
 from server.lifecycle.source import ModelSource
-from server.lifecycle.table import ModelRecord, Target
+from server.lifecycle.table import ModelRecord
 from server.lifecycle.turns import SHUTTING_DOWN, Turns
-from server.lifecycle.version_policy import wanted_versions
+from server.lifecycle.wanted import Wanted
 from server.lifecycle.watch import RepositoryWatcher
 from server.observability.recorder import ServerRecorder
 
@@ -37,7 +35,6 @@ ALL_MODELS = "*"
 CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
 CONTROL_REFUSED_NONE = "the list of models is fixed: the server was started to load it once"
 NO_LIST = "this server serves a model repository, not a list of models: start it with --model_config_file or --model_name"
-NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
 
 
 class ModelManager:
@@ -58,10 +55,10 @@ class ModelManager:
         self._recorder = recorder
         self._clock = clock
         self._settings = settings
-        self._table: dict[str, ModelRecord] = {}
-        self._on_disk: RepositorySnapshot = RepositorySnapshot()
+        self._wanted = Wanted(loader, recorder, clock, settings)
+        self._table: Mapping[str, ModelRecord] = self._wanted.records
         self._settler = Settler(round(settings.settle_s * 1e9))
-        self._reconciler = Reconciler(loader, recorder, clock, settings, self._tidy)
+        self._reconciler = self._wanted.reconciler
         self._list: ModelList | None = None
         if isinstance(repository, ListedModels):
             follower = ListFollower(begin=self._begin_list, failures=self._list_failures, ready=self.ready_versions)
@@ -87,19 +84,11 @@ class ModelManager:
             RepositoryUnreadable: a root cannot be read, or is not a repository.
         """
         snapshot = await asyncio.to_thread(self._repository.scan)
-        for note in snapshot.notes:
-            log.info("%s", note)
-        self._on_disk = snapshot
         self._settler.start(snapshot)
-        explicit = self._settings.control_mode is ControlMode.EXPLICIT
-        names = snapshot.models if not explicit or ALL_MODELS in self._settings.load_models else dict.fromkeys(self._settings.load_models)
         self._has_started = True
-        for name in names:
-            record = self._table[name] = ModelRecord(name, is_required=True)
-            if name in snapshot.models:
-                self._adopt(record, snapshot.models[name])
-            else:
-                self._reconciler.fail_model(record, NOT_POLLED)
+        named = self._settings.load_models
+        is_all = self._settings.control_mode is not ControlMode.EXPLICIT or ALL_MODELS in named
+        self._wanted.begin(snapshot, snapshot.models if is_all else dict.fromkeys(named))
         if self._watcher is not None:
             self._turns.begin(self._watcher.run())
 
@@ -135,7 +124,7 @@ class ModelManager:
         """
         self._is_stopping = True
         for record in list(self._table.values()):
-            self._withdraw(record)
+            self._wanted.withdraw(record)
         tasks = self._turns.give_up()
         await self._reconciler.finish(timeout_s)
         if tasks:
@@ -189,7 +178,7 @@ class ModelManager:
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """What the repository holds and what serves, by name and version."""
         entries: list[IndexEntry] = []
-        for name in sorted({*self._table, *self._on_disk.models}):
+        for name in sorted({*self._table, *self._wanted.on_disk.models}):
             record = self._table.get(name)
             entries.extend([IndexEntry(name, None, None)] if record is None else record.index())
         return [entry for entry in entries if entry.state is VersionState.READY] if ready_only else entries
@@ -207,12 +196,10 @@ class ModelManager:
             if self._is_stopping:
                 return True
             if self._settings.control_mode is not ControlMode.POLL:
-                self._on_disk = seen
-                for record in list(self._table.values()):
-                    self._tidy(record)
+                self._wanted.look(seen)
                 return True
             snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
-            self._take(snapshot)
+            self._wanted.take(snapshot)
             return is_settled
 
     async def replace_models(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
@@ -241,26 +228,12 @@ class ModelManager:
             seen = await asyncio.to_thread(self._repository.scan)
             # Whoever names the models says that they are complete: nothing has to settle, and the answer can tell what became of them.
             self._settler.restart(seen)
-            self._take(seen)
+            self._wanted.take(seen)
 
     async def _list_failures(self, names: Iterable[str]) -> list[str]:
         records = [self._table[name] for name in names if name in self._table]
         await self._reconciler.loads_end(records)
         return [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
-
-    def _take(self, snapshot: RepositorySnapshot) -> None:
-        """Makes `snapshot` what is wanted, of every model."""
-        for note in set(snapshot.notes) - set(self._on_disk.notes):
-            log.info("%s", note)
-        self._on_disk = snapshot
-        for name, listing in snapshot.models.items():
-            record = self._table.setdefault(name, ModelRecord(name))
-            record.is_required = True
-            if record.listing is None or record.listing.mark != listing.mark:
-                self._adopt(record, listing)
-        for name in self._table.keys() - snapshot.models.keys():
-            self._table[name].listing = None
-            self._withdraw(self._table[name])
 
     async def load(self, name: str, overrides: LoadOverrides) -> None:
         """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
@@ -295,7 +268,7 @@ class ModelManager:
 
     async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
         found = await asyncio.to_thread(self._repository.find, name)
-        self._note_on_disk(name, found)
+        self._wanted.look_at(name, found)
         try:
             listing = apply_overrides(name, found, overrides, self._repository.roots)
         except ModelLoadError as error:
@@ -304,58 +277,17 @@ class ModelManager:
         if listing is None:
             raise ModelLoadError(f"failed to load '{name}', {NOT_POLLED}")
         self._serial += 1
-        record = self._table.setdefault(name, ModelRecord(name))
-        self._adopt(record, listing, self._serial, split_files(overrides.files))
+        record = self._wanted.record(name)
+        self._wanted.adopt(record, listing, self._serial, split_files(overrides.files))
         await self._reconciler.loads_end([record])
         failures = [*record.failures(), *record.vanished()]
         if failures:
-            self._tidy(record)
+            self._wanted.tidy(record)
             raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
         record.is_required = True
 
     async def _unload_now(self, name: str) -> None:
         record = self._table.get(name)
         if record is not None:
-            self._withdraw(record)
+            self._wanted.withdraw(record)
             await self._reconciler.unloads_end(name, self._settings.unload_grace_s)
-
-    def _note_on_disk(self, name: str, found: ModelListing | None) -> None:
-        models = {other: listing for other, listing in self._on_disk.models.items() if other != name}
-        self._on_disk = RepositorySnapshot(models if found is None else {**models, name: found}, self._on_disk.notes)
-
-    def _withdraw(self, record: ModelRecord) -> None:
-        """Nothing of the model is wanted any more."""
-        record.is_required = False
-        record.targets = {}
-        record.error = ""
-        self._reconciler.reconcile(record)
-
-    def _adopt(
-        self, record: ModelRecord, listing: ModelListing, serial: int = 0, files: Mapping[int, Mapping[str, bytes]] | None = None
-    ) -> None:
-        """Makes `listing` what is wanted of the model and begins what follows; `serial` above 0: whether or not it is new."""
-        record.listing = listing
-        config = listing.config
-        if config is None:
-            # What is wanted cannot be told, so what was wanted stays so.
-            self._reconciler.fail_model(record, listing.error or NOT_POLLED)
-            return
-        wanted = wanted_versions(config.version_policy, listing.versions)
-        if not wanted and not isinstance(config.version_policy, NoVersions):
-            self._reconciler.fail_model(record, NO_VERSIONS.format(record.name))
-            if serial:
-                return
-        else:
-            record.error = ""
-        record.targets = {version: Target.of(listing, version, serial, (files or {}).get(version, {})) for version in sorted(wanted)}
-        self._reconciler.reconcile(record)
-
-    def _tidy(self, record: ModelRecord) -> None:
-        """Drops records of what neither serves nor is in the repository."""
-        on_disk = self._on_disk.models.get(record.name)
-        held = () if on_disk is None else on_disk.versions
-        for version, known in list(record.versions.items()):
-            if known.state is VersionState.UNLOADED and not (version in held and known.has_served):
-                self._reconciler.forget(record, version)
-        if not record.versions and not record.is_required and on_disk is None and self._table.get(record.name) is record:
-            del self._table[record.name]

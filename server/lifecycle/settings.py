@@ -24,7 +24,7 @@ class LifecycleSettings:
         load_models: Models to load at start under explicit control; `*` stands for all. Ignored otherwise.
         poll_interval_s: Seconds between scans of the repository, whether or not file events come.
         settle_s: How long whatever appeared, changed or vanished must stay as it is before it counts; nothing waits at start.
-        exit_on_error: Whether `wait_initial` raises if a model failed to load at start.
+        exit_on_error: Whether the process should end if a model failed to load at start; see `ModelManager.must_exit`.
         strict_readiness: Whether ready needs a READY version of every wanted model; else the end of the initial loads is enough.
         load_concurrency: Versions loading at once.
         load_retries: Further attempts after a failed load.

@@ -1,4 +1,4 @@
-"""The table name/version -> state. Only the manager writes it; everybody else asks the manager."""
+"""The table name/version -> state. Only what stands behind the manager writes it; everybody else asks the manager."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
