@@ -68,13 +68,22 @@ def compare(artefact: Artefact, source: SourceModel, *, filename: str, is_timed:
             speeds = _speeds(before, after, batches) if is_timed else None
         finally:
             served.close()
-    rows = int(str(artefact.config.get("max_batch_size", 0))) or 1
-    return _comparison(source, drift, speeds, rows, threads)
+    return _comparison(source, drift, speeds, _max_batch_size(artefact) or 1, threads)
+
+
+def _max_batch_size(artefact: Artefact) -> int:
+    return int(str(artefact.config.get("max_batch_size", 0)))
+
+
+def _parameters(artefact: Artefact) -> Mapping[str, str]:
+    parameters = artefact.config.get("parameters", {})
+    assert isinstance(parameters, Mapping)
+    return {str(key): str(value) for key, value in parameters.items()}
 
 
 def _fewer_rows(artefact: Artefact) -> Iterator[int]:
     """Powers of two below the full batch."""
-    rows = int(str(artefact.config.get("max_batch_size", 0)))
+    rows = _max_batch_size(artefact)
     while rows > 1:
         rows = 1 << ((rows - 1).bit_length() - 1)
         yield rows
@@ -134,7 +143,7 @@ def _instance(artefact: Artefact, source: SourceModel, folder: Path, filename: s
         files=ModelFiles(folder, {name: path.stat().st_size for name, path in parts.items()}),
         model_filename=filename,
         signature=_signature(artefact, source),
-        parameters={str(key): str(value) for key, value in dict(artefact.config.get("parameters", {})).items()},  # type: ignore[call-overload]
+        parameters=_parameters(artefact),
         instance_name=source.name,
         cpu_threads=threads,
     )
@@ -146,7 +155,7 @@ def _instance(artefact: Artefact, source: SourceModel, folder: Path, filename: s
 
 
 def _signature(artefact: Artefact, source: SourceModel) -> ModelSignature:
-    rows = int(str(artefact.config.get("max_batch_size", 0)))
+    rows = _max_batch_size(artefact)
     inputs, outputs = served_tensors(source.source or source.model, source.model, is_batched=bool(rows))
     return ModelSignature(tuple(map(_spec, inputs)), tuple(map(_spec, outputs)), rows)
 

@@ -81,8 +81,8 @@ class AccessLog:
             return sampled.answered
 
         def answered(answer: Answer) -> None:
-            if type(answer) is not InferResponse:
-                self.failed(_facts(request), answer)  # type: ignore[arg-type]
+            if not isinstance(answer, InferResponse):
+                self.failed(_facts(request), answer)
             done(answer)
 
         return answered

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from server.core.request import Done, InferRequest, InferResponse
+from server.core.request import Answer, Done, InferRequest, InferResponse
 from server.core.trace import RequestTrace, TraceRecord
 from server.observability.trace_writer import TraceWriter
 
@@ -161,13 +161,13 @@ class Tracer:
         )
         trace.show("TENSOR_QUEUE_INPUT", request.inputs, request.signature.inputs)
 
-        def ended(answer: InferResponse | BaseException) -> None:
+        def ended(answer: Answer) -> None:
             ended_ns = now_ns()
             if isinstance(answer, InferResponse):
                 trace.mark("INFER_RESPONSE_COMPLETE", ended_ns)
                 trace.show("TENSOR_BACKEND_OUTPUT", answer.outputs, answer.signature.outputs)
             trace.mark("REQUEST_END", ended_ns)
-            done(answer)  # type: ignore[arg-type]
+            done(answer)
 
         return ended
 
