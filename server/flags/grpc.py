@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from server.flags.declare import Switch, flag, number, one_of
 from server.frontends.rpc.settings import GrpcSettings, Transport
 
-_PANEL = "Network"
+_PANEL = "gRPC connections"
 _MOST_MS = (1 << 31) - 1
 _MS_PER_S = 1000.0
 
