@@ -290,12 +290,12 @@ class GrpcClient(Client):
         url: str = "grpc://127.0.0.1:8500",
         *,
         timeout_s: float | None = 60.0,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
         tls: TlsConfig | None = None,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        timing: Timing = Timing(),  # noqa: B008 - frozen
+        timing: Timing = Timing(),
     ) -> None:
         connection = make_connection(url, "grpc", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
         super().__init__(GrpcDialect(max_message_bytes), GrpcTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)
@@ -317,12 +317,12 @@ class AsyncGrpcClient(AsyncClient):
         url: str = "grpc://127.0.0.1:8500",
         *,
         timeout_s: float | None = 60.0,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
         tls: TlsConfig | None = None,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        timing: AsyncTiming = AsyncTiming(),  # noqa: B008 - frozen
+        timing: AsyncTiming = AsyncTiming(),
     ) -> None:
         connection = make_connection(url, "grpc", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
         super().__init__(GrpcDialect(max_message_bytes), AsyncGrpcTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)

@@ -182,12 +182,12 @@ class HttpClient(Client):
         url: str = "http://127.0.0.1:8501",
         *,
         timeout_s: float | None = 60.0,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
         tls: TlsConfig | None = None,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        timing: Timing = Timing(),  # noqa: B008 - frozen
+        timing: Timing = Timing(),
     ) -> None:
         connection = make_connection(url, "http", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
         super().__init__(HttpDialect(max_message_bytes), HttpTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)
@@ -207,12 +207,12 @@ class AsyncHttpClient(AsyncClient):
         url: str = "http://127.0.0.1:8501",
         *,
         timeout_s: float | None = 60.0,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
         tls: TlsConfig | None = None,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        timing: AsyncTiming = AsyncTiming(),  # noqa: B008 - frozen
+        timing: AsyncTiming = AsyncTiming(),
     ) -> None:
         connection = make_connection(url, "http", tls=tls, api_key=api_key, headers=headers, max_message_bytes=max_message_bytes)
         super().__init__(HttpDialect(max_message_bytes), AsyncHttpTransport(connection), timeout_s=timeout_s, retry=retry, timing=timing)

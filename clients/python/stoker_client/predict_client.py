@@ -31,8 +31,8 @@ class PredictClient:
         transport: Transport,
         *,
         timeout_s: float | None = 60.0,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
-        timing: Timing = Timing(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
+        timing: Timing = Timing(),
     ) -> None:
         self._dialect = dialect
         self._transport = transport

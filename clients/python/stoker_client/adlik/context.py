@@ -53,8 +53,8 @@ class PredictContext:
         verbose: bool = False,
         *,
         timeout_s: float | None = None,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
-        timing: Timing = Timing(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
+        timing: Timing = Timing(),
     ) -> None:
         if protocol not in WIRES:
             raise ValueError(f"protocol is {protocol!r}; expected 'grpc' or 'http'")

@@ -32,11 +32,11 @@ class TfsClient(PredictClient):
         url: str = "grpc://127.0.0.1:8500",
         *,
         timeout_s: float | None = 60.0,
-        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+        retry: RetryPolicy = RetryPolicy(),
         tls: TlsConfig | None = None,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        timing: Timing = Timing(),  # noqa: B008 - frozen
+        timing: Timing = Timing(),
     ) -> None:
         protocol = parse_url(url).protocol
         connection = make_connection(url, protocol, tls=tls, api_key=api_key, headers=headers, max_message_bytes=MAX_MESSAGE_BYTES)
