@@ -61,7 +61,7 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """`I 2026-01-31T12:00:00.123Z stoker.lifecycle: message  key=value ...`; an exception follows, each line marked with a bar.
 
-    For people: a value that the message already says is not repeated, and numbers have three decimals.
+    For people: a value that the message already says is not repeated, numbers have three decimals, and what is not known is a dash.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -102,5 +102,5 @@ def _exception_lines(record: logging.LogRecord) -> list[str]:
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
+    text = "-" if value is None else str(value)
     return json.dumps(text, ensure_ascii=False) if _NEEDS_QUOTES.search(text) else text

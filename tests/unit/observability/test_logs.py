@@ -61,6 +61,12 @@ def test_a_text_line_neither_repeats_what_its_message_says_nor_shows_nanoseconds
     assert json.loads(JsonFormatter().format(line))["seconds"] == 0.230132497
 
 
+def test_what_is_not_known_is_a_dash_in_text_and_null_in_json() -> None:
+    line = record("refused", version=None)
+    assert TextFormatter().format(line).endswith("refused  version=-")
+    assert json.loads(JsonFormatter().format(line))["version"] is None
+
+
 @pytest.mark.parametrize(("message", "version"), [("took 10 s", 1), ("after 1.5 s", 1), ("digits2", 2), ("is True", True)])
 def test_a_value_inside_another_word_is_not_said(message: str, version: int) -> None:
     assert TextFormatter().format(record(message, version=version)).endswith(f"{message}  version={version}")
