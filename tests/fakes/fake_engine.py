@@ -82,8 +82,10 @@ class FakeEngine:
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
         self.refused: list[str] = []
+        self.refused_versions: list[int | None] = []
         self.failures: list[tuple[Via, type[ServingError]]] = []
         self.failed_models: list[str] = []
+        self.failed_versions: list[int | None] = []
         self.models = {m.config.name: m for m in models}
         self.live = True
         self.ready = True
@@ -102,10 +104,12 @@ class FakeEngine:
 
     def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
         self.refused.append(name)
+        self.refused_versions.append(version)
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
         self.failures.append((via, type(error)))
         self.failed_models.append(model)
+        self.failed_versions.append(version)
 
     def is_live(self) -> bool:
         return self.live

@@ -20,6 +20,7 @@ from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
 from server.frontends.kserve.in_flight import ANSWERED, SlowAnswer, Told
+from server.frontends.kserve.parameters import parse_version
 from server.frontends.kserve.request_templates import RequestTemplates
 from server.frontends.kserve.reservation import Reservation, no_room
 from server.frontends.kserve.response_layouts import ResponseLayouts
@@ -108,7 +109,7 @@ class Inference:
         try:
             decoded = self._decode_small(message, len(data), deadline_ns)
         except ServingError as error:
-            self._engine.count_refused(message.model_name, None, error, Via.KSERVE_GRPC)
+            self._count_refused(message, error)
             raise
         if message.raw_input_contents:
             self._templates.learn(data, decoded)
@@ -179,7 +180,7 @@ class Inference:
                 return await self._build(message, message.raw_input_contents, size_bytes, deadline_ns, reservation, spans)
             return self._decode_small(message, size_bytes, deadline_ns)
         except ServingError as error:
-            self._engine.count_refused(message.model_name, None, error, Via.KSERVE_GRPC)
+            self._count_refused(message, error)
             raise
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
@@ -208,7 +209,7 @@ class Inference:
             spans = spans_of_message(message, self._memory) if self._memory.is_allowed else NO_SPANS
             return await self._build(message, wire.raws, len(data), deadline_ns, reservation, spans, is_long=is_long)
         except ServingError as error:
-            self._engine.count_refused(message.model_name, None, error, Via.KSERVE_GRPC)
+            self._count_refused(message, error)
             raise
 
     async def _build(
@@ -231,6 +232,13 @@ class Inference:
         if is_long:
             return await run_off_loop(codec.build, target, message, raws, size_bytes, deadline_ns, spans)
         return codec.build(target, message, raws, size_bytes, deadline_ns, spans)
+
+    def _count_refused(self, message: pb.ModelInferRequest, error: ServingError) -> None:
+        try:
+            version = parse_version(message.model_version, message.model_name)
+        except InvalidRequest:
+            version = None  # no number: that is what `error` says of it
+        self._engine.count_refused(message.model_name, version, error, Via.KSERVE_GRPC)
 
     def _parsed(self, data: bytes) -> pb.ModelInferRequest:
         try:

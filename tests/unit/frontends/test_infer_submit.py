@@ -10,6 +10,7 @@ from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, Servi
 from backends.api.tensor import DataType
 from server.core.request import InferRequest
 from server.frontends.kserve.inference import Inference
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
@@ -67,6 +68,22 @@ def test_what_is_refused_is_told_too_and_counted():
         assert [type(answer) for answer in told] == [InvalidRequest, InvalidRequest]
         assert engine.refused == ["echo"]
         assert engine.reserved_bytes == 0
+
+    asyncio.run(scenario())
+
+
+# Parsed at once, looked through first, and on the way of streams.
+@pytest.mark.parametrize(("size", "is_streamed"), [(4, False), (4_000, False), (4, True)])
+@pytest.mark.parametrize(("text", "version"), [("1", 1), ("", None), ("one", None)])
+def test_a_refusal_counts_for_the_version_that_was_asked_for(size: int, is_streamed: bool, text: str, version: int | None):
+    async def scenario() -> None:
+        engine, inference = served()
+        request = pb.ModelInferRequest.FromString(asked(size, model_version=text))
+        request.inputs[0].datatype = "INT8"
+        data = request.SerializeToString()
+        with pytest.raises(InvalidRequest), Reservation(engine) as reservation:
+            await (inference.decode(data, None, reservation) if is_streamed else inference.model_infer(data, None))
+        assert (engine.refused, engine.refused_versions) == (["echo"], [version])
 
     asyncio.run(scenario())
 
