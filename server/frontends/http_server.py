@@ -166,6 +166,7 @@ class _Dispatcher:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = _INFER.match(scope["path"]) if scope["method"] == "POST" else None
         plain = self._plain.get(scope["path"]) if scope["method"] == "GET" else None
+        version = None if route is None or route[2] is None else int(route[2])
         is_v1 = route is None and PREFIX.match(scope["path"]) is not None
         try:
             if plain is not None:
@@ -180,11 +181,10 @@ class _Dispatcher:
             elif route is None:
                 await self._others(scope, receive, send)
             else:
-                version = route[2]
-                await self._infer.respond(route[1], None if version is None else int(version), scope, receive, send)
+                await self._infer.respond(route[1], version, scope, receive, send)
         except ServingError as error:
             if route is not None:
-                self._infer.engine.note_failed(Via.KSERVE_HTTP, error, route[1])
+                self._infer.engine.note_failed(Via.KSERVE_HTTP, error, route[1], version)
             # What is left of the body is read and dropped, up to the cap, so that the client sees the answer and not a reset.
             await send_response(send, *error_response(error))
         except ClientGone:
@@ -193,7 +193,7 @@ class _Dispatcher:
             if CLIENT_GONE not in scope:
                 raise
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
-            if route is not None or is_v1:
+            if plain is not None or route is not None or is_v1:
                 # FastAPI has logged and answered its own.
                 _log.exception("%s failed unexpectedly", scope["path"])
                 await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))

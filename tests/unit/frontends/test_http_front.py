@@ -227,6 +227,34 @@ def test_a_defect_is_logged_and_tells_a_client_nothing(path: str, caplog: pytest
     assert "secret" in caplog.text
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/v2/health/live"])
+def test_a_defect_behind_a_plain_route_is_logged_and_tells_a_client_nothing(path: str, caplog: pytest.LogCaptureFixture):
+    class BrokenEngine(FakeEngine):
+        def metrics_text(self) -> bytes:
+            raise RuntimeError("secret /etc/path")
+
+        def is_live(self) -> bool:
+            raise RuntimeError("secret /etc/path")
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()) == (500, {"error": "internal error: see the server's log"})
+
+    run(scenario, BrokenEngine(simple()))
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("model", ["simple", "sim%70le"])
+def test_a_failure_is_noted_with_the_version_that_was_asked_for(model: str):
+    async def scenario(client: httpx.AsyncClient) -> None:
+        for version in ("", "/versions/1", "/versions/7"):
+            assert (await client.post(f"/v2/models/{model}{version}/infer", content=b"{}")).is_error
+
+    engine = FakeEngine(simple())
+    run(scenario, engine)
+    assert (engine.failed_models, engine.failed_versions) == (["simple"] * 3, [None, 1, 7])
+
+
 def test_health_tells_by_status_and_body():
     async def scenario(client: httpx.AsyncClient) -> None:
         for path, key, value, status in (
