@@ -1,13 +1,25 @@
-"""The taxonomy's numbers: each error code once, for HTTP and for gRPC, and what Triton's protocol promises otherwise.
-
-gRPC codes are held as plain numbers, so that the HTTP front needs no grpc.
-"""
+"""The taxonomy's numbers: each error code once, for HTTP and for gRPC, and what Triton's protocol promises otherwise."""
 
 import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from backends.api.errors import AlreadyExists, Conflict, ErrorCode, Overloaded, QueueTimeout, RestrictedCall, ServingError, UnknownModel
+from server.frontends.grpc_codes import (
+    ABORTED,
+    ALREADY_EXISTS,
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    FAILED_PRECONDITION,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+)
 
 
 class Status(NamedTuple):
@@ -17,34 +29,20 @@ class Status(NamedTuple):
     grpc: int
 
 
-_CANCELLED: Final = 1
-_INVALID_ARGUMENT: Final = 3
-_DEADLINE_EXCEEDED: Final = 4
-_NOT_FOUND: Final = 5
-_ALREADY_EXISTS: Final = 6
-_PERMISSION_DENIED: Final = 7
-_RESOURCE_EXHAUSTED: Final = 8
-_FAILED_PRECONDITION: Final = 9
-_ABORTED: Final = 10
-_UNIMPLEMENTED: Final = 12
-_INTERNAL: Final = 13
-_UNAVAILABLE: Final = 14
-_UNAUTHENTICATED: Final = 16
-
 STATUS: Final[dict[ErrorCode, Status]] = {
-    ErrorCode.INVALID_REQUEST: Status(400, _INVALID_ARGUMENT),
-    ErrorCode.TOO_LARGE: Status(413, _RESOURCE_EXHAUSTED),
-    ErrorCode.UNAUTHENTICATED: Status(401, _UNAUTHENTICATED),
-    ErrorCode.FORBIDDEN: Status(403, _PERMISSION_DENIED),
-    ErrorCode.NOT_FOUND: Status(404, _NOT_FOUND),
-    ErrorCode.CONFLICT: Status(409, _FAILED_PRECONDITION),
-    ErrorCode.OVERLOADED: Status(429, _UNAVAILABLE),
-    ErrorCode.UNAVAILABLE: Status(503, _UNAVAILABLE),
-    ErrorCode.DEADLINE: Status(504, _DEADLINE_EXCEEDED),
-    ErrorCode.CANCELLED: Status(499, _CANCELLED),
-    ErrorCode.UNSUPPORTED: Status(501, _UNIMPLEMENTED),
-    ErrorCode.BACKEND_FAILED: Status(500, _INTERNAL),
-    ErrorCode.INTERNAL: Status(500, _INTERNAL),
+    ErrorCode.INVALID_REQUEST: Status(400, INVALID_ARGUMENT),
+    ErrorCode.TOO_LARGE: Status(413, RESOURCE_EXHAUSTED),
+    ErrorCode.UNAUTHENTICATED: Status(401, UNAUTHENTICATED),
+    ErrorCode.FORBIDDEN: Status(403, PERMISSION_DENIED),
+    ErrorCode.NOT_FOUND: Status(404, NOT_FOUND),
+    ErrorCode.CONFLICT: Status(409, FAILED_PRECONDITION),
+    ErrorCode.OVERLOADED: Status(429, UNAVAILABLE),
+    ErrorCode.UNAVAILABLE: Status(503, UNAVAILABLE),
+    ErrorCode.DEADLINE: Status(504, DEADLINE_EXCEEDED),
+    ErrorCode.CANCELLED: Status(499, CANCELLED),
+    ErrorCode.UNSUPPORTED: Status(501, UNIMPLEMENTED),
+    ErrorCode.BACKEND_FAILED: Status(500, INTERNAL),
+    ErrorCode.INTERNAL: Status(500, INTERNAL),
 }
 
 
@@ -58,11 +56,11 @@ def status_of(error: ServingError, overrides: Mapping[type, Status]) -> Status:
 
 #: What Triton's clients were promised instead, by the error's class.
 KSERVE_OVERRIDES: Final[dict[type, Status]] = {
-    UnknownModel: Status(400, _NOT_FOUND),
-    AlreadyExists: Status(400, _ALREADY_EXISTS),
-    RestrictedCall: Status(403, _UNAVAILABLE),
-    Overloaded: Status(503, _UNAVAILABLE),
-    QueueTimeout: Status(503, _UNAVAILABLE),
+    UnknownModel: Status(400, NOT_FOUND),
+    AlreadyExists: Status(400, ALREADY_EXISTS),
+    RestrictedCall: Status(403, UNAVAILABLE),
+    Overloaded: Status(503, UNAVAILABLE),
+    QueueTimeout: Status(503, UNAVAILABLE),
 }
 
 
@@ -73,9 +71,9 @@ def kserve_status(error: ServingError) -> Status:
 
 #: What Adlik's clients were promised instead: a full queue is UNAVAILABLE, a time-out in the queue RESOURCE_EXHAUSTED.
 ADLIK_OVERRIDES: Final[dict[type, Status]] = {
-    Overloaded: Status(503, _UNAVAILABLE),
-    QueueTimeout: Status(429, _RESOURCE_EXHAUSTED),
-    Conflict: Status(409, _ABORTED),
+    Overloaded: Status(503, UNAVAILABLE),
+    QueueTimeout: Status(429, RESOURCE_EXHAUSTED),
+    Conflict: Status(409, ABORTED),
 }
 
 

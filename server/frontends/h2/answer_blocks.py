@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from server.frontends.grpc_codes import RESOURCE_EXHAUSTED, UNIMPLEMENTED
 from server.frontends.h2.header_blocks import encode_block
 from server.frontends.h2.limits import H2Limits
 from server.frontends.rpc.encodings import ACCEPTED, Encoding
@@ -10,8 +11,6 @@ from server.frontends.rpc.wire_metadata import metadata_fields, percent_encoded
 
 _START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK = (b"grpc-status", b"0")
-_RESOURCE_EXHAUSTED = 8
-_UNIMPLEMENTED = 12
 #: In front of messages, by what they are compressed with.
 HEADERS: dict[Encoding | None, bytes] = {
     None: encode_block(_START),
@@ -37,7 +36,7 @@ def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) 
     """The end of a call that failed; `is_first`: nothing was sent before it."""
     fields = [*_START] if is_first else []
     fields += [(b"grpc-status", str(refusal.code).encode()), (b"grpc-message", percent_encoded(refusal.text))]
-    if refusal.code == _UNIMPLEMENTED:
+    if refusal.code == UNIMPLEMENTED:
         # Perhaps it is the compression that is not known here: this says what is.
         fields.append((b"grpc-accept-encoding", ACCEPTED))
     return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(refusal.trailers)])
@@ -46,7 +45,7 @@ def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) 
 def metadata_too_large(size_bytes: int, count: int, limits: H2Limits) -> bytes:
     """The answer to a request whose metadata takes `size_bytes` in `count` fields."""
     text = f"the metadata takes {size_bytes} bytes in {count} fields; {limits.header_list_bytes} bytes in {limits.header_count} are allowed"
-    return refusal_block(Refusal(_RESOURCE_EXHAUSTED, text), is_first=True)
+    return refusal_block(Refusal(RESOURCE_EXHAUSTED, text), is_first=True)
 
 
 def plain_block(status: int) -> bytes:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from server.frontends.grpc_codes import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
 from server.frontends.h2.answer_blocks import refusal_block
 from server.frontends.kserve.reservation import Reservation, no_room
 from server.frontends.off_loop import run_off_loop
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
     from server.frontends.h2.protocol import GrpcProtocol
 
 _NS_PER_S: Final = 1_000_000_000
-_DEADLINE_EXCEEDED: Final = Refusal(4, "Deadline Exceeded")
-_INTERNAL: Final = 13
-CARDINALITY: Final = Refusal(12, "the method takes exactly one message")
-CUT_SHORT: Final = Refusal(_INTERNAL, "the request ends inside a message")
+_TOO_LATE: Final = Refusal(DEADLINE_EXCEEDED, "Deadline Exceeded")
+CARDINALITY: Final = Refusal(UNIMPLEMENTED, "the method takes exactly one message")
+CUT_SHORT: Final = Refusal(INTERNAL, "the request ends inside a message")
 #: Of this size a message is decompressed on the loop: however much is in it, that takes few milliseconds.
 _INLINE_COMPRESSED_BYTES: Final = 2048
 
@@ -132,7 +132,7 @@ class H2Call:
 
     def _expire(self) -> None:
         self._timer = None
-        self.refuse(_DEADLINE_EXCEEDED)
+        self.refuse(_TOO_LATE)
 
     def _hold(self, size_bytes: int) -> None:
         """Takes room for bytes of a message that is not complete.
@@ -156,7 +156,7 @@ class H2Call:
         """
         encoding = self.head.encoding
         if encoding is None:
-            raise CallFault(Refusal(_INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
+            raise CallFault(Refusal(INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
         work = Decompression(encoding, data, self.head.method.most_bytes)
         is_small = len(data) <= _INLINE_COMPRESSED_BYTES
         parts: list[bytes] = []

@@ -3,10 +3,9 @@
 import enum
 import zlib
 
+from server.frontends.grpc_codes import INTERNAL, RESOURCE_EXHAUSTED
 from server.frontends.rpc.refusal import CallFault, Refusal
 
-_RESOURCE_EXHAUSTED = 8
-_INTERNAL = 13
 #: What one step reads and makes at most: some milliseconds of work.
 _STEP_IN_BYTES = 64 * 1024
 _STEP_OUT_BYTES = 2 << 20
@@ -63,18 +62,18 @@ class Decompression:
         try:
             part = self._decompressor.decompress(self._unread, most)
         except zlib.error:
-            raise CallFault(Refusal(_INTERNAL, f"a message is not valid {self._name}, which is the call's grpc-encoding")) from None
+            raise CallFault(Refusal(INTERNAL, f"a message is not valid {self._name}, which is the call's grpc-encoding")) from None
         self._left_bytes -= len(part)
         if self._left_bytes < 0:
             text = f"a message exceeds the limit of {self._most_bytes} bytes once decompressed"
-            raise CallFault(Refusal(_RESOURCE_EXHAUSTED, text))
+            raise CallFault(Refusal(RESOURCE_EXHAUSTED, text))
         self._unread = self._decompressor.unconsumed_tail
         if self._decompressor.eof:
             if self._decompressor.unused_data or self._at < len(self._data):
-                raise CallFault(Refusal(_INTERNAL, f"a {self._name} message is followed by other bytes"))
+                raise CallFault(Refusal(INTERNAL, f"a {self._name} message is followed by other bytes"))
             self.is_done = True
         elif not part and not self._unread and self._at == len(self._data):
-            raise CallFault(Refusal(_INTERNAL, f"a {self._name} message is cut short"))
+            raise CallFault(Refusal(INTERNAL, f"a {self._name} message is cut short"))
         return part
 
 

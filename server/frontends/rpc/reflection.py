@@ -10,14 +10,13 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2
 
+from server.frontends.grpc_codes import INVALID_ARGUMENT, NOT_FOUND
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import StreamCall
 from server.frontends.rpc.control import parse_control
 from server.frontends.rpc.method import Kind, Method
 from server.frontends.status import kserve_status
 
-_NOT_FOUND = 5
-_INVALID_ARGUMENT = 3
 _ALPHA = "grpc.reflection.v1alpha"
 _FINAL = "grpc.reflection.v1"
 _SERVICE = "ServerReflection"
@@ -65,11 +64,11 @@ class Reflection:
     def _answer(self, request: reflection_pb2.ServerReflectionRequest) -> reflection_pb2.ServerReflectionResponse:
         kind = request.WhichOneof("message_request")
         if kind is None:
-            return _failure(_INVALID_ARGUMENT, "the request asks for nothing: set one of message_request")
+            return _failure(INVALID_ARGUMENT, "the request asks for nothing: set one of message_request")
         try:
             return self._answers[kind](getattr(request, kind))
         except KeyError:
-            return _failure(_NOT_FOUND, f"{kind}: not found")
+            return _failure(NOT_FOUND, f"{kind}: not found")
 
     def _file(self, find: Callable[[Any], Any]) -> reflection_pb2.ServerReflectionResponse:
         """The file that `find` gives, from the first pool that knows it, and all that it imports."""

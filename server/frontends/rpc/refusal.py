@@ -2,9 +2,10 @@
 
 import logging
 import traceback
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from backends.api.errors import ServingError
+from server.frontends.grpc_codes import INTERNAL
 from server.frontends.rpc.method import Method
 from server.frontends.rpc.rich_status import STATUS_DETAILS, status_details
 from server.frontends.status import retry_after_seconds
@@ -12,7 +13,6 @@ from server.frontends.status import retry_after_seconds
 Trailers = tuple[tuple[str, str | bytes], ...]
 """Metadata that goes with a status; a value is bytes where its name ends in `-bin`."""
 
-_INTERNAL: Final = 13
 _INTERNAL_TEXT = "internal error: see the server's log"
 #: grpcio drops a status text that takes more than 2 KiB on the wire, with a line of its own on stderr.
 _TEXT_BYTES = 1900
@@ -51,7 +51,7 @@ def refusal_of(error: Exception, method: Method) -> Refusal:
     if not isinstance(error, ServingError):
         # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
         _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())
-        return Refusal(_INTERNAL, _INTERNAL_TEXT)
+        return Refusal(INTERNAL, _INTERNAL_TEXT)
     if method.failed is not None:
         method.failed(error)
     code, text = method.status(error).grpc, cut(error.message)

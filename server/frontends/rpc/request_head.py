@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from server.frontends.grpc_codes import INTERNAL, UNIMPLEMENTED
 from server.frontends.rpc.encodings import ENCODINGS, Encoding
 from server.frontends.rpc.method import Method, MethodTable
 from server.frontends.rpc.refusal import CallFault, Refusal
@@ -14,8 +15,6 @@ from server.frontends.rpc.wire_metadata import binary_metadata, text_metadata
 
 FieldTuple = tuple[tuple[bytes, bytes], ...]
 
-_UNIMPLEMENTED = 12
-_INTERNAL = 13
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])\Z")
 _UNIT_NS = {
     b"H": 3_600_000_000_000,
@@ -101,13 +100,13 @@ def read_head(fields: FieldTuple, methods: MethodTable) -> RequestHead:
     if not known.content_type.lower().startswith(_CONTENT_TYPE) or (rest and rest[:1] not in b"+; "):
         raise NotGrpc(415)
     if known.te.lower() != b"trailers":
-        raise CallFault(Refusal(_INTERNAL, "the request must carry 'te: trailers'; a proxy between may not support HTTP/2 trailers"))
+        raise CallFault(Refusal(INTERNAL, "the request must carry 'te: trailers'; a proxy between may not support HTTP/2 trailers"))
     method = methods.get(known.path.decode("latin-1"))
     if method is None:
         raise CallFault(_unknown_method(known.path, methods))
     if known.encoding not in ENCODINGS:
         name = known.encoding.decode("latin-1")[:_SHOWN_CHARACTERS]
-        raise CallFault(Refusal(_UNIMPLEMENTED, f"grpc-encoding '{name}' is not supported; identity, gzip and deflate are"))
+        raise CallFault(Refusal(UNIMPLEMENTED, f"grpc-encoding '{name}' is not supported; identity, gzip and deflate are"))
     if any(name.endswith(b"-bin") for name, _ in fields):
         binary_metadata(fields)
     timeout_ns = None if known.timeout is None else _timeout_ns(known.timeout)
@@ -131,7 +130,7 @@ def _timeout_ns(value: bytes) -> int:
     found = _TIMEOUT.match(value)
     if found is None:
         text = value.decode("latin-1")[:_SHOWN_CHARACTERS]
-        raise CallFault(Refusal(_INTERNAL, f"grpc-timeout '{text}' is malformed: expected at most 8 digits and one of H M S m u n"))
+        raise CallFault(Refusal(INTERNAL, f"grpc-timeout '{text}' is malformed: expected at most 8 digits and one of H M S m u n"))
     return min(int(found[1]) * _UNIT_NS[found[2]], _MOST_TIMEOUT_NS)
 
 
@@ -139,5 +138,5 @@ def _unknown_method(path: bytes, methods: MethodTable) -> Refusal:
     text = path.decode("latin-1")[:_SHOWN_CHARACTERS]
     service, _, name = text.lstrip("/").partition("/")
     if any(method.service == service for method in methods.values()):
-        return Refusal(_UNIMPLEMENTED, f"unknown method '{name}' of the service {service}")
-    return Refusal(_UNIMPLEMENTED, f"unknown service '{service}'")
+        return Refusal(UNIMPLEMENTED, f"unknown method '{name}' of the service {service}")
+    return Refusal(UNIMPLEMENTED, f"unknown service '{service}'")

@@ -5,12 +5,12 @@ import binascii
 import re
 from collections.abc import Iterable
 
+from server.frontends.grpc_codes import INTERNAL
 from server.frontends.rpc.refusal import CallFault, Refusal
 
 Fields = Iterable[tuple[bytes, bytes]]
 """Header fields, names in lower case."""
 
-_INTERNAL = 13
 #: Fields that are the transport's or gRPC's, and no metadata of an application.
 _RESERVED = frozenset(
     {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-message-type"}
@@ -54,7 +54,7 @@ def _decode(name: bytes, value: bytes) -> bytes:
     try:
         return base64.b64decode(padded, validate=True)
     except binascii.Error:
-        raise CallFault(Refusal(_INTERNAL, f"the metadata '{name.decode('latin-1')}' is not base64")) from None
+        raise CallFault(Refusal(INTERNAL, f"the metadata '{name.decode('latin-1')}' is not base64")) from None
 
 
 def _encode(value: bytes) -> bytes:

@@ -3,11 +3,8 @@
 from typing import Final
 
 from backends.api.errors import Conflict, InvalidRequest, Overloaded, QueueTimeout, ServingError
+from server.frontends.grpc_codes import ABORTED, FAILED_PRECONDITION, UNAVAILABLE
 from server.frontends.status import Status, status_of
-
-_FAILED_PRECONDITION: Final = 9
-_ABORTED: Final = 10
-_UNAVAILABLE: Final = 14
 
 
 class FailedPrecondition(InvalidRequest):
@@ -16,10 +13,10 @@ class FailedPrecondition(InvalidRequest):
 
 #: Where TensorFlow Serving promises another number than the taxonomy: a full queue is UNAVAILABLE there.
 OVERRIDES: Final[dict[type, Status]] = {
-    FailedPrecondition: Status(400, _FAILED_PRECONDITION),
-    Overloaded: Status(503, _UNAVAILABLE),
-    QueueTimeout: Status(503, _UNAVAILABLE),
-    Conflict: Status(409, _ABORTED),
+    FailedPrecondition: Status(400, FAILED_PRECONDITION),
+    Overloaded: Status(503, UNAVAILABLE),
+    QueueTimeout: Status(503, UNAVAILABLE),
+    Conflict: Status(409, ABORTED),
 }
 
 

@@ -1,9 +1,11 @@
 """How failed calls end, without a transport."""
 
+import grpc
 import pytest
 from google.protobuf import any_pb2, duration_pb2
 
 from backends.api.errors import InvalidRequest, NotFound, Overloaded
+from server.frontends import grpc_codes
 from server.frontends.rpc.method import Kind, Method, method_table
 from server.frontends.rpc.refusal import refusal_of
 from server.frontends.rpc.rich_status import STATUS_DETAILS
@@ -73,6 +75,11 @@ def test_a_defect_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCap
 def test_a_text_is_cut_to_what_clients_take():
     text = refusal_of(InvalidRequest("%" * 3000), method()).text
     assert text == "%" * 633 + "..."
+
+
+def test_our_numbers_of_status_codes_are_those_of_grpcio():
+    ours = {name: value for name, value in vars(grpc_codes).items() if isinstance(value, int)}
+    assert ours == {code.name: code.value[0] for code in grpc.StatusCode if code.name in ours}
 
 
 @pytest.mark.parametrize("path", ["a.B/C", "/a.B", "/a.B/", "//C", "/a.B/C/D", ""])
