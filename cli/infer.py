@@ -11,7 +11,7 @@ from cli.failure import CommandFailed, ExitCode
 from cli.headers import read_headers
 from cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Model, Timeout, Url, Version
 from cli.output import print_json, print_line, print_table
-from cli.protocols import Protocol, ProtocolOption, predicting, target
+from cli.protocols import ProtocolOption, predicting, target
 
 if TYPE_CHECKING:
     from stoker_client import InferResult
@@ -73,10 +73,9 @@ def infer(
     pictures = PictureOptions(None if scale is None else Scale.parse(scale), invert)
     whom = target(protocol, url)
     parameters = read_parameters(params)
-    is_kserve = whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP)
-    if parameters and not is_kserve:
+    if parameters and not whom.protocol.is_kserve:
         raise CommandFailed(f"--param: protocol {whom.protocol} has no parameters; expected a protocol of KServe's", ExitCode.USAGE)
-    if is_kserve:
+    if whom.protocol.is_kserve:
         with connected(whom.url, api_key, timeout, headers) as client:
             tensors = read_inputs(inputs, client.model_metadata(model, version), pictures)
             result = client.infer(model, tensors, version=version, outputs=outputs, parameters=parameters)

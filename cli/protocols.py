@@ -16,6 +16,7 @@ from cli.tls import tls_for
 if TYPE_CHECKING:
     from stoker_client.predict_client import PredictClient
     from stoker_client.predict_dialect import PredictDialect
+    from stoker_client.settings import Connection
 
 
 class Protocol(StrEnum):
@@ -32,6 +33,16 @@ class Protocol(StrEnum):
     def is_grpc(self) -> bool:
         """Whether gRPC carries it; else HTTP."""
         return self.value.endswith("grpc")
+
+    @property
+    def carrier(self) -> str:
+        """`grpc` or `http`."""
+        return "grpc" if self.is_grpc else "http"
+
+    @property
+    def is_kserve(self) -> bool:
+        """Whether it is KServe's, with parameters, statistics and all else that `stoker_client.connect` offers."""
+        return self in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP)
 
 
 class TensorFormat(StrEnum):
@@ -60,6 +71,19 @@ class Target:
     protocol: Protocol
     url: str
 
+    def connection(self, headers: Mapping[str, str]) -> "Connection":
+        """What a transport to it is made of; `headers` go with every call.
+
+        Raises:
+            ValueError: the address or a header is unusable.
+            CommandFailed: the TLS material is.
+        """
+        from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
+
+        return make_connection(
+            self.url, self.protocol.carrier, tls=tls_for(self.url), api_key=None, headers=headers, max_message_bytes=MAX_MESSAGE_BYTES
+        )
+
 
 def target(protocol: Protocol | None, url: str) -> Target:
     """What the two options mean together.
@@ -75,14 +99,14 @@ def target(protocol: Protocol | None, url: str) -> Target:
         protocol = Protocol.KSERVE_HTTP if url.startswith(("http://", "https://", "http+unix:")) else Protocol.KSERVE_GRPC
     if url == DEFAULT_URL and not protocol.is_grpc:
         url = _DEFAULT_HTTP_URL
-    carried_by = "grpc" if protocol.is_grpc else "http"
+    carrier = protocol.carrier
     if socket := SOCKET_SCHEME.match(url):
         # In the one form that every reader of addresses knows for one.
-        url = f"{socket[2] or carried_by}+unix://{url[socket.end() :].removeprefix('//')}"
+        url = f"{socket[2] or carrier}+unix://{url[socket.end() :].removeprefix('//')}"
     elif "://" not in url:
-        url = f"{carried_by}://{url}"
-    if not url.startswith((f"{carried_by}://", f"{carried_by}s://", f"{carried_by}+unix:")):
-        raise CommandFailed(f"--protocol {protocol} goes to a {carried_by}:// or {carried_by}s:// address, --url is {url}", ExitCode.USAGE)
+        url = f"{carrier}://{url}"
+    if not url.startswith((f"{carrier}://", f"{carrier}s://", f"{carrier}+unix:")):
+        raise CommandFailed(f"--protocol {protocol} goes to a {carrier}:// or {carrier}s:// address, --url is {url}", ExitCode.USAGE)
     return Target(protocol, url)
 
 
@@ -123,12 +147,9 @@ def predicting(
         from stoker_client.grpc_client import GrpcTransport
         from stoker_client.http_client import HttpTransport
         from stoker_client.predict_client import PredictClient
-        from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
 
-        carried_by = "grpc" if whom.protocol.is_grpc else "http"
         try:
-            tls = tls_for(whom.url)
-            connection = make_connection(whom.url, carried_by, tls=tls, api_key=None, headers=headers, max_message_bytes=MAX_MESSAGE_BYTES)
+            connection = whom.connection(headers)
         except ValueError as error:
             raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
         transport = GrpcTransport(connection) if whom.protocol.is_grpc else HttpTransport(connection)

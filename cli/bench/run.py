@@ -14,12 +14,11 @@ from cli.bench.sample import Samples
 from cli.bench.senders import GrpcSender, HttpSender
 from cli.bench.server_times import ServerReading, read
 from cli.bench.trial import Rules, Surroundings, run_level
-from cli.protocols import Protocol, Target, TensorFormat, dialect
+from cli.protocols import Target, TensorFormat, dialect
 from cli.tls import tls_for
 from stoker_client import Client, StokerError, connect
 from stoker_client.dialect import Call, Facts
 from stoker_client.inference import InferRequest, InferResult
-from stoker_client.settings import MAX_MESSAGE_BYTES, make_connection
 
 Hear = Callable[[str, float, float | None], None]
 """Hears a level's name, how much of its longest time has passed, and requests a second in its last window."""
@@ -66,10 +65,7 @@ def run_levels(task: Task, levels: Sequence[Level], rules: Rules, hear: Hear) ->
 
 async def _measured(task: Task, level: Level, rules: Rules, progress: Callable[[float, Figures | None], None]) -> Outcome:
     samples = Samples()
-    carried_by = "grpc" if task.whom.protocol.is_grpc else "http"
-    connection = make_connection(
-        task.whom.url, carried_by, tls=tls_for(task.whom.url), api_key=None, headers=task.headers, max_message_bytes=MAX_MESSAGE_BYTES
-    )
+    connection = task.whom.connection(task.headers)
     sender: GrpcSender | HttpSender
     if task.whom.protocol.is_grpc:
         sender = GrpcSender(connection, task.call(), task.timeout_s, task.connections)
@@ -95,7 +91,7 @@ class _Statistics:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._client: Client | None = None
-        if task.whom.protocol in (Protocol.KSERVE_GRPC, Protocol.KSERVE_HTTP):
+        if task.whom.protocol.is_kserve:
             self._client = connect(task.whom.url, headers=task.headers, timeout_s=task.timeout_s, tls=tls_for(task.whom.url))
 
     async def read(self) -> ServerReading | None:

@@ -5,9 +5,9 @@ these are to callers that speak any protocol.
 from typing import Any
 
 from stoker_client._pb import adlik_messages as pb
-from stoker_client.adlik.wire import SERVICE, metadata_route, parsed, predict_request
+from stoker_client.adlik.wire import SERVICE, metadata_route, parsed, predict_request, read_meta
 from stoker_client.dialect import Call, Facts
-from stoker_client.errors import InvalidRequest, InvalidResponse
+from stoker_client.errors import InvalidRequest
 from stoker_client.grpc_dialect import GrpcRequest
 from stoker_client.http_dialect import HttpReply, HttpRequest, object_of
 from stoker_client.inference import InferRequest, InferResult
@@ -35,15 +35,11 @@ class AdlikRestDialect:
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
         """See `PredictDialect`. TensorFlow Serving has the same route: a server that knows both is told which one is meant."""
-
-        def parse(reply: HttpReply) -> Facts:
-            answer = object_of(reply)
-            if "config" not in answer:
-                raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
-            return _facts(parsed(answer, pb.GetModelMetaResponse))
-
         route = metadata_route(_spec(model, version))
-        return tuple(Call(HttpRequest("GET", route + query, b"", {}), parse, is_read=True) for query in ("", "?format=adlik"))
+        return tuple(
+            Call(HttpRequest("GET", route + query, b"", {}), lambda reply: _facts(read_meta(object_of(reply))), is_read=True)
+            for query in ("", "?format=adlik")
+        )
 
     def infer(self, request: InferRequest, facts: Facts) -> Call[InferResult]:
         """See `PredictDialect`."""

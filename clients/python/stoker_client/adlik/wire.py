@@ -79,9 +79,7 @@ class HttpWire:
             facts = {}
         if "config" not in facts:
             facts = self._metadata(spec, "?format=adlik", timeout_s)
-        if "config" not in facts:
-            raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
-        return parsed(facts, pb.GetModelMetaResponse)
+        return read_meta(facts)
 
     def predict(self, request: pb.PredictRequest, timeout_s: float | None) -> pb.PredictResponse:
         return parsed(object_of(self._transport.send(predict_request(request), timeout_s)), pb.PredictResponse)
@@ -116,6 +114,17 @@ def _route(spec: pb.ModelSpec) -> str:
     """A label has no route of its own: it travels in the request's body."""
     route = f"/v1/models/{quote(spec.name, safe='')}"
     return f"{route}/versions/{spec.version.value}" if spec.HasField("version") else route
+
+
+def read_meta(facts: dict[str, Any]) -> pb.GetModelMetaResponse:
+    """A model's metadata as its JSON object says it.
+
+    Raises:
+        InvalidResponse: it is not Adlik's.
+    """
+    if "config" not in facts:
+        raise InvalidResponse("the server's metadata has no 'config': it does not speak Adlik's protocol")
+    return parsed(facts, pb.GetModelMetaResponse)
 
 
 def parsed(facts: dict[str, Any], kind: type[M]) -> M:
