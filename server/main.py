@@ -4,6 +4,7 @@ Exit codes: 0 after a drained shutdown; 1 if a second signal cut it short, or a 
 occupied port or an unreadable repository, always with one line that says which.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -20,29 +21,33 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line (default: the process's own) and ends the process."""
     exit_at_once_on_signal()
     # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
-    import typer
+    from server.flags.command import read_command
+    from server.flags.reading import Page
+    from server.flags.values import FlagError
 
-    from server.flags.command import command
-    from server.flags.spelling import spell
-
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.command(name="serve")(command(_run))
     try:
-        words = spell(sys.argv[1:] if arguments is None else arguments)
-        code = app(words, prog_name="serve", standalone_mode=False)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # not a usage error of typer's: a defect, shown as one
-            raise
-        _fail(error.format_message())
-    sys.exit(code if isinstance(code, int) else 0)
+        asked = read_command(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except FlagError as error:
+        _fail(str(error))
+    if asked is Page.HELP:
+        from server.flags.help_page import print_help
+
+        print_help()
+    elif asked is Page.VERSION:
+        from importlib.metadata import version
+
+        print(f"stoker {version('stoker')}")  # noqa: T201 - what was asked for
+    else:
+        sys.exit(_run(asked))
+    sys.exit(0)
 
 
-def _run(config: "ServerConfig") -> None:
+def _run(config: "ServerConfig") -> int:
     # Imported late: --help, --version and a bad flag need none of the server.
     from server.app import StartError, run
 
     try:
-        raise SystemExit(run(config))
+        return run(config)
     except StartError as error:
         _fail(str(error))
 

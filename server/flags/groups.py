@@ -1,11 +1,14 @@
 """The groups of flags that `serve` takes, in the order of its help."""
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
 from server.flags.adlik import AdlikFlags
 from server.flags.cors import CorsFlags
-from server.flags.declare import BOOLEAN_METAVAR
+from server.flags.declare import BOOLEAN_METAVAR, Flag
 from server.flags.grpc import GrpcFlags
 from server.flags.kserve import KServeFlags
 from server.flags.logs import LogFlags
@@ -43,18 +46,22 @@ GROUPS: tuple[type[Any], ...] = (
 )
 
 
-def annotations() -> dict[str, Any]:
-    """By parameter, its type with the flag it is read from, over all groups."""
-    return {name: kind for group in GROUPS for name, kind in get_type_hints(group, include_extras=True).items()}
+@functools.cache
+def annotations() -> Mapping[str, Any]:
+    """By field, its type with the `Flag` it is read from, over all groups."""
+    return MappingProxyType({name: kind for group in GROUPS for name, kind in get_type_hints(group, include_extras=True).items()})
+
+
+def flag_of(kind: Any) -> Flag:
+    """The flag of an annotation."""
+    found: Flag = kind.__metadata__[0]
+    return found
 
 
 def defaults() -> dict[str, Any]:
-    """By parameter, its default; those without are required."""
-    given = {field.name: field.default for group in GROUPS for field in dataclasses.fields(group)}
-    return {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+    """By field, its default. Every flag has one."""
+    return {field.name: field.default for group in GROUPS for field in dataclasses.fields(group)}
 
 
 #: Boolean flags by their own name: a bare one stands for `=true`.
-BOOLEANS = frozenset(
-    kind.__metadata__[0].default.removeprefix("--") for kind in annotations().values() if kind.__metadata__[0].metavar == BOOLEAN_METAVAR
-)
+BOOLEANS = frozenset(flag_of(kind).name for kind in annotations().values() if flag_of(kind).metavar == BOOLEAN_METAVAR)

@@ -12,10 +12,8 @@ from server.server_config import ServerConfig
 _PANEL = "Network"
 
 
-def _permissions(given: str | int) -> int:
+def _permissions(given: str) -> int:
     """An octal number such as 0660."""
-    if isinstance(given, int):
-        return given
     expected = "permission bits in octal from 0600 to 0777, such as 0660"
     try:
         mode = int(given, 8)

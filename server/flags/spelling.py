@@ -1,4 +1,4 @@
-"""All accepted spellings of a command line made into one before typer sees it.
+"""All accepted spellings of a command line made into one before flags are read.
 
 `_` for `-`, booleans bare or with a value in the next word, Triton's and Adlik's names for the same things.
 """
@@ -12,9 +12,9 @@ from server.flags.groups import BOOLEANS
 from server.flags.values import FALSE, TRUE, FlagError
 
 #: Flags that are words by themselves.
-_BARE = frozenset({"help", "version"})
+BARE = frozenset({"help", "version"})
 #: Of no use to anybody: what `spell` makes of a word that belongs to no flag.
-STRAY = "--unexpected-argument"
+STRAY = "unexpected-argument"
 
 
 def spell(arguments: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ def spell(arguments: Sequence[str]) -> list[str]:
         if word == "--":
             return [*spelled, word, *rest]
         if not word.startswith("-"):
-            spelled.append(f"{STRAY}={word}")
+            spelled.append(f"--{STRAY}={word}")
             continue
         if not word.startswith("--"):
             spelled.append(word)
@@ -46,14 +46,14 @@ def spell(arguments: Sequence[str]) -> list[str]:
         if equals and not value and name == "model-base-path":
             raise FlagError(f"--{name} is empty: give the folder that holds the models")
         spelled.append(f"--{name}{equals}{value}")
-        if not equals and name not in _BARE:
+        if not equals and name not in BARE:
             spelled.extend(rest[:1])
             del rest[:1]
     return spelled
 
 
-def refuse_stray(words: list[str] | None) -> None:
-    """Eager, so that a missing flag is not complained about first: the stray word may well be its value."""
-    for word in words or []:
+def refuse_stray(words: Sequence[str]) -> None:
+    """Before any value is read: a stray word may well be the value that another flag lacks."""
+    for word in words:
         is_folder = os.sep in word or Path(word).is_dir()
         raise FlagError(f"unexpected argument '{word}': " + (f"use --model_base_path={word}" if is_folder else "flags are --name=value"))

@@ -196,4 +196,4 @@ def test_the_script_says_why_it_cannot_run():
     command = [sys.executable, str(SCRIPT), "--serve-flags=--no-such-flag", "-m", "simple"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "scripts/perf_analyzer: the server was not ready: serve: error: No such option: --no-such-flag" in done.stderr
+    assert "scripts/perf_analyzer: the server was not ready: serve: error: unknown flag --no-such-flag" in done.stderr

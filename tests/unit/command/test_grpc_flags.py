@@ -3,20 +3,17 @@
 from pathlib import Path
 
 import pytest
-import typer
 
-from server.flags.command import command
-from server.flags.spelling import spell
+from server.flags.command import read_command
+from server.flags.values import FlagError
 from server.frontends.rpc.settings import GrpcSettings, Transport
 from server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> GrpcSettings:
-    found: list[ServerConfig] = []
-    app = typer.Typer(add_completion=False)
-    app.command()(command(found.append))
-    app(spell([*words, f"--model_base_path={Path.cwd()}"]), standalone_mode=False)
-    return found[0].grpc
+    config = read_command([*words, f"--model_base_path={Path.cwd()}"], {})
+    assert isinstance(config, ServerConfig)
+    return config.grpc
 
 
 def test_our_own_transport_is_the_default_with_the_settings_defaults():
@@ -45,5 +42,5 @@ def test_tritons_milliseconds_become_seconds():
 
 
 def test_an_unknown_transport_is_named():
-    with pytest.raises(typer.BadParameter, match="h2 or grpcio"):
+    with pytest.raises(FlagError, match="h2 or grpcio"):
         parsed("--grpc-front=http3")

@@ -3,27 +3,23 @@
 from pathlib import Path
 
 import pytest
-import typer
 
-from server.flags.command import command
-from server.flags.spelling import spell
+from server.flags.command import read_command
 from server.flags.values import FlagError
 from server.frontends.tls.settings import PemFiles, SslConfigFile, TlsSettings
 from server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> ServerConfig:
-    found: list[ServerConfig] = []
-    app = typer.Typer(add_completion=False)
-    app.command()(command(found.append))
-    app(spell(["--model_base_path=x", *words]), standalone_mode=False)
-    return found[0]
+    config = read_command(["--model_base_path=x", *words], {})
+    assert isinstance(config, ServerConfig)
+    return config
 
 
 def refusal(*words: str) -> str:
     with pytest.raises(FlagError) as caught:
         parsed(*words)
-    return caught.value.format_message()
+    return str(caught.value)
 
 
 def test_everything_is_plain_and_on_ports_unless_asked_for():

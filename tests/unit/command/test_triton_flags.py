@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-import typer
 
 from server.flags.aliases import PIECES
-from server.flags.command import command
-from server.flags.spelling import spell
+from server.flags.command import read_command
 from server.flags.values import FlagError
 from server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
 from server.observability.metrics_settings import MetricsSettings
@@ -16,11 +14,9 @@ from server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> ServerConfig:
-    found: list[ServerConfig] = []
-    app = typer.Typer(add_completion=False)
-    app.command()(command(found.append))
-    app(spell(["--model-repository=/models", *words]), standalone_mode=False)
-    return found[0]
+    config = read_command(["--model-repository=/models", *words], {})
+    assert isinstance(config, ServerConfig)
+    return config
 
 
 @pytest.mark.parametrize("name", IGNORED)

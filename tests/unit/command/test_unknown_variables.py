@@ -1,11 +1,9 @@
 """Variables that begin as flags' do, and are none, have a line at the start."""
 
 import pytest
-import typer
 
-from server.flags.command import command
+from server.flags.command import read_command
 from server.flags.environment import unknown_variables
-from server.flags.spelling import spell
 from server.server_config import ServerConfig
 
 KNOWN = ("STOKER_HTTP_PORT", "STOKER_GRPC_PORT")
@@ -35,12 +33,9 @@ def test_a_misspelt_variable_is_named_with_the_nearest_and_without_its_value():
     )
 
 
-def test_the_line_is_among_the_notices_of_the_start(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("STOKER_HTTP_PROT", "3")
-    monkeypatch.setenv("STOKER_REST_API_PORT", "9001")
-    found: list[ServerConfig] = []
-    app = typer.Typer(add_completion=False)
-    app.command()(command(found.append))
-    app(spell(["--model_base_path=/models", "--metrics-interval-ms=5"]), standalone_mode=False)
-    assert [notice.split()[0] for notice in found[0].notices] == ["--metrics-interval-ms", "STOKER_HTTP_PROT"]
-    assert found[0].http_port == 9001
+def test_the_line_is_among_the_notices_of_the_start():
+    variables = {"STOKER_HTTP_PROT": "3", "STOKER_REST_API_PORT": "9001"}
+    config = read_command(["--model_base_path=/models", "--metrics-interval-ms=5"], variables)
+    assert isinstance(config, ServerConfig)
+    assert [notice.split()[0] for notice in config.notices] == ["--metrics-interval-ms", "STOKER_HTTP_PROT"]
+    assert config.http_port == 9001
