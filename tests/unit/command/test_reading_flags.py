@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_named(words: list[str], text: str):
 
 
 def test_a_bad_variable_is_named_as_the_one_that_was_read():
-    with pytest.raises(FlagError, match="^STOKER_PORT=abc: expected a whole number from 0 to 65535$"):
+    with pytest.raises(FlagError, match=r"^STOKER_PORT=abc: expected a whole number from 0 to 65535$"):
         read_flags([], {"STOKER_PORT": "abc", "STOKER_GRPC_PORT": ""})
 
 

@@ -1,0 +1,60 @@
+"""A server with one ONNX model, ready: what it has not imported. Each of these is memory for the server's life, or time at every start."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SAMPLE = Path(__file__).resolve().parents[3] / "model_repos" / "simple"
+#: typer and what it brings are for the help; FastAPI for its routes; grpc for --grpc-front=grpcio; the others for other models and tools.
+UNNEEDED = (
+    "compiler",
+    "fastapi",
+    "grpc",
+    "jinja2",
+    "numpy.testing",
+    "onnx",
+    "opentelemetry",
+    "openvino",
+    "pydantic",
+    "pydantic_core",
+    "rich",
+    "starlette",
+    "stoker_client",
+    "typer",
+    "backends.gcu.backend",
+    "backends.ipu.backend",
+    "backends.openvino.backend",
+)
+SCRIPT = """
+import json, os, signal, sys
+from server.main import main
+from server.ready_file import ReadyFile
+
+wait = ReadyFile.write_once_ready
+
+async def wait_and_tell(self, *arguments):
+    await wait(self, *arguments)
+    print(*set(sys.argv[1].split(",")) & set(sys.modules), "onnxruntime" in sys.modules, file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+ReadyFile.write_once_ready = wait_and_tell
+main(sys.argv[2:])
+"""
+
+
+def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
+    shutil.copytree(SAMPLE, tmp_path / "models" / "simple")
+    config = tmp_path / "models" / "simple" / "config.pbtxt"
+    # By its name: a backend that is named by platform is looked for among all.
+    config.write_text(config.read_text().replace('platform: "onnxruntime_onnx"', 'backend: "onnxruntime"'))
+    flags = [f"--model-base-path={tmp_path / 'models'}", "--grpc-port=0", "--http-port=0", f"--ready-file={tmp_path / 'ready'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ",".join(UNNEEDED), *flags, "--log-file", os.devnull],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == "True\n"
