@@ -11,7 +11,6 @@ from rich.table import Table
 
 from server.flags.groups import annotations, defaults, flag_of
 
-
 #: What the text about a flag needs, in characters; where names leave less, they are broken rather than the text.
 _TEXT_WIDTH = 16
 
