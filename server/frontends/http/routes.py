@@ -4,26 +4,24 @@ Bodies are read by hand, because FastAPI would want a Content-Type that existing
 """
 
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
 from server.frontends.http import schemas
-from server.frontends.http.call import HttpCall
-from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, header_of, read_body
+from server.frontends.http.endpoint import JSON_TYPE, call_of, json_response, message_response, read_object
+from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
 from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.page_policy import docs_page, page_headers
 from server.frontends.http.plain import PlainRoute, plain_routes
-from server.frontends.http.repository import load_request, parse_object, unload_request
+from server.frontends.http.repository import load_request, unload_request
+from server.frontends.http.route_adder import DocumentedApp, Endpoint, RouteAdder
 from server.frontends.http.settings_routes import SettingsRoutes
 from server.frontends.http.v1 import HttpV1
 from server.frontends.kserve.extensions import Extensions
@@ -35,10 +33,9 @@ from server.frontends.limits import Limits
 from server.frontends.model_pages.places import GrpcDoor
 from server.frontends.model_pages.routes import ModelPages
 from server.frontends.off_loop import run_off_loop
-from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, categories_of_route
+from server.frontends.restricted import NO_RESTRICTIONS
 from server.pb import grpc_service_pb2 as pb
 
-JSON_TYPE = "application/json"
 _MODEL = "/v2/models/{model}"
 _V1_MODEL = "/v1/models/{model}"
 _VERSION = "/versions/{version}"
@@ -48,7 +45,6 @@ _BOTH = "TensorFlow Serving and Adlik"
 #: Groups the routes that exist to say no in the protocol's way.
 _NOT_OFFERED = "not offered"
 _PLAIN_ANSWERS: dict[str, Any] = {"/v2/health/live": schemas.Live, "/v2/health/ready": schemas.Ready}
-_Endpoint = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger(__name__)
 
 
@@ -85,7 +81,7 @@ class RestRoutes:
     def app(self) -> FastAPI:
         """The app, with its OpenAPI page at /docs."""
         server = self._engine.server()
-        app = _DocumentedApp(
+        app = DocumentedApp(
             title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's and Adlik's",
             version=server.version,
             # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
@@ -96,7 +92,7 @@ class RestRoutes:
         )
         app.add_route("/docs", _docs, include_in_schema=False)
         app.add_route("/", _to_docs, include_in_schema=False)
-        add = _Adder(app, self._restrictions)
+        add = RouteAdder(app, self._restrictions)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         for path, route in plain_routes(self._engine, metrics=self._metrics, serving_path=self._serving_path).items():
             # Answered before they get here; what is asked in other words, HEAD say, is refused here as on every other route.
@@ -138,25 +134,26 @@ class RestRoutes:
         return app
 
     async def server_metadata(self, request: Request) -> Response:
-        return _message(await self._service.server_metadata(pb.ServerMetadataRequest(), _call(request)))
+        return message_response(await self._service.server_metadata(pb.ServerMetadataRequest(), call_of(request)))
 
     async def model_metadata(self, request: Request) -> Response:
         name, version = _target(request)
-        return _message(await self._service.model_metadata(pb.ModelMetadataRequest(name=name, version=version), _call(request)))
+        return message_response(await self._service.model_metadata(pb.ModelMetadataRequest(name=name, version=version), call_of(request)))
 
     async def model_ready(self, request: Request) -> Response:
         name, version = _target(request)
-        answer = await self._service.model_ready(pb.ModelReadyRequest(name=name, version=version), _call(request))
-        return _json({"name": name, "ready": answer.ready}, 200 if answer.ready else 400)
+        answer = await self._service.model_ready(pb.ModelReadyRequest(name=name, version=version), call_of(request))
+        return json_response({"name": name, "ready": answer.ready}, 200 if answer.ready else 400)
 
     async def model_config(self, request: Request) -> Response:
         name, version = _target(request)
-        answer = await self._service.model_config(pb.ModelConfigRequest(name=name, version=version), _call(request))
-        return _message(answer.config)
+        answer = await self._service.model_config(pb.ModelConfigRequest(name=name, version=version), call_of(request))
+        return message_response(answer.config)
 
     async def statistics(self, request: Request) -> Response:
         name, version = _target(request) if "model" in request.path_params else ("", "")
-        return _message(await self._service.model_statistics(pb.ModelStatisticsRequest(name=name, version=version), _call(request)))
+        message = pb.ModelStatisticsRequest(name=name, version=version)
+        return message_response(await self._service.model_statistics(message, call_of(request)))
 
     async def infer(self, request: Request) -> Response:
         name, version = _target(request)
@@ -174,14 +171,14 @@ class RestRoutes:
         return _Direct(self._v1.respond)
 
     async def index(self, request: Request) -> Response:
-        given = await self._read_object(request)
+        given = await read_object(request, self._engine, self._limits)
         ready = given.get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest("'ready' must be a boolean")
         message = pb.RepositoryIndexRequest(repository_name=_repository(request), ready=ready)
-        answer = await self._service.repository_index(message, _call(request))
+        answer = await self._service.repository_index(message, call_of(request))
         # What was never loaded has no version and no state: left out, as Triton does.
-        return _json([{key: value for key, value in message_to_json(entry).items() if value} for entry in answer.models])
+        return json_response([{key: value for key, value in message_to_json(entry).items() if value} for entry in answer.models])
 
     async def load(self, request: Request) -> Response:
         name = check_model_name(request.path_params["model"])
@@ -194,20 +191,14 @@ class RestRoutes:
                 message = await run_off_loop(load_request, name, repository, body, limits)
             else:
                 message = load_request(name, repository, body, limits)
-            await self._service.repository_model_load(message, _call(request))
-        return _json({})
+            await self._service.repository_model_load(message, call_of(request))
+        return json_response({})
 
     async def unload(self, request: Request) -> Response:
         name = check_model_name(request.path_params["model"])
-        message = unload_request(name, _repository(request), await self._read_object(request))
-        await self._service.repository_model_unload(message, _call(request))
-        return _json({})
-
-    async def _read_object(self, request: Request) -> dict[str, Any]:
-        """The JSON object of a small control request's body; empty where there is no body."""
-        with Reservation(self._engine) as reservation:
-            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, self._limits, self._limits.control_bytes)
-            return parse_object(body, self._limits)
+        message = unload_request(name, _repository(request), await read_object(request, self._engine, self._limits))
+        await self._service.repository_model_unload(message, call_of(request))
+        return json_response({})
 
 
 class _Direct(Response):
@@ -221,85 +212,12 @@ class _Direct(Response):
         await self._respond(scope, receive, send)
 
 
-class _DocumentedApp(FastAPI):
-    """FastAPI whose OpenAPI document also holds the schemas of bodies that it does not read itself."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.body_schemas: dict[str, Any] = {}
-
-    def openapi(self) -> dict[str, Any]:
-        document = super().openapi()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(self.body_schemas)
-        return document
-
-
-class _Adder:
-    """Adds routes with their documentation, path parameters included."""
-
-    def __init__(self, app: _DocumentedApp, restrictions: Restrictions) -> None:
-        self._app = app
-        self._restrictions = restrictions
-
-    def __call__(
-        self,
-        tag: str,
-        method: str,
-        path: str,
-        endpoint: _Endpoint,
-        summary: str,
-        answer: Any,
-        body: type[BaseModel] | None = None,
-        category: Category | None = None,
-    ) -> None:
-        for each in categories_of_route(path) if category is None else (category,):
-            if self._restrictions.restricts(each):
-                endpoint = _guarded(endpoint, each, self._restrictions)
-        documented: dict[str, Any] = {
-            "parameters": [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", path)
-            ]
-        }
-        if body is not None:
-            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-            self._app.body_schemas.update(schema.pop("$defs", {}))
-            documented["requestBody"] = {"content": {JSON_TYPE: {"schema": schema}}}
-        responses: dict[int | str, dict[str, Any]] = {"default": {"model": schemas.ErrorAnswer, "description": "Failure"}}
-        if answer is not None:
-            responses[200] = {"model": answer}
-        self._app.add_api_route(
-            path,
-            endpoint,
-            methods=[method],
-            summary=summary,
-            tags=[tag],
-            responses=responses,
-            openapi_extra=documented,
-            response_class=Response,
-            name=f"{method} {path}",
-            # What only a person at an address bar writes is answered, and not worth a second line.
-            include_in_schema=not path.endswith("/"),
-        )
-
-
-def _guarded(endpoint: _Endpoint, category: Category, restrictions: Restrictions) -> _Endpoint:
-    async def answer(request: Request) -> Response:
-        restrictions.require(category, header_of(request.scope["headers"]))
-        return await endpoint(request)
-
-    return answer
-
-
-def _plain(route: PlainRoute) -> _Endpoint:
+def _plain(route: PlainRoute) -> Endpoint:
     async def answer(_request: Request) -> Response:
         status, body, content_type = route.answer()
         return Response(body, status, media_type=content_type)
 
     return answer
-
-
-def _call(request: Request) -> HttpCall:
-    return HttpCall(request.scope["headers"])
 
 
 def _target(request: Request) -> tuple[str, str]:
@@ -313,14 +231,6 @@ def _repository(request: Request) -> str:
     if "repository" in request.path_params:
         raise Unsupported("'repository_name' specification is not supported")
     return ""
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, media_type=JSON_TYPE)
-
-
-def _message(message: Any) -> Response:
-    return _json(message_to_json(message))
 
 
 async def _docs(_request: Request) -> Response:

@@ -1,41 +1,21 @@
 """The HTTP routes of the extensions that change settings or memory: shared memory, log settings, trace settings."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
-import orjson
 from fastapi import Request, Response
-from pydantic import BaseModel
 
 from backends.api.errors import InvalidRequest
 from server.engine.interface import Engine
 from server.frontends.http import settings_schemas as schemas
-from server.frontends.http.call import HttpCall
-from server.frontends.http.exchange import read_body
-from server.frontends.http.repository import parse_object
+from server.frontends.http.endpoint import call_of, json_response, read_object
+from server.frontends.http.route_adder import RouteAdder
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name
-from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 
 _UINT64_MAX = (1 << 64) - 1
-
-
-class AddRoute(Protocol):
-    """Adds a route with its documentation."""
-
-    def __call__(
-        self,
-        tag: str,
-        method: str,
-        path: str,
-        endpoint: Callable[[Request], Awaitable[Response]],
-        summary: str,
-        answer: Any,
-        body: type[BaseModel] | None = None,
-    ) -> None: ...
 
 
 class SettingsRoutes:
@@ -46,17 +26,17 @@ class SettingsRoutes:
         self._limits = limits
         self._service = service
 
-    def add_to(self, add: AddRoute) -> None:
+    def add_to(self, add: RouteAdder) -> None:
         """Adds all of them."""
-        for kind, status, region in (
-            ("system", self.system_status, schemas.SystemRegion),
-            ("cuda", self.cuda_status, schemas.CudaRegion),
+        for kind, status, regions in (
+            ("system", self.system_status, list[schemas.SystemRegion]),
+            ("cuda", self.cuda_status, list[schemas.CudaRegion]),
         ):
             root = f"/v2/{kind}sharedmemory"
             shown = "CUDA" if kind == "cuda" else kind
             unregister = self.system_unregister if kind == "system" else self.cuda_unregister
             for path in (root, f"{root}/region/{{region}}"):
-                add("shared memory", "GET", f"{path}/status", status, f"Registered {shown} regions", list[region])  # type: ignore[valid-type]
+                add("shared memory", "GET", f"{path}/status", status, f"Registered {shown} regions", regions)
                 add("shared memory", "POST", f"{path}/unregister", unregister, f"Unregister {shown} regions", None)
         register = "/region/{region}/register"
         system, cuda = schemas.RegisterSystemBody, schemas.RegisterCudaBody
@@ -70,54 +50,48 @@ class SettingsRoutes:
 
     async def system_status(self, request: Request) -> Response:
         message = pb.SystemSharedMemoryStatusRequest(name=_region(request))
-        answer = await self._service.system_shared_memory_status(message, _call(request))
-        return _json([message_to_json(region) for region in answer.regions.values()])
+        answer = await self._service.system_shared_memory_status(message, call_of(request))
+        return json_response([message_to_json(region) for region in answer.regions.values()])
 
     async def system_register(self, request: Request) -> Response:
-        given = await self._read_object(request)
+        given = await read_object(request, self._engine, self._limits)
         message = pb.SystemSharedMemoryRegisterRequest(
             name=_region(request),
             key=_text(given, "key"),
             offset=_unsigned(given, "offset"),
             byte_size=_unsigned(given, "byte_size"),
         )
-        await self._service.system_shared_memory_register(message, _call(request))
-        return _json({})
+        await self._service.system_shared_memory_register(message, call_of(request))
+        return json_response({})
 
     async def system_unregister(self, request: Request) -> Response:
         message = pb.SystemSharedMemoryUnregisterRequest(name=_region(request))
-        await self._service.system_shared_memory_unregister(message, _call(request))
-        return _json({})
+        await self._service.system_shared_memory_unregister(message, call_of(request))
+        return json_response({})
 
     async def cuda_status(self, request: Request) -> Response:
-        await self._service.cuda_shared_memory_status(pb.CudaSharedMemoryStatusRequest(name=_region(request)), _call(request))
-        return _json([])
+        await self._service.cuda_shared_memory_status(pb.CudaSharedMemoryStatusRequest(name=_region(request)), call_of(request))
+        return json_response([])
 
     async def cuda_register(self, request: Request) -> Response:
-        await self._service.cuda_shared_memory_register(pb.CudaSharedMemoryRegisterRequest(name=_region(request)), _call(request))
-        return _json({})
+        await self._service.cuda_shared_memory_register(pb.CudaSharedMemoryRegisterRequest(name=_region(request)), call_of(request))
+        return json_response({})
 
     async def cuda_unregister(self, request: Request) -> Response:
         message = pb.CudaSharedMemoryUnregisterRequest(name=_region(request))
-        await self._service.cuda_shared_memory_unregister(message, _call(request))
-        return _json({})
+        await self._service.cuda_shared_memory_unregister(message, call_of(request))
+        return json_response({})
 
     async def trace_setting(self, request: Request) -> Response:
         model = check_model_name(request.path_params["model"]) if "model" in request.path_params else ""
-        given = await self._read_object(request) if request.method == "POST" else {}
+        given = await read_object(request, self._engine, self._limits) if request.method == "POST" else {}
         settings = self._service.change_trace_settings(model, {name: _strings(name, value) for name, value in given.items()})
         # Over HTTP only the level is a list.
-        return _json({name: values if name == "trace_level" else values[0] for name, values in settings.items()})
+        return json_response({name: values if name == "trace_level" else values[0] for name, values in settings.items()})
 
     async def log_settings(self, request: Request) -> Response:
-        given = await self._read_object(request) if request.method == "POST" else {}
-        return _json(self._service.change_log_settings(given))
-
-    async def _read_object(self, request: Request) -> dict[str, Any]:
-        """The JSON object of a request's body; empty where there is no body."""
-        with Reservation(self._engine) as reservation:
-            body = await read_body(request.receive, dict(request.scope["headers"]), reservation, self._limits, self._limits.control_bytes)
-            return parse_object(body, self._limits)
+        given = await read_object(request, self._engine, self._limits) if request.method == "POST" else {}
+        return json_response(self._service.change_log_settings(given))
 
 
 def _region(request: Request) -> str:
@@ -147,11 +121,3 @@ def _unsigned(given: dict[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _UINT64_MAX:
         raise InvalidRequest(f"'{name}' must be an unsigned 64-bit integer")
     return value
-
-
-def _call(request: Request) -> HttpCall:
-    return HttpCall(request.scope["headers"])
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")

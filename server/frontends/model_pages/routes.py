@@ -1,14 +1,14 @@
 """The routes of models' pages and documents."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
-import orjson
 from fastapi import Request, Response
 
 from backends.api.errors import ServingError, UnknownModel
 from server.engine.interface import Engine
+from server.frontends.http.endpoint import json_response
 from server.frontends.http.page_policy import page_headers
+from server.frontends.http.route_adder import RouteAdder
 from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.model_pages.html import POLICY, error_page, list_page, model_page
 from server.frontends.model_pages.openapi import model_document
@@ -22,20 +22,6 @@ _VERSION: Final = "/versions/{version}"
 _TAG: Final = "models"
 
 
-class AddRoute(Protocol):
-    """Adds a route with its documentation."""
-
-    def __call__(
-        self,
-        tag: str,
-        method: str,
-        path: str,
-        endpoint: Callable[[Request], Awaitable[Response]],
-        summary: str,
-        answer: Any,
-    ) -> None: ...
-
-
 class ModelPages:
     """What each model's pages and documents are made of. Confined to: the event loop."""
 
@@ -44,7 +30,7 @@ class ModelPages:
         self._engine = engine
         self._grpc = grpc
 
-    def add_to(self, add: AddRoute) -> None:
+    def add_to(self, add: RouteAdder) -> None:
         """Adds all of them. `server.frontends.restricted` counts them among metadata, and the list among the repository's index too."""
         add(_TAG, "GET", "/models", self.models, "Page of all models", None)
         add(_TAG, "GET", "/models/", _without_slash, "Leads to the page of all models", None)
@@ -78,7 +64,7 @@ class ModelPages:
         """The OpenAPI document of one model."""
         name, version = _target(request)
         description = self._engine.describe(name, version)
-        return Response(orjson.dumps(model_document(description, sample(description, version))), media_type="application/json")
+        return json_response(model_document(description, sample(description, version)))
 
 
 def _target(request: Request) -> tuple[str, int | None]:
