@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from backends.api.errors import ServingError
-from backends.api.model import ModelSignature
+from backends.api.model import ModelSignature, TensorSpec
 from backends.api.responses import ResponseSink
 from server.core.access import AccessNote, Via
 from server.core.caller_trace import CallerTrace
@@ -85,6 +85,17 @@ class InferResponse:
     request_id: str
     outputs: Mapping[str, Array]
     signature: ModelSignature
+
+    def output_spec(self, name: str) -> TensorSpec:
+        """What the signature says of the output `name`.
+
+        Raises:
+            KeyError: it has none of that name: whoever made the response is broken.
+        """
+        spec = self.signature.output(name)
+        if spec is None:
+            raise KeyError(f"the engine answered with '{name}', which is not an output of '{self.model_name}'")
+        return spec
 
 
 Answer = InferResponse | ServingError

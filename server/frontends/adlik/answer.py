@@ -55,9 +55,7 @@ def make_answer(model: ModelAsk, response: InferResponse, top: Mapping[str, int]
     outputs: list[AnsweredOutput] = []
     left = limits.class_count
     for name, array in response.outputs.items():
-        spec = signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        spec = response.output_spec(name)
         classes: list[list[BestClass]] = []
         if count := top.get(name, 0):
             rows = array.reshape(array.shape[0] if signature.is_batched else 1, -1)

@@ -30,7 +30,7 @@ class AsgiPeer:
 class AsgiExchange:
     """One request for an ASGI app. Confined to: the event loop. INVARIANT: its task is cancelled when the client leaves."""
 
-    __slots__ = ("_cycle", "_flow", "_task")
+    __slots__ = ("_cycle", "_flow", "_scope", "_task")
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class AsgiExchange:
             "headers": list(head.headers),
             "state": {},
         }
+        self._scope: dict[str, Any] = scope
         self._cycle = RequestResponseCycle(
             scope=scope,
             transport=transport,
@@ -122,5 +123,5 @@ class AsgiExchange:
         if not self._task.done():
             self._cycle.disconnected = True
             self._cycle.message_event.set()
-            self._cycle.scope[CLIENT_GONE] = True  # type: ignore[literal-required]
+            self._scope[CLIENT_GONE] = True
             self._task.cancel()

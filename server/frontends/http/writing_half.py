@@ -25,8 +25,8 @@ class WritingHalf(asyncio.BufferedProtocol):
         self._is_stopping = False
         #: Holds room for an answer that the client has not taken.
         self._unread: Reservation | None = None
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.flow: FlowControl = None  # type: ignore[assignment]
+        self.transport: asyncio.Transport
+        self.flow: FlowControl
 
     def pause_writing(self) -> None:
         self.flow.pause_writing()

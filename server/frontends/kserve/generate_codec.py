@@ -90,9 +90,7 @@ def encode(response: InferResponse) -> bytes:
     said["model_name"] = response.model_name
     said["model_version"] = str(response.model_version)
     for name, array in response.outputs.items():
-        spec = response.signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        spec = response.output_spec(name)
         values = json_from_array(array, spec.datatype, name)
         # A list of one, printed without its brackets: that also holds for what JSON has no word for, such as NaN.
         said[name] = values if array.size != 1 else orjson.Fragment(orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])

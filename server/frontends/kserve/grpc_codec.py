@@ -304,9 +304,7 @@ def _outputs(
     signature = response.signature
     held: list[tuple[Array | None, DataType]] = []
     for name, array in response.outputs.items():
-        spec = signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        spec = response.output_spec(name)
         datatype = spec.datatype
         if name in classifications:
             array = classify(array, datatype, classifications[name], labels[name], is_batched=signature.is_batched, output=name)

@@ -85,9 +85,7 @@ def encode(response: InferResponse, decoded: DecodedRequest, labels: Mapping[str
     printed: list[list[bytes]] = []
     blobs: list[Raw] = []
     for name, array in response.outputs.items():
-        spec = signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        spec = response.output_spec(name)
         datatype = spec.datatype
         if name in decoded.classifications:
             array = classify(array, datatype, decoded.classifications[name], labels[name], is_batched=signature.is_batched, output=name)
@@ -125,8 +123,8 @@ def frame_of(response: InferResponse, decoded: DecodedRequest) -> AnswerFrame | 
     outputs: list[dict[str, Any]] = []
     in_text: list[bool] = []
     for name, array in response.outputs.items():
-        spec = response.signature.output(name)
-        if spec is None or spec.datatype is DataType.BYTES or name in decoded.classifications or name in decoded.shared_outputs:
+        spec = response.output_spec(name)
+        if spec.datatype is DataType.BYTES or name in decoded.classifications or name in decoded.shared_outputs:
             return None
         output: dict[str, Any] = {"name": name, "datatype": spec.datatype.value, "shape": array.shape}
         is_binary = name in decoded.binary_outputs

@@ -73,9 +73,7 @@ def _layout_of(response: InferResponse) -> _Layout | None:
     described = pb.ModelInferResponse()
     lengths: list[bytes] = []
     for name, array in response.outputs.items():
-        spec = response.signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        spec = response.output_spec(name)
         if spec.datatype is DataType.BYTES:
             return None
         described.outputs.add(name=name, datatype=spec.datatype.value, shape=array.shape)

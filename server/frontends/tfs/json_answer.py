@@ -56,9 +56,7 @@ def print_numbers(numbers: Sequence[float]) -> bytes:
 
 def _printable(response: InferResponse, name: str, array: Array) -> Any:
     """`array` as what `_printed` takes: an array of numbers, or nested lists."""
-    spec = response.signature.output(name)
-    if spec is None:
-        raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+    spec = response.output_spec(name)
     match spec.datatype:
         case DataType.BYTES:
             return _strings(array, is_bytes=name.endswith(_BYTES_SUFFIX))

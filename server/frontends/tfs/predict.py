@@ -100,14 +100,11 @@ def is_large(response: InferResponse, limits: Limits) -> bool:
 
 def print_answer(response: InferResponse, ask: ModelAsk) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
-    signature = response.signature
     answer = predict_pb2.PredictResponse()
     ask.answer_into(answer.model_spec, response.model_version)
     pieces: list[bytes | memoryview] = []
     for name, array in response.outputs.items():
-        spec = signature.output(name)
-        if spec is None:
-            raise KeyError(f"the engine answered with '{name}', which is not an output of '{response.model_name}'")
+        spec = response.output_spec(name)
         if array.nbytes <= _WHOLE_BYTES:
             fill_tensor(answer.outputs[name], array, spec.datatype)
         else:
