@@ -39,6 +39,23 @@ def test_a_socket_has_its_mode_whatever_the_umask(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_socket_is_open_to_nobody_else_from_its_birth(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    born = []
+    set_mode = Path.chmod
+
+    def set_later(path: Path, mode: int) -> None:
+        born.append(stat.S_IMODE(path.stat().st_mode))
+        set_mode(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", set_later)
+    before = os.umask(0)
+    try:
+        UnixSocket(tmp_path / "s", 0o600).sock.close()
+    finally:
+        os.umask(before)
+    assert born == [0o600]
+
+
 def test_the_socket_of_a_dead_server_is_replaced(tmp_path):
     leave_stale(tmp_path / "s")
     made = UnixSocket(tmp_path / "s", 0o600)

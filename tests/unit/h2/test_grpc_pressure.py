@@ -1,4 +1,4 @@
-"""Clients that send too fast, read too slowly, or neither send nor read, on our own transport."""
+"""Clients that send too fast or read too slowly, on our own transport."""
 
 import asyncio
 
@@ -7,10 +7,8 @@ import pytest
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import Kind
-from server.frontends.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import connected, method, run, serving
-from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 
 PATH = "/a.B/Method"
 MIB = 1 << 20
@@ -293,90 +291,5 @@ def test_no_connection_starves_another():
             for each in streams:
                 assert (await greedy.ended(each)).status == ("0", "")
             assert order.index(b"modest") < 90
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(
-    "beginning",
-    [b"", PREFACE[:10], PREFACE, PREFACE + frame(SETTINGS)[:5], b"GET / HTTP/1.1\r\n\r\n"],
-    ids=["nothing", "part of the preface", "preface alone", "part of SETTINGS", "HTTP/1.1"],
-)
-def test_a_handshake_has_its_time(beginning: bytes):
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving(method(PATH, echo)) as (server, port):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(beginning)
-            # Our own SETTINGS: the server has the connection.
-            await reader.readexactly(9)
-            server.sweep(loop.time() + 2.9)
-            server.sweep(loop.time() + 3.1)
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await reader.readexactly(1 << 20)
-            writer.close()
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("body", [b"", b"\0\0\0\0\5a"])
-def test_a_request_whose_rest_does_not_come_is_ended(body: bytes):
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving(method(PATH, echo)) as (server, port), connected(port) as peer:
-            stream_id = peer.begin(PATH)
-            if body:
-                peer.connection.send_data(stream_id, body)
-            peer.flush()
-            # An answer to another call tells that the first is under way.
-            await peer.call(path=PATH)
-            server.sweep(loop.time() + 9)
-            await peer.call(path=PATH)
-            assert not peer.answers[stream_id].is_ended
-            server.sweep(loop.time() + 11)
-            assert (await peer.ended(stream_id)).status == ("4", "the request came too slowly")
-            assert (await peer.call(path=PATH)).status == ("0", "")
-
-    run(scenario)
-
-
-def test_a_header_block_whose_rest_does_not_come_ends_the_connection():
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving(method(PATH, echo)) as (server, port), connected(port) as peer:
-            await peer.call(path=PATH)
-            # HEADERS without END_HEADERS.
-            peer.write_raw(frame(1, 0, peer.connection.get_next_available_stream_id(), b"\x83"))
-            for _ in range(20):
-                await asyncio.sleep(0)
-            server.sweep(loop.time())
-            server.sweep(loop.time() + 4)
-            assert not peer.is_closed
-            server.sweep(loop.time() + 6)
-            await peer.until(lambda: peer.is_closed)
-
-    run(scenario)
-
-
-def test_a_silent_client_is_asked_and_given_up():
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        settings = GrpcSettings(keepalive_time_s=60, keepalive_timeout_s=5)
-        async with serving(method(PATH, echo), settings=settings) as (server, port), connected(port) as peer:
-            await peer.call(path=PATH)
-            server.sweep(loop.time() + 59)
-            server.sweep(loop.time() + 61)
-            await peer.until(lambda: peer.pings == 1)
-            # It answered: all is well for another minute.
-            await peer.call(path=PATH)
-            server.sweep(loop.time() + 59)
-            assert (await peer.call(path=PATH)).status == ("0", "")
-            # One that has gone without a word answers no more.
-            peer._task.cancel()
-            server.sweep(loop.time() + 61)
-            assert server.open_connections == 1
-            server.sweep(loop.time() + 67)
-            while server.open_connections:  # noqa: ASYNC110 - a matter of some turns
-                await asyncio.sleep(0)
 
     run(scenario)
