@@ -1,6 +1,11 @@
 """Which runs give memory back."""
 
+import numpy as np
+
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
 from backends.onnx.arena import LARGE_BYTES, Spikes
+from backends.onnx.session import OnnxInstance
 
 MIB = 1 << 20
 
@@ -23,3 +28,24 @@ def test_what_stays_large_becomes_usual():
     found = [spikes.is_one(64 * MIB) for _ in range(20)]
     assert found[0]
     assert not any(found[4:])
+
+
+class Session:
+    """Stands for one of ONNX Runtime: answers with its input, and notes which runs are told to give memory back."""
+
+    def __init__(self):
+        self.shrinking = []
+
+    def run(self, names, feeds, options):
+        entry = "memory.enable_memory_arena_shrinkage"
+        self.shrinking.append(options is not None and options.get_run_config_entry(entry) == "cpu:0")
+        return [feeds["x"]]
+
+
+def test_the_run_of_a_spike_is_told_to_give_its_memory_back_and_no_other_is():
+    session = Session()
+    specs = TensorSpec("x", DataType.FP32, (-1,)), TensorSpec("y", DataType.FP32, (-1,))
+    instance = OnnxInstance(session, ModelSignature(specs[:1], specs[1:], 4), static_batch_size=None, shrink_arena=False)
+    for size in (1, 2 * LARGE_BYTES // 4, 1):
+        instance.execute({"x": np.zeros((1, size), np.float32)}, ["y"])
+    assert session.shrinking == [False, True, False]

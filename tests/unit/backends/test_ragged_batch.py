@@ -84,6 +84,14 @@ def test_the_model_gets_one_vector_and_each_request_its_own_share():
     ]
 
 
+def test_requests_with_different_sets_of_inputs_run_apart():
+    instance = ragged_instance(lambda inputs, names: {"doubled": inputs["x"] * 2})
+    items = [share(1, 2, names=("doubled",)), BatchItem({"x": np.array([[3]], np.float32)}, 1, ("doubled",))]
+    outcomes = processor_for(instance, RAGGED, SystemClock()).process(items).outcomes
+    assert [sorted(call.inputs) for call in instance.calls] == [["ends", "k", "x"], ["ends", "x"]]
+    assert [outcome["doubled"].tolist() for outcome in outcomes] == [[[2, 4]], [[6]]]
+
+
 def test_an_output_that_cannot_be_cut_fails_the_request():
     instance = ragged_instance(lambda inputs, names: {"doubled": inputs["x"][:-1], "k2": inputs["k"]})
     [outcome] = processor_for(instance, RAGGED, SystemClock()).process([share(1, 2)]).outcomes

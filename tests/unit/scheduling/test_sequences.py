@@ -204,6 +204,30 @@ def test_another_start_begins_anew():
     assert [rig.out(name) for name in "0123"] == [5, 10, 1, 2]
 
 
+def test_what_another_start_ends_makes_room_as_soon_as_its_last_request_is_answered():
+    rig = Rig(most=1)
+    rig.ask("0", start(), value=5)
+    rig.batch()
+    rig.ask("1", start(), value=1)
+    rig.finish()
+    assert [item.request_id for item in rig.batch()] == ["1"], "not once the first one is idle for too long"
+    rig.finish()
+    assert rig.out("1") == 1
+
+
+def test_an_end_that_comes_to_its_turn_too_late_makes_room_all_the_same():
+    rig = Rig(most=1)
+    rig.ask("0", start(1))
+    rig.ask("1", end(1), timeout_us=50)
+    rig.ask("2", start(2), value=3)
+    outputs = {name: np.zeros((1, 1), np.float32) for name in ("OUT", "is")}
+    assert [item.request_id for item in rig.batch()] == ["0"]
+    rig.time.now += 60_000  # the loop stood still: no timer has rung
+    rig.worker.finish([outputs])
+    assert isinstance(rig.answers["1"], QueueTimeout)
+    assert [item.request_id for item in rig.batch()] == ["2"]
+
+
 def test_sequences_beyond_the_bound_wait_for_an_end_or_for_an_idle_one():
     rig = Rig(most=1)
     rig.ask("0", start(1))
