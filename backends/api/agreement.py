@@ -30,6 +30,12 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
                 batch_size = 0 if spec.name in scattered else signature.max_batch_size
                 known = replace(tensor, shape=None) if spec.name in scattered else tensor
                 yield from _Pair(at, f"{side} '{spec.name}'", spec, known, batch_size).disagreements()
+                if signature.is_ragged and batch_size > 0 and known.shape and known.shape[0] != VARIABLE:
+                    yield Misfit(
+                        "max_batch_size",
+                        f"{side} '{spec.name}' has shape {list(known.shape)} in the model file, so its batch is fixed to {known.shape[0]}; "
+                        "ragged batches are as large as their requests make them, and not padded",
+                    )
     made = {each.name: each for each in signature.batch_inputs}
     yield from _made_misfits(made.values(), {tensor.name: tensor for tensor in inputs})
     for tensor in inputs:

@@ -137,6 +137,14 @@ def test_onnx_runtime_runs_a_ragged_batch(tmp_path):
     assert [outcome["twice"].tolist() for outcome in outcomes] == [[[2, 4, 6]], [[8]], [[10, 12]]]
 
 
+def test_a_file_of_fixed_batch_is_refused_at_load(tmp_path):
+    nodes = [helper.make_node("Add", ["x", "x"], ["doubled"]), helper.make_node("Add", ["k", "k"], ["k2"])]
+    values = [value("x", ("elements",)), value("k", (8, 1)), value("ends", ("requests",), TensorProto.INT32)]
+    file = model(nodes, values, [value("doubled", ("elements",)), value("k2", (8, 1))])
+    with pytest.raises(ModelLoadError, match=r"input 'k' has shape \[8, 1\] in the model file, so its batch is fixed to 8; ragged batches"):
+        OnnxRuntimeBackend().load(load_request(onnx_files(tmp_path, file), RAGGED))
+
+
 @pytest.mark.parametrize(
     ("signature", "text"),
     [
