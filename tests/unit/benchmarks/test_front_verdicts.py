@@ -1,0 +1,43 @@
+"""What is made of measured windows of the fronts: medians, verdicts, and the scale of the published figures."""
+
+from pathlib import Path
+
+from benchmarks.front_cases import CASES, REFERENCE_ECHO_CPU_US
+from benchmarks.fronts import FrontWindows, judge, peer_scale
+from benchmarks.latency import LatencySummary
+from benchmarks.native_load import NativeWindow
+
+
+def window(cpu_us: float, p50_ms: float = 0.1) -> NativeWindow:
+    return NativeWindow(requests=1, elapsed_s=1.0, server_cpu_us=cpu_us, latency=LatencySummary(p50_ms, p50_ms, p50_ms, p50_ms))
+
+
+def measured(**by_target: list[NativeWindow]) -> FrontWindows:
+    """The same windows for every case."""
+    found = FrontWindows(Path(), (), 1.0)
+    for target, windows in by_target.items():
+        for case in CASES:
+            found.windows[target.replace("_", "-"), case.name] += windows
+    return found
+
+
+def test_each_bound_that_a_case_names_is_held_against_the_median_of_its_rounds():
+    verdicts = judge(measured(stoker=[window(90, 9), window(30, 0.1), window(20, 0.01)]), CASES)
+    wanted = [case.most_cpu_us for case in CASES if case.most_cpu_us] + [case.most_p50_ms for case in CASES if case.most_p50_ms]
+    assert sorted(each.limit for each in verdicts) == sorted(wanted)
+    assert {(each.measured, each.unit) for each in verdicts} == {(30, "us"), (0.1, "ms")}
+    assert {each.floor: each.passed for each in verdicts}["gRPC, c = 32: server CPU per request"] is False  # 27 us are wanted
+
+
+def test_published_figures_are_scaled_by_the_same_echo_here_and_there():
+    found = measured(echo_bytes=[])
+    for case in CASES:
+        if case.in_flight in REFERENCE_ECHO_CPU_US:
+            # One call a channel was not measured there: those windows say nothing of the machine.
+            factor = 9.0 if case.is_one_call_per_channel else 0.5
+            found.windows["echo-bytes", case.name].append(window(REFERENCE_ECHO_CPU_US[case.in_flight] * factor))
+    assert peer_scale(found, CASES) == 0.5
+
+
+def test_without_an_echo_published_figures_stay_as_they_are():
+    assert peer_scale(measured(stoker=[window(1)]), CASES) == 1.0
