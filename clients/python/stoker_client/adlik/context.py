@@ -71,7 +71,7 @@ class PredictContext:
         self._wire = WIRES[protocol](connection)
         try:
             self._config = self._model_config()
-        except BaseException:
+        except BaseException:  # a caller who is interrupted here has no context yet to close
             self._wire.close()
             raise
 
