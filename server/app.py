@@ -21,6 +21,7 @@ from backends.api.cpu import usable_cores
 from backends.api.errors import BackendSettingError, ServingError
 from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
+from server.core.time_slice import shorten_time_slice
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
 from server.frontends.kserve.settings import TraceStart
@@ -81,6 +82,7 @@ def run(config: ServerConfig) -> int:
 
 async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdown) -> int:
     shutdown.tell(asyncio.get_running_loop())
+    shorten_time_slice()
     ready_file = ReadyFile(config.ready_file)
     for notice in config.notices:
         log.info("%s", notice)

@@ -1,17 +1,20 @@
 """ONNX models on ONNX Runtime's CPU provider."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 
 import onnxruntime as ort
 
 from backends.api.agreement import check_agreement, disagreements
 from backends.api.backend import Backend, Instance, LoadRequest
 from backends.api.candidate import Candidate, Misfit, refuse
+from backends.api.clock import thread_cpu_ns
 from backends.api.errors import BackendSettingError, ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts
+from backends.onnx import one_thread
 from backends.onnx.element_types import BY_SESSION_NAME
-from backends.onnx.knobs import PARAMETER_KEYS, knob_misfits, read_knobs
+from backends.onnx.knobs import PARAMETER_KEYS, SessionKnobs, knob_misfits, read_knobs
 from backends.onnx.messages import public_text
 from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
@@ -35,6 +38,10 @@ class OnnxRuntimeBackend(Backend):
     default_model_filename = "model.onnx"
     parameter_keys = PARAMETER_KEYS
     takes_ragged = True
+
+    def __init__(self, *, cpu_ns: Callable[[], int] = thread_cpu_ns) -> None:
+        """`cpu_ns` gives the CPU time of the thread it is called in."""
+        self._cpu_ns = cpu_ns
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Takes `default-max-batch-size`, as in Triton.
@@ -65,27 +72,21 @@ class OnnxRuntimeBackend(Backend):
         refuse(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
-        try:
-            # Without the fallback, which prints to stdout and tries the same provider once more.
-            session = ort.InferenceSession(
-                str(request.files.path(request.model_filename)),
-                session_options(knobs),
-                providers=["CPUExecutionProvider"],
-                enable_fallback=0,
-            )
-        except ORT_ERRORS as error:
-            raise ModelLoadError(
-                f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({versions_of(file)}): "
-                f"{public_text(error, request.files.root)}"
-            ) from error
-        _check_session(session, facts)
+        is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
+        session = None
+        if knobs.are_threads_free and knobs.intra_op_threads > 1:
+            file_bytes = sum(request.files.sizes_bytes.values())
+            if one_thread.may_be_enough(request.signature, file_bytes, is_work_open=is_work_open):
+                session = _session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1))
+                if not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns):
+                    session = None
         return OnnxInstance(
-            session,
+            session or _session(request, file, facts, knobs),
             request.signature,
             static_batch_size=static_batch_size,
             shrink_arena=knobs.shrink_arena,
             mem_arena=knobs.mem_arena,
-            is_work_open=operator_of_open_work(request.files.path(request.model_filename)) is not None,
+            is_work_open=is_work_open,
         )
 
 
@@ -97,6 +98,24 @@ def _read(files: ModelFiles, model_filename: str) -> OnnxFile:
     if complaint:
         raise ModelLoadError(f"'{model_filename}': {complaint}")
     return file
+
+
+def _session(request: LoadRequest, file: OnnxFile, facts: ModelFacts, knobs: SessionKnobs) -> ort.InferenceSession:
+    try:
+        # Without the fallback, which prints to stdout and tries the same provider once more.
+        session = ort.InferenceSession(
+            str(request.files.path(request.model_filename)),
+            session_options(knobs),
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,
+        )
+    except ORT_ERRORS as error:
+        raise ModelLoadError(
+            f"onnxruntime {ort.__version__} does not load '{request.model_filename}' ({versions_of(file)}): "
+            f"{public_text(error, request.files.root)}"
+        ) from error
+    _check_session(session, facts)
+    return session
 
 
 def _check_session(session: ort.InferenceSession, facts: ModelFacts) -> None:

@@ -1,0 +1,148 @@
+"""Models so small that a pool of threads would only cost have none."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from backends.api.files import ModelFiles
+from backends.api.model import ModelSignature, TensorSpec
+from backends.api.tensor import DataType
+from backends.onnx import one_thread
+from backends.onnx.backend import OnnxRuntimeBackend
+from backends.onnx.one_thread import MOST_FILE_BYTES, MOST_INPUT_BYTES, MOST_NS, RUNS, may_be_enough
+from tests.fakes.onnx_models import load_request, model, onnx_files, same_in_and_out, value
+
+QUICK_NS, SLOW_NS, COLD_NS = MOST_NS // 4, 2 * MOST_NS, 5 * MOST_NS
+FAR_NS = 20 * MOST_NS
+
+
+class TakenTimes:
+    """A clock of CPU time by which each run takes the next of `runs_ns`."""
+
+    def __init__(self, runs_ns: Iterable[int]) -> None:
+        self._runs = iter(runs_ns)
+        self._now_ns = 0
+        self._is_running = False
+        self.runs = 0
+
+    def __call__(self) -> int:
+        if self._is_running:
+            self._now_ns += next(self._runs)
+            self.runs += 1
+        self._is_running = not self._is_running
+        return self._now_ns
+
+
+def threads_of(
+    files: ModelFiles, served: ModelSignature, clock: TakenTimes, *, cpu_threads: int = 3, written: Mapping[str, str] | None = None
+) -> int:
+    """Threads of the session that a load ends with."""
+    request = dataclasses.replace(load_request(files, served), cpu_threads=cpu_threads, parameters=written or {})
+    instance = OnnxRuntimeBackend(cpu_ns=clock).load(request)
+    try:
+        return int(instance._session.get_session_options().intra_op_num_threads)  # type: ignore[attr-defined]
+    finally:
+        instance.close()
+
+
+def negation(folder: Path) -> ModelFiles:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", ("n", 2))], [value("y", ("n", 2))])
+    return onnx_files(folder, proto)
+
+
+@pytest.mark.parametrize(
+    ("runs_ns", "threads", "runs"),
+    [
+        ([QUICK_NS] * 2 * RUNS, 1, 2 * RUNS),
+        ([COLD_NS, *[QUICK_NS] * (RUNS - 1)] * 2, 1, 2 * RUNS),
+        ([SLOW_NS] * RUNS, 3, RUNS),
+        ([QUICK_NS] * RUNS + [SLOW_NS] * RUNS, 3, 2 * RUNS),
+        ([FAR_NS], 3, 1),
+        ([QUICK_NS] * RUNS + [FAR_NS], 3, RUNS + 1),
+    ],
+    ids=["quick", "quick once warm", "slow", "slow with many rows", "far too slow", "far too slow with many rows"],
+)
+def test_a_model_has_one_thread_if_full_batches_are_quick_on_it(tmp_path: Path, runs_ns: list[int], threads: int, runs: int) -> None:
+    clock = TakenTimes(runs_ns)
+    assert threads_of(negation(tmp_path), same_in_and_out(), clock) == threads
+    assert clock.runs == runs
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"intra_op_thread_count": "2"}, {"execution_mode": "1", "intra_op_thread_count": "2"}],
+    ids=["threads", "parallel"],
+)
+def test_threads_that_are_written_stay(tmp_path: Path, written: dict[str, str]) -> None:
+    clock = TakenTimes(())
+    assert threads_of(negation(tmp_path), same_in_and_out(), clock, written=written) == 2
+    assert clock.runs == 0
+
+
+def test_nothing_is_tried_where_there_is_one_thread_anyway(tmp_path: Path) -> None:
+    assert threads_of(negation(tmp_path), same_in_and_out(), TakenTimes(()), cpu_threads=1) == 1
+
+
+def test_a_model_without_batches_is_run_as_it_is(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", (2,))], [value("y", (2,))])
+    clock = TakenTimes([QUICK_NS] * RUNS)
+    assert threads_of(onnx_files(tmp_path, proto), same_in_and_out(max_batch_size=0), clock) == 1
+    assert clock.runs == RUNS
+
+
+def test_a_file_of_fixed_batch_size_is_run_with_that_size_only(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", (8, 2))], [value("y", (8, 2))])
+    clock = TakenTimes([QUICK_NS] * RUNS)
+    assert threads_of(onnx_files(tmp_path, proto), same_in_and_out(max_batch_size=8), clock) == 1
+    assert clock.runs == RUNS
+
+
+def test_a_model_that_fails_on_made_up_inputs_keeps_its_threads(tmp_path: Path) -> None:
+    def only_of_size_five() -> onnx.ModelProto:
+        # Reshapes to five columns: two times any number of rows that is tried does not fit.
+        shape = helper.make_node("Constant", [], ["shape"], value_ints=[-1, 5])
+        return model([shape, helper.make_node("Reshape", ["x", "shape"], ["y"])], [value("x", ("n", 2))], [value("y", ("m", 2))])
+
+    clock = TakenTimes(itertools.repeat(QUICK_NS))
+    assert threads_of(onnx_files(tmp_path, only_of_size_five()), same_in_and_out(), clock) == 3
+
+
+def specs(*inputs: TensorSpec, max_batch_size: int = 8) -> ModelSignature:
+    return ModelSignature(inputs, (TensorSpec("y", DataType.FP32, (1,)),), max_batch_size)
+
+
+PAIR = TensorSpec("x", DataType.FP32, (2,))
+WIDEST = MOST_INPUT_BYTES // (8 * 4)
+
+
+@pytest.mark.parametrize(
+    ("served", "file_bytes", "is_work_open", "may_be"),
+    [
+        (specs(PAIR), 100, False, True),
+        (specs(PAIR), MOST_FILE_BYTES, False, True),
+        (specs(PAIR), MOST_FILE_BYTES + 1, False, False),
+        (specs(PAIR), 100, True, False),
+        (specs(TensorSpec("x", DataType.FP32, (-1,))), 100, False, False),
+        (specs(TensorSpec("x", DataType.BYTES, (2,))), 100, False, False),
+        (specs(TensorSpec("x", DataType.FP32, (WIDEST,))), 100, False, True),
+        (specs(TensorSpec("x", DataType.FP32, (WIDEST + 1,))), 100, False, False),
+        (specs(), 100, False, False),
+    ],
+)
+def test_only_small_models_of_fixed_rows_are_tried(served: ModelSignature, file_bytes: int, is_work_open: bool, may_be: bool) -> None:
+    assert may_be_enough(served, file_bytes, is_work_open=is_work_open) is may_be
+
+
+def test_made_up_inputs_have_the_types_and_shapes_that_the_model_takes() -> None:
+    served = specs(TensorSpec("a", DataType.FP32, (3,)), TensorSpec("b", DataType.INT64, (2, 1), reshape=(2,)), max_batch_size=4)
+    made = one_thread._ones(served, 4)
+    assert {name: (array.dtype, array.shape) for name, array in made.items()} == {
+        "a": (np.dtype(np.float32), (4, 3)),
+        "b": (np.dtype(np.int64), (4, 2)),
+    }
