@@ -18,7 +18,7 @@ from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts
 from backends.api.tensor import DataType
 from backends.onnx_files.declarations import declarations, facts_of
-from backends.openvino.ir_facts import IrFacts
+from backends.openvino.ir_facts import IrFacts, is_ir
 from backends.openvino.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class OpenVinoBackend(Backend):
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         _check_installed()
-        if model_filename.endswith(".xml"):
+        if is_ir(model_filename):
             return self._loader().ir_facts(files, model_filename)
         return facts_of(declarations(files, model_filename), model_filename)
 

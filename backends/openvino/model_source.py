@@ -14,7 +14,7 @@ from backends.api.files import ModelFiles
 from backends.api.model import VARIABLE, FileTensor, ModelFacts
 from backends.openvino.element_types import SERVED
 from backends.openvino.errors import OPENVINO_ERRORS
-from backends.openvino.ir_facts import IrFacts
+from backends.openvino.ir_facts import IrFacts, is_ir
 from backends.openvino.messages import public_text
 from backends.openvino.xml_root import UnreadableXml, read_root
 
@@ -25,11 +25,6 @@ _IR_VERSIONS = ("10", "11")
 _ROOT = "net"
 #: Bytes of an .xml file: the graph alone, without weights. The largest known have some tens of megabytes.
 MAX_XML_BYTES = 512 * 1024 * 1024
-
-
-def is_ir(model_filename: str) -> bool:
-    """Whether the file is OpenVINO IR, by its name; else it is taken for ONNX."""
-    return PurePosixPath(model_filename).suffix == ".xml"
 
 
 def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> ov.Model:
