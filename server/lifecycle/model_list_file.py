@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from backends.api.errors import ModelLoadError, ServingError
+from backends.api.errors import ServingError
 from server.config.errors import ConfigError, Problem
 from server.config.serving_files import read_model_list
 from server.core.model_list import ListedModel
@@ -49,7 +49,7 @@ class ModelListFile:
                     log.info("%s has changed: following it", self._path.name)
                     await replace(models)
                 self._trouble = ""
-            except (ModelLoadError, ServingError, OSError) as error:
+            except (ServingError, OSError) as error:
                 self._say(error)
 
     def _say(self, error: Exception) -> None:

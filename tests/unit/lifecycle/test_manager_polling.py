@@ -231,6 +231,21 @@ async def test_removed_models_and_versions_go_and_are_forgotten() -> None:
 
 
 @in_loop
+async def test_a_model_that_comes_back_as_it_was_is_loaded_again_though_requests_hold_what_was_loaded_before() -> None:
+    bench = await Bench({"m": FakeModel()}).started()
+    async with bench.loader.loaded[0].borrow():
+        model = bench.models.pop("m")
+        await bench.rescan()
+        assert bench.index() == [("m", 1, "DRAINING", "")]
+        bench.models["m"] = model
+        await bench.rescan()
+        assert bench.index() == [("m", 1, "READY", "")]
+        assert bench.manager.resolve("m", None) is bench.loader.loaded[1]
+    await bench.manager.stop(1)
+    bench.assert_nothing_leaks()
+
+
+@in_loop
 async def test_a_removed_version_serves_on_while_the_version_that_should_replace_it_fails() -> None:
     bench = await Bench({"m": FakeModel()}).started()
     bench.models["m"].versions = {2: "b"}
