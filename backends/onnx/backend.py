@@ -72,16 +72,14 @@ class OnnxRuntimeBackend(Backend):
         refuse(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
+        is_tried = knobs.are_threads_free and one_thread.may_be_enough(request.signature, sum(request.files.sizes_bytes.values()))
+        session = _session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1) if is_tried else knobs)
+        # Asked of a file only that the runtime takes.
         is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
-        session = None
-        if knobs.are_threads_free and knobs.intra_op_threads > 1:
-            file_bytes = sum(request.files.sizes_bytes.values())
-            if one_thread.may_be_enough(request.signature, file_bytes, is_work_open=is_work_open):
-                session = _session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1))
-                if not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns):
-                    session = None
+        if is_tried and (is_work_open or not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns)):
+            session = _session(request, file, facts, knobs)
         return OnnxInstance(
-            session or _session(request, file, facts, knobs),
+            session,
             request.signature,
             static_batch_size=static_batch_size,
             shrink_arena=knobs.shrink_arena,

@@ -95,7 +95,7 @@ class SessionKnobs:
 
     Attributes:
         intra_op_threads: Threads that share one operator.
-        are_threads_free: Whether nothing that is written says how many those are, so that fewer may be taken.
+        are_threads_free: Whether there are several and nothing that is written says how many, so that fewer may be taken.
         inter_op_threads: Operators that may run side by side; counts only if `parallel`.
         parallel: Whether independent operators run side by side.
         mem_arena: Whether freed memory is kept for the next run.
@@ -162,7 +162,7 @@ class _Reader:
             self.misfits.append(Misfit("optimization.graph.level", text))
         return SessionKnobs(
             intra_op_threads=intra or cpu_threads,
-            are_threads_free=not (intra or parallel or "session.intra_op_thread_affinities" in self._parameters),
+            are_threads_free=cpu_threads > 1 and not (intra or parallel or "session.intra_op_thread_affinities" in self._parameters),
             inter_op_threads=inter or (cpu_threads if parallel else 1),
             parallel=parallel,
             mem_arena=arena,

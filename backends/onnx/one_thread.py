@@ -25,13 +25,10 @@ MOST_FILE_BYTES = 16 << 20
 MOST_INPUT_BYTES = 1 << 20
 
 
-def may_be_enough(signature: ModelSignature, file_bytes: int, *, is_work_open: bool) -> bool:
-    """Whether `is_enough` can tell: small files, inputs of known and small size, work that depends on nothing else.
-
-    `is_work_open`: what requests hold, beside their shapes, decides how much there is to do.
-    """
+def may_be_enough(signature: ModelSignature, file_bytes: int) -> bool:
+    """Whether it may be, and `is_enough` can tell: small files, inputs of known and small size."""
     specs = signature.inputs
-    if is_work_open or not specs or signature.is_ragged or file_bytes > MOST_FILE_BYTES:
+    if not specs or signature.is_ragged or file_bytes > MOST_FILE_BYTES:
         return False
     if not all(spec.is_static and spec.datatype not in (DataType.BYTES, DataType.BF16) for spec in specs):
         return False
@@ -44,7 +41,7 @@ def is_enough(session: ort.InferenceSession, signature: ModelSignature, static_b
 
     One row is tried first, so that a model that is far slower is not run with many. What fails on made-up inputs is no such model.
 
-    REQUIRES: `may_be_enough`.
+    REQUIRES: `may_be_enough`, and the model's work depends on the shapes of its inputs alone.
     """
     for rows in _batches(signature, static_batch_size):
         feeds = _ones(signature, rows)
