@@ -25,7 +25,7 @@ _COPIED_BYTES = 8192
 
 
 class _Layout(NamedTuple):
-    """The bytes before the id, those after it, and what precedes each output's elements."""
+    """The bytes before the id, those after it, and what precedes each output's elements. INVARIANT: it keeps its signature alive."""
 
     signature: ModelSignature
     model: bytes
@@ -42,10 +42,10 @@ class ResponseLayouts:
     def encode(self, response: InferResponse) -> bytes | None:
         """The serialised message that answers with `response`; None where an output holds strings, whose length nobody knows before."""
         outputs, signature = response.outputs, response.signature
-        # Hashing a signature would cost more than all else here: its identity is looked up, and then compared.
+        # Hashing a signature would cost more than all else here: its identity is looked up, which no other has while its layout is kept.
         key = (id(signature), response.model_name, response.model_version, *outputs, *[array.shape for array in outputs.values()])
         layout = self._kept.get(key)
-        if layout is None or layout.signature is not signature:
+        if layout is None:
             layout = _layout_of(response)
             if layout is None:
                 return None

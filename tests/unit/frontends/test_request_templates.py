@@ -100,6 +100,19 @@ def test_a_message_changed_anywhere_is_taken_for_the_same_only_if_it_is(data):
         assert_same(found, bench.in_full(changed))
 
 
+def test_a_message_that_divides_its_tensors_otherwise_is_another():
+    bench = Bench(FakeEngine(simple()))
+    asked = message()
+    bench.learn(asked.SerializeToString())
+    first, second = asked.raw_input_contents
+    del asked.raw_input_contents[:]
+    asked.raw_input_contents.extend([first[:-4], second + first[-4:]])
+    data = asked.SerializeToString()
+    assert bench.by_template(data) is None
+    with pytest.raises(ServingError, match="input byte size mismatch"):
+        bench.in_full(data)
+
+
 @given(st.binary(max_size=80))
 def test_bytes_of_any_kind_are_no_match_and_no_error(data):
     bench = Bench(FakeEngine(simple()))

@@ -104,6 +104,23 @@ def test_an_answer_that_json_has_no_word_for_is_printed_as_before(value: float):
     assert odd.body == http_answer.encode(response, decoded, {}).body != first.body
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_answer_of_another_shape_is_described_anew(binary: bool):
+    """As models answer whose outputs follow from the values that they are given."""
+    engine = FakeEngine(echo(DataType.FP32, (-1,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    body = json_body(DataType.FP32, [[1.5, 2.5]], parameters={"binary_data_output": binary})
+    decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine))
+    assert decoded is not None
+    response = answer(engine, decoded)
+    for shape in ((1, 2), (1, 2), (1, 5), (1, 5), (2, 1), (1, 2)):
+        response.outputs = {"OUTPUT": np.ones(shape, np.float32)}
+        encoded = infer.encode_now(PLAIN, decoded, response)
+        wanted = http_answer.encode(response, decoded, {})
+        assert encoded is not None
+        assert (encoded.body, encoded.header_length) == (wanted.body, wanted.header_length)
+
+
 ODD_DATA = [
     [[1, True]],
     [[1, None]],

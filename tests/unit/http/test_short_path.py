@@ -439,20 +439,49 @@ class Recorder(asyncio.Transport):
         self.written += b"<closed>"
 
 
-async def conversation(wire: bytes, cuts: list[int]) -> bytes:
-    """What the server writes to a client that sends `wire` in those pieces."""
-    infer = HttpInfer(echo_engine(), Limits())
-    port = HttpPort(None, Limits(), InferRoutes(infer), asyncio.get_running_loop())
+def connected(engine: FakeEngine) -> tuple[HttpConnection, Recorder]:
+    port = HttpPort(None, Limits(), InferRoutes(HttpInfer(engine, Limits())), asyncio.get_running_loop())
     connection, recorder = HttpConnection(port), Recorder()
     connection.connection_made(recorder)
+    return connection, recorder
+
+
+def arrive(connection: HttpConnection, data: bytes) -> None:
+    """`data` comes in as few reads as it takes."""
+    at = 0
+    while at < len(data):
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        connection.buffer_updated(size)
+        at += size
+
+
+def test_what_comes_ahead_in_small_pieces_pauses_reading_too():
+    async def main() -> None:
+        model, go = waiting_model()
+        connection, recorder = connected(FakeEngine(model))
+        request = post(json_body(1, 2))
+        arrive(connection, request)
+        pieces = 0
+        while not connection.flow.read_paused and pieces < 1000:
+            arrive(connection, request)
+            pieces += 1
+        assert 16 * 1024 < pieces * len(request) <= 16 * 1024 + len(request)
+        go.set()
+        while recorder.written.count(b"HTTP/1.1 200 OK") <= pieces:  # noqa: ASYNC110 - each has its turn of the loop
+            await asyncio.sleep(0)
+        assert not connection.flow.read_paused
+        connection.connection_lost(None)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+async def conversation(wire: bytes, cuts: list[int]) -> bytes:
+    """What the server writes to a client that sends `wire` in those pieces."""
+    connection, recorder = connected(echo_engine())
     for begin, end in pairwise([0, *sorted(cuts), len(wire)]):
-        at = begin
-        while at < end:
-            room = connection.get_buffer(-1)
-            size = min(len(room), end - at)
-            room[:size] = wire[at : at + size]
-            connection.buffer_updated(size)
-            at += size
+        arrive(connection, wire[begin:end])
         for _ in range(3):
             await asyncio.sleep(0)
     for _ in range(200):
