@@ -70,6 +70,19 @@ def test_one_column_needs_no_name(body: Any):
     assert posted(FakeEngine(echo(DataType.FP32)), "/v1/models/echo_fp32:predict", body) == (200, {"outputs": [[1.0, 2.0]]})
 
 
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [((3,), "Tensor name: B has inconsistent batch size: 3 expecting: 2"), ((), "Tensor name: B has no shape information ")],
+)
+def test_outputs_that_have_no_rows_in_common_cannot_be_answered_row_by_row(second: tuple[int, ...], text: str):
+    outputs = [TensorSpec("A", DataType.FP32, (2,)), TensorSpec("B", DataType.FP32, second)]
+    of = signature([TensorSpec("INPUT", DataType.FP32, (2,))], outputs, max_batch_size=0)
+    engine = FakeEngine(model("m", of, lambda inputs: {"A": inputs["INPUT"], "B": np.ones(second, np.float32)}))
+    assert posted(engine, "/v1/models/m:predict", {"instances": [1, 2]}) == (400, {"error": text})
+    status, answer = posted(engine, "/v1/models/m:predict", {"inputs": [1, 2]})
+    assert (status, answer["outputs"]["A"]) == (200, [1.0, 2.0])
+
+
 def test_numbers_that_json_does_not_have_go_both_ways():
     engine = FakeEngine(echo(DataType.FP32))
     status, answer = posted(engine, "/v1/models/echo_fp32:predict", b'{"instances": [[NaN, Infinity, -Infinity, 1, 0.1]]}')
