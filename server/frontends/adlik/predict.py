@@ -17,14 +17,12 @@ from server.frontends.adlik.request import PredictAsk, PredictReader
 from server.frontends.adlik.wire import SMALL_BYTES, split_predict_request
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.string_elements import INLINE_STRINGS
-from server.frontends.kserve.tensor_bytes import Raw
+from server.frontends.kserve.tensor_bytes import INLINE_RAW_BYTES, Raw
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.frontends.strict_json import Json
 from server.pb.adlik import predict_pb2
 
-#: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
-_INLINE_RAW_BYTES = 4 << 20
 #: What one named class takes as objects and as text, roundly.
 _CLASS_BYTES = 300
 
@@ -82,7 +80,7 @@ class Predict:
         try:
             target = self._reader.target(ask.model)
             strings = self._reader.reserve(target, ask, reservation)
-            if size_bytes > _INLINE_RAW_BYTES or strings > INLINE_STRINGS:
+            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS:
                 request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns, via)
             else:
                 request = self._reader.build(target, ask, size_bytes, deadline_ns, via)

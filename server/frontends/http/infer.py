@@ -29,6 +29,7 @@ from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.shared_tensors import NO_SPANS, Spans, spans_of_head
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
+from server.frontends.kserve.tensor_bytes import INLINE_RAW_BYTES
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.frontends.strict_json import memory_cost
@@ -37,8 +38,6 @@ HEADER_LENGTH: Final = b"inference-header-content-length"
 _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 
-#: Binary tensors are views of the body, so only what checks or converts values (booleans) touches every byte.
-_INLINE_BODY_BYTES: Final = 4 << 20
 #: JSON up to this size is parsed without counting first what its values will take: not even the worst becomes large.
 _SMALL_JSON_BYTES: Final = 4096
 
@@ -154,7 +153,7 @@ class HttpInfer:
             size = len(body)
             header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
             text_bytes = size if header_length is None else header_length
-            if text_bytes > limits.decode_inline_bytes or size > _INLINE_BODY_BYTES:
+            if text_bytes > limits.decode_inline_bytes or size > INLINE_RAW_BYTES:
                 return None
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))

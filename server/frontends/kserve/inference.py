@@ -26,15 +26,12 @@ from server.frontends.kserve.reservation import Reservation, no_room
 from server.frontends.kserve.response_layouts import ResponseLayouts
 from server.frontends.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
-from server.frontends.kserve.tensor_bytes import Raw
+from server.frontends.kserve.tensor_bytes import INLINE_RAW_BYTES, Raw
 from server.frontends.kserve.validation import with_request_id
 from server.frontends.kserve.wire import SMALL_BYTES, split_infer_request
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.pb import grpc_service_pb2 as pb
-
-#: Raw tensors are views of the message, so only what checks or converts values (booleans) touches every byte.
-_INLINE_RAW_BYTES = 4 << 20
 
 
 class Inference:
@@ -228,7 +225,7 @@ class Inference:
         target = codec.target(message)
         strings = codec.count_strings(message, raws, spans)
         reservation.take(strings_cost(strings, limits) + spans.input_bytes)
-        is_long = is_long or strings > INLINE_STRINGS or size_bytes > _INLINE_RAW_BYTES or spans.input_bytes > limits.decode_inline_bytes
+        is_long = is_long or strings > INLINE_STRINGS or size_bytes > INLINE_RAW_BYTES or spans.input_bytes > limits.decode_inline_bytes
         if is_long:
             return await run_off_loop(codec.build, target, message, raws, size_bytes, deadline_ns, spans)
         return codec.build(target, message, raws, size_bytes, deadline_ns, spans)

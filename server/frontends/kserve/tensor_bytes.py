@@ -17,6 +17,9 @@ _STEP = 16_384
 _STEP_BYTES = 1 << 20
 #: Up to here tensors are joined as they lie, in some milliseconds at most.
 _VIEWED_BYTES = 16 << 20
+#: Requests of raw tensors up to this size are decoded on the event loop: the tensors are viewed where they are, so that only what checks or
+#: converts values (booleans) touches every byte.
+INLINE_RAW_BYTES = 4 << 20
 Raw = bytes | memoryview
 
 

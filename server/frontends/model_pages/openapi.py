@@ -83,7 +83,7 @@ def _infer(sample: Sample) -> Schema:
 def _predict(sample: Sample) -> Schema:
     body: Schema = {"schema": {"$ref": f"{_REF}PredictRequest"}}
     if sum(tensor.count for tensor in sample.inputs) <= _EXAMPLE_ELEMENTS:
-        body["example"] = {"inputs": {each.name: _nested(each.element, each.shape) for each in sample.inputs}}
+        body["example"] = {"inputs": {each.name: each.nested for each in sample.inputs}}
     return {
         **_operation("predict", "Inference, TensorFlow Serving's columns", {"type": "object"}),
         "requestBody": {"required": True, "content": {_JSON: body}},
@@ -196,9 +196,3 @@ def _element(datatype: DataType) -> Schema:
     if datatype.numpy.kind == "u":
         return {"type": "integer", "minimum": 0, "maximum": 2**bits - 1}
     return {"type": "integer", "minimum": -(2 ** (bits - 1)), "maximum": 2 ** (bits - 1) - 1}
-
-
-def _nested(element: Any, shape: tuple[int, ...]) -> Any:
-    for size in reversed(shape):
-        element = [element] * size
-    return element

@@ -2,17 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from backends.api.model import VARIABLE, TensorSpec
 from backends.api.tensor import DataType
 from server.core.description import ModelDescription
+from server.frontends.kserve.json_tensor import BINARY_ONLY
 
 #: Elements of one request up to which they are printed one by one.
 PRINTED_ELEMENTS = 256
 #: What every element of a BYTES tensor holds.
 TEXT = "text"
-#: Types that JSON has no form for.
-_BINARY_ONLY = (DataType.FP16, DataType.BF16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,14 @@ class SampleTensor:
         if self.datatype.is_bytes:
             return TEXT
         return {"b": False, "f": 0.0}.get(self.datatype.numpy.kind, 0)
+
+    @property
+    def nested(self) -> Any:
+        """Its elements in lists, one level for each dimension; a scalar by itself."""
+        value: Any = self.element
+        for size in reversed(self.shape):
+            value = [value] * size
+        return value
 
     @property
     def size_bytes(self) -> int:
@@ -72,7 +80,7 @@ class Sample:
     @property
     def fits_json(self) -> bool:
         """Whether JSON can hold it."""
-        return not any(tensor.datatype in _BINARY_ONLY for tensor in self.inputs)
+        return not any(tensor.datatype in BINARY_ONLY for tensor in self.inputs)
 
 
 def sample(description: ModelDescription, version: int | None) -> Sample:

@@ -57,7 +57,7 @@ def _curl_tfs(sample: Sample, places: Places) -> str:
     version = "" if sample.version is None else f"/versions/{sample.version}"
     url = f"{places.http_url}/v1/models/{sample.model}{version}:predict"
     if sample.is_printed:
-        return _posted({"inputs": {tensor.name: _nested(tensor.element, tensor.shape) for tensor in sample.inputs}}, url)
+        return _posted({"inputs": {tensor.name: tensor.nested for tensor in sample.inputs}}, url)
     values = []
     for tensor in sample.inputs:
         value = repr(tensor.element)
@@ -130,12 +130,6 @@ def _proto_element(tensor: SampleTensor) -> bool | int | float | str:
 
 def _facts(tensor: SampleTensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype.value, "shape": list(tensor.shape)}
-
-
-def _nested(element: Any, shape: tuple[int, ...]) -> Any:
-    for size in reversed(shape):
-        element = [element] * size
-    return element
 
 
 def _posted(body: dict[str, Any], url: str) -> str:

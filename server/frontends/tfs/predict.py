@@ -16,6 +16,7 @@ from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields
 from server.frontends.adlik.wire import SMALL_BYTES, split_predict_request
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
+from server.frontends.kserve.tensor_bytes import INLINE_RAW_BYTES
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.frontends.tfs.model_spec import ModelAsk, read_spec
@@ -23,8 +24,6 @@ from server.frontends.tfs.request import Target, Targets, check_names, check_sig
 from server.frontends.tfs.tensors import array_of, fill_tensor, filled_bytes, length_delimited, read_tensor, tensor_pieces
 from server.pb.tensorflow_serving.apis import predict_pb2
 
-#: Raw tensors are views of the message, so only what checks or converts values touches every byte.
-_INLINE_RAW_BYTES = 4 << 20
 #: Outputs up to this size are put into the message value by value.
 _WHOLE_BYTES = 1024
 _OUTPUT_FILTER = predict_pb2.PredictRequest.OUTPUT_FILTER_FIELD_NUMBER
@@ -80,7 +79,7 @@ class Predict:
             fields = {name: read_tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()}
             strings = _reserve(target, fields, reservation, self._limits)
             outputs = wanted_outputs(target.check, tuple(message.output_filter))
-            if size_bytes > _INLINE_RAW_BYTES or strings > INLINE_STRINGS:
+            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS:
                 inputs = await run_off_loop(_arrays, target, fields, self._limits)
             else:
                 inputs = _arrays(target, fields, self._limits)
