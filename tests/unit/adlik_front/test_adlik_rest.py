@@ -217,6 +217,11 @@ def test_the_body_tells_whose_request_it_is():
     )
 
 
+def test_a_body_of_tensorflow_servings_stays_its_own_where_adlik_is_preferred():
+    beside = ({"instances": [[1, 2]], "batch_size": 1}, "instances is a plain list")
+    ask(*((URL, given, 400, text) for given, text in (*TFS_BODIES, beside)), settings=AdlikSettings(prefer_adlik=True))
+
+
 #: Bodies with nothing of either protocol, with what TensorFlow Serving's front and Adlik's find wrong with them.
 NOBODYS = (
     ({}, "Missing 'inputs' or 'instances' key", "batch_size must be at least 1"),
