@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backends.onnx_files.wire import Field, WireReader
+from backends.onnx_files.wire import Field, WireError, WireReader
 
+#: Stands for an operator whose name, or a name of its tensors, is not UTF-8.
+UNREADABLE = "(unreadable)"
 #: Operators that run a graph of their own as often, or choose it, by what they are given.
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"})
 #: Operators that take the size of what they make, by the places of the inputs that say it (in any operator set).
@@ -57,13 +59,17 @@ def operator_of_open_work(path: Path) -> str | None:
 
     REQUIRES: `read_onnx_file` takes the file.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        reader = WireReader(data)
-        for item in reader.fields(0, len(data), 1):
-            # Where nodes are in a GraphProto and in a FunctionProto, of which a model has any number.
-            node_number = {7: 1, 25: 7}.get(item.number)
-            if node_number is not None and (found := _first_open(reader, item, node_number)) is not None:
-                return found
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            reader = WireReader(data)
+            for item in reader.fields(0, len(data), 1):
+                # Where nodes are in a GraphProto and in a FunctionProto, of which a model has any number.
+                node_number = {7: 1, 25: 7}.get(item.number)
+                if node_number is not None and (found := _first_open(reader, item, node_number)) is not None:
+                    return found
+    except WireError:
+        # Names of nodes are nothing that `read_onnx_file` looks at. What cannot be told may be anything.
+        return UNREADABLE
     return None
 
 

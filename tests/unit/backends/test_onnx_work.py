@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from backends.api.tensor import DataType
 from backends.onnx.backend import OnnxRuntimeBackend
 from backends.onnx_files.work import operator_of_open_work
-from tests.fakes.onnx_models import identity, load_request, model, onnx_files, same_in_and_out, signature, value
+from tests.fakes.onnx_models import identity, load_request, model, onnx_files, same_in_and_out, signature, value, version_files
 
 INT64 = TensorProto.INT64
 ONES = numpy_helper.from_array(np.ones(1, np.int64), "fixed")
@@ -80,3 +80,12 @@ def test_a_model_whose_work_a_request_can_make_as_long_as_it_likes_never_runs_on
 def test_strings_of_any_length_keep_a_model_off_the_loop(tmp_path: Path, datatype: DataType, expected: bool) -> None:
     request = load_request(onnx_files(tmp_path, identity(datatype)), same_in_and_out(datatype))
     assert OnnxRuntimeBackend().load(request).only_computes is expected
+
+
+def test_a_model_with_a_name_that_is_not_utf_8_is_served_and_never_on_the_loop(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "x"], ["middle"]), helper.make_node("Identity", ["middle"], ["y"])]
+    proto = model(nodes, [value("x", ("n", 2))], [value("y", ("n", 2))]).SerializeToString().replace(b"middle", b"\xfbiddle")
+    files = version_files(tmp_path, {"model.onnx": proto})
+    instance = OnnxRuntimeBackend().load(load_request(files, same_in_and_out()))
+    assert instance.execute({"x": np.ones((1, 2), np.float32)}, ["y"])["y"].tolist() == [[2, 2]]
+    assert not instance.only_computes
