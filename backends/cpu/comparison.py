@@ -26,6 +26,7 @@ from backends.api.registry import BackendRegistry
 from backends.api.tensor import BY_CONFIG_NAME
 from backends.cpu.samples import Batches, comparison_batches
 from backends.onnx_files.runtime_errors import ORT_ERRORS
+from backends.onnx_files.runtime_messages import public_text
 from compiler.errors import CompileError
 from compiler.precision.drift import DriftReport, drift_between
 from compiler.repository_writer import ServedTensor
@@ -171,13 +172,13 @@ def _source_run(source: SourceModel, names: list[str], threads: int) -> Run:
     try:
         session = ort.InferenceSession((source.source or source.model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     except ORT_ERRORS as error:
-        raise CompileError(f"the source model cannot be run to be compared with: {' '.join(str(error).split())}") from error
+        raise CompileError(f"the source model cannot be run to be compared with: {public_text(error)}") from error
 
     def run(batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         try:
             return dict(zip(names, session.run(names, dict(batch)), strict=True))
         except ORT_ERRORS as error:
-            raise CompileError(f"the source model does not run: {' '.join(str(error).split())}") from error
+            raise CompileError(f"the source model does not run: {public_text(error)}") from error
 
     return run
 

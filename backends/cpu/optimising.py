@@ -11,6 +11,7 @@ import onnx
 import onnxruntime as ort
 
 from backends.onnx_files.runtime_errors import ORT_ERRORS
+from backends.onnx_files.runtime_messages import public_text
 from compiler.errors import CompileError
 
 #: Above this a model does not fit into one protobuf message, in which it goes to the runtime and comes back.
@@ -34,7 +35,7 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except ORT_ERRORS as error:
-            raise CompileError(f"ONNX Runtime cannot load the converted model: {' '.join(str(error).split())}") from error
+            raise CompileError(f"ONNX Runtime cannot load the converted model: {public_text(error)}") from error
         return _without_idle_opsets(onnx.load(path))
 
 

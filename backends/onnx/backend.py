@@ -15,12 +15,12 @@ from backends.api.model import ModelFacts
 from backends.onnx import one_thread
 from backends.onnx.element_types import BY_SESSION_NAME
 from backends.onnx.knobs import PARAMETER_KEYS, SessionKnobs, knob_misfits, read_knobs
-from backends.onnx.messages import public_text
 from backends.onnx.runtime_limits import bounds_spinning, limits_of
 from backends.onnx.session import OnnxInstance, mixture_misfits, session_options
 from backends.onnx_files.declarations import declarations, facts_of, versions_of
 from backends.onnx_files.model_file import OnnxFile
 from backends.onnx_files.runtime_errors import ORT_ERRORS
+from backends.onnx_files.runtime_messages import public_text
 from backends.onnx_files.work import operator_of_open_work
 
 #: The one setting of the whole backend, by Triton's name.

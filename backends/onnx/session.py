@@ -17,8 +17,8 @@ from backends.onnx.arena import Spikes
 from backends.onnx.bindings import Bindings, are_worth_it
 from backends.onnx.element_types import BFLOAT16
 from backends.onnx.knobs import GraphOptimization, SessionKnobs
-from backends.onnx.messages import public_text
 from backends.onnx_files.runtime_errors import ORT_ERRORS
+from backends.onnx_files.runtime_messages import public_text
 
 _GRAPH_LEVELS = {
     GraphOptimization.NONE: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,

@@ -12,6 +12,7 @@ from backends.api.errors import ServingError
 from backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from backends.onnx_files.runtime_errors import ORT_ERRORS
+from backends.onnx_files.runtime_messages import public_text
 from backends.openvino.instance import OpenVinoInstance
 
 #: Rows compared where one model takes any, and the size given to dims that vary.
@@ -63,7 +64,7 @@ def differences(instance: OpenVinoInstance, signature: ModelSignature, path: Pat
     try:
         expected = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(names, inputs)
     except ORT_ERRORS as error:
-        raise Incomparable(f"onnxruntime does not run it: {' '.join(str(error).split())[:500]}") from error
+        raise Incomparable(f"onnxruntime does not run it: {public_text(error, path.parent)}") from error
     try:
         found = [instance.execute({name: array[:size] if size else array for name, array in inputs.items()}, names) for size in sizes]
     except ServingError as error:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.onnx.messages import MAX_CHARACTERS, public_text
+from backends.onnx_files.runtime_messages import MAX_CHARACTERS, public_text
 
 
 @pytest.mark.parametrize(
