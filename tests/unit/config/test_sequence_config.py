@@ -17,6 +17,7 @@ FACTS = ModelFacts(
     (FileTensor("y", FP32, (-1, 1)), FileTensor("is", FP32, (-1, 1))),
 )
 START = 'control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
+AGAIN = START.replace('"START"', '"AGAIN"')
 STATE = 'state { input_name: "was" output_name: "is" data_type: TYPE_FP32 dims: 1 }'
 
 
@@ -61,6 +62,7 @@ def test_defaults_are_tritons():
             f'control_input {{ name: "START" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32 }} }} {STATE}',
             "sequence_batching.control_input[0].control[0].data_type",
         ),
+        (f"{START} {AGAIN} {STATE}", "sequence_batching.control_input[1].control[0].kind"),
         (f"{START} {STATE.replace('dims: 1', '')}", "sequence_batching.state[0]"),
         (
             f"{START} {STATE.replace('dims: 1', 'dims: 1 initial_state { data_file: @f@ }').replace('@', chr(34))}",
