@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server.flags.groups import annotations
+from server.flags.groups import annotations, flag_of
 from tests.fakes.server_process import (
     PATIENCE_S,
     REPOSITORY_ROOT,
@@ -45,9 +45,9 @@ def test_help_names_every_flag_whole_and_exits_0(columns):
     assert done.returncode == 0
     assert "…" not in done.stdout
     assert "unexpected" not in done.stdout
-    options = [kind.__metadata__[0] for kind in annotations().values()]
-    for name in [option.default for option in options if not option.hidden]:
-        assert f"│ {name} " in done.stdout, name
+    shown = [flag.name for flag in map(flag_of, annotations().values()) if not flag.hidden]
+    for name in shown:
+        assert f"│ --{name} " in done.stdout
     for alias in ("--model-repository", "--fs-poll-wait-seconds"):
         assert alias in done.stdout
 
