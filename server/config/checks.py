@@ -9,6 +9,7 @@ from server.config.report import Report, map_path
 from server.config.suggestions import allowed_names
 from server.config.tensor_checks import check_row, check_tensors
 from server.core.model_config import Execution
+from server.core.niceness import MOST_NICE
 from server.pb import model_config_pb2 as pb
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
@@ -32,6 +33,7 @@ def check_config(config: pb.ModelConfig, model_name: str, report: Report) -> Non
     _check_warmups(config, report)
     _check_response_cache(config, report)
     _check_execution(config, report)
+    _check_nice(config, report)
     for key in config.metric_tags:
         if not _LABEL.match(key) or key.startswith("__") or key in _OWN_LABELS:
             report.error(
@@ -111,3 +113,13 @@ def _check_execution(config: pb.ModelConfig, report: Report) -> None:
         known = [execution.value for execution in Execution]
         if written not in known:
             report.error('parameters["execution"]', f"unknown value '{written[:40]}'{allowed_names(written[:40], known)}")
+
+
+def _check_nice(config: pb.ModelConfig, report: Report) -> None:
+    if "nice" not in config.parameters:
+        return
+    written = config.parameters["nice"].string_value
+    if re.fullmatch("[0-9]{1,2}", written, re.ASCII) is None or int(written) > MOST_NICE:
+        report.error('parameters["nice"]', f"takes a whole number from 0 to {MOST_NICE}, not '{written[:40]}'")
+    elif int(written) and "execution" in config.parameters and config.parameters["execution"].string_value == Execution.INLINE.value:
+        report.error('parameters["nice"]', "contradicts execution 'inline': the loop's own thread does not step back")

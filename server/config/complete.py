@@ -24,7 +24,7 @@ from server.pb import model_config_pb2 as pb
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 
 #: Parameters the server itself reads, or keeps for readers of the configuration.
-_SERVER_PARAMETERS = frozenset({"execution", "platform_version", "algorithm"})
+_SERVER_PARAMETERS = frozenset({"execution", "nice", "platform_version", "algorithm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         label_files={output.name: output.label_filename for output in message.output if output.label_filename},
         warmups=samples,
         execution=Execution(parameters.get("execution", Execution.AUTO.value)),
+        nice=int(parameters.get("nice", "0")),
         metric_tags=dict(sorted(message.metric_tags.items())),
         wire=normalised(message, backend.name, _platform(backend), model_filename, enqueued).SerializeToString(deterministic=True),
     )
@@ -138,7 +139,7 @@ def _note_choices(parsed: ParsedConfig, backend: Backend, model_filename: str, f
 
 
 def _check_parameters(parameters: Mapping[str, str], backend: Backend, findings: Findings, report: Report) -> None:
-    known = sorted(backend.parameter_keys | {"execution"})
+    known = sorted(backend.parameter_keys | {"execution", "nice"})
     for key, value in parameters.items():
         path = parameter_path(key)
         findings.written(path, value)

@@ -151,6 +151,7 @@ class ModelConfig:
         label_files: Output name to label file, relative to the model folder.
         warmups: Samples to run before READY.
         execution: Auto, thread or inline.
+        nice: Steps by which the threads that run the model step back behind others (config.pbtxt parameter `nice`).
         metric_tags: Extra labels for metrics.
         wire: The completed `inference.ModelConfig` message, serialised: what GetModelConfig answers.
     """
@@ -170,6 +171,7 @@ class ModelConfig:
     label_files: Mapping[str, str] = field(default_factory=dict)
     warmups: tuple[Warmup, ...] = ()
     execution: Execution = Execution.AUTO
+    nice: int = 0
     metric_tags: Mapping[str, str] = field(default_factory=dict)
     wire: bytes = b""
 

@@ -19,6 +19,7 @@ from backends.api.clock import Clock
 from backends.api.errors import BackendFailed
 from backends.api.model import ModelSignature
 from server.core.daemon_thread import NAME_PREFIX, in_daemon_thread
+from server.core.niceness import step_back
 
 log = logging.getLogger("stoker.execution")
 
@@ -66,9 +67,20 @@ def run_batch(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
 class ThreadWorker:
     """A thread for each pipeline slot, all feeding one instance; results are handed on in the order the batches came."""
 
-    def __init__(self, name: str, instance: Instance, signature: ModelSignature, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        name: str,
+        instance: Instance,
+        signature: ModelSignature,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        nice: int = 0,
+    ) -> None:
+        """`nice`: steps by which the threads step back behind others."""
         self._instance = instance
         self._loop = loop
+        self._nice = nice
         self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._in_flight: deque[Work] = deque()
         self.depth = max(1, instance.pipeline_depth)
@@ -94,6 +106,7 @@ class ThreadWorker:
         await in_daemon_thread("close", self._instance.close)
 
     def _serve(self, processor: BatchProcessor, ended: "asyncio.Future[None]") -> None:
+        step_back(self._nice)
         try:
             while (work := self._inbox.get()) is not None:
                 result = self._run(processor, work.items)

@@ -27,6 +27,7 @@ from server.config.parsed import ParsedConfig
 from server.config.whole import check_is_whole
 from server.core.daemon_thread import in_daemon_thread
 from server.core.model_config import Execution, ModelConfig
+from server.core.niceness import step_back
 from server.core.timers import Timers
 from server.execution.auto_worker import AutoWorker, may_run_on_loop
 from server.execution.stream_worker import StreamWorker
@@ -133,6 +134,8 @@ class VersionLoader:
             loaded.labels = read_labels(source.model_dir, loaded.config)
             backend = self._registry.get(loaded.config.backend)
             inner = loaded.config.inner
+            # The threads that a backend starts while it loads have their nice value from this one.
+            step_back(inner.nice)
             for request in self._requests(inner, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
             since_ns = self._clock.now_ns()
@@ -184,14 +187,14 @@ class VersionLoader:
         loop = asyncio.get_running_loop()
         workers: list[InstanceWorker] = []
         for index, instance in enumerate(loaded.instances):
-            if config.signature.is_decoupled:
-                workers.append(StreamWorker(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
-            elif config.execution is Execution.INLINE:
+            name = f"{config.name}.{version}.{index}"
+            if config.execution is Execution.INLINE and not config.signature.is_decoupled:
                 workers.append(InlineWorker(instance, config.signature, self._clock))
+            elif config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice) and may_run_on_loop(instance):
+                workers.append(AutoWorker(name, instance, config.signature, self._clock, loop))
             else:
-                is_auto = config.execution is Execution.AUTO and may_run_on_loop(instance)
-                kind = AutoWorker if is_auto else ThreadWorker
-                workers.append(kind(f"{config.name}.{version}.{index}", instance, config.signature, self._clock, loop))
+                kind = StreamWorker if config.signature.is_decoupled else ThreadWorker
+                workers.append(kind(name, instance, config.signature, self._clock, loop, nice=config.nice))
         recorder = self._recorder.version(config.name, version, config.metric_tags)
         if loaded.warmup_ns is not None:
             self._recorder.warmed(config.name, version, duration_ns=loaded.warmup_ns)

@@ -287,6 +287,11 @@ def test_parameters_unknown_to_the_backend_only_warn() -> None:
     assert "does not read it; did you mean 'intra_op_thread_count'?" in warning
 
 
+def test_a_model_is_as_nice_as_is_written() -> None:
+    written = completed('parameters { key: "nice" value { string_value: "7" } }', BATCHABLE)
+    assert (completed("", BATCHABLE).config.nice, written.config.nice, warnings(written)) == (0, 7, [])
+
+
 def test_graph_level_labels_tags_and_warmups_reach_the_configuration() -> None:
     text = """max_batch_size: 4
         output { name: "y" label_filename: "labels.txt" }

@@ -63,6 +63,13 @@ TENSOR = 'name: "x" data_type: TYPE_FP32 dims: 1'
             "to 1000",
         ),
         ('parameters { key: "execution" value { string_value: "fork" } }', 'parameters["execution"]', "allowed: auto, thread, inline"),
+        ('parameters { key: "nice" value { string_value: "-5" } }', 'parameters["nice"]', "takes a whole number from 0 to 19, not '-5'"),
+        ('parameters { key: "nice" value { string_value: "20" } }', 'parameters["nice"]', "takes a whole number from 0 to 19, not '20'"),
+        (
+            'parameters { key: "nice" value { string_value: "5" } } parameters { key: "execution" value { string_value: "inline" } }',
+            'parameters["nice"]',
+            "contradicts execution 'inline'",
+        ),
         ('metric_tags { key: "a-b" value: "x" }', 'metric_tags["a-b"]', "not usable as a metric label"),
         ('metric_tags { key: "model" value: "x" }', 'metric_tags["model"]', "not usable as a metric label"),
         (

@@ -1,6 +1,8 @@
 """Workers: a thread hop and back, order with several slots, and a backend that raises anything at all."""
 
 import asyncio
+import os
+import platform
 import threading
 
 import numpy as np
@@ -117,3 +119,22 @@ def test_whatever_a_backend_raises_becomes_an_answer_and_the_worker_lives(kind, 
         await worker.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="threads have nice values of their own on Linux only")
+def test_a_worker_steps_back_by_as_many_steps_as_it_is_told():
+    class Niceness(Doubler):
+        def execute(self, inputs: Arrays, output_names: tuple[str, ...]) -> Arrays:  # type: ignore[override]
+            values.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().execute(inputs, output_names)
+
+    async def scenario(nice: int) -> None:
+        worker = ThreadWorker("w", Niceness(), SIGNATURE, SystemClock(), asyncio.get_running_loop(), nice=nice)
+        await _result(worker, item(1))
+        await worker.close()
+
+    values: list[int] = []
+    for nice in (0, 3, 19):
+        asyncio.run(scenario(nice))
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert values == [here, min(19, here + 3), min(19, here + 19)]

@@ -2,10 +2,14 @@
 
 import asyncio
 import logging
+import os
+import platform
+import threading
 from pathlib import Path
 
 import pytest
 
+from backends.api.backend import Instance, LoadRequest
 from backends.api.registry import BackendRegistry
 from server.config.errors import ConfigError
 from server.config.pbtxt import parse_pbtxt
@@ -115,6 +119,8 @@ def test_instances_are_made_for_each_device_of_their_group(tmp_path: Path) -> No
         ({"execution": "auto"}, "AutoWorker"),
         ({"execution": "auto", "execute_delay_ms": "1"}, "ThreadWorker"),
         ({"execution": "thread"}, "ThreadWorker"),
+        ({"nice": "0"}, "AutoWorker"),
+        ({"nice": "5"}, "ThreadWorker"),
         ({"execution": "inline"}, "InlineWorker"),
     ],
 )
@@ -122,3 +128,19 @@ def test_a_model_runs_where_its_execution_says_and_one_that_waits_never_on_the_l
     tmp_path: Path, parameters: dict[str, str], worker: str
 ) -> None:
     assert load(tmp_path, TENSORS + "".join(parameter(key, value) for key, value in parameters.items())) == [worker]
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="threads have nice values of their own on Linux only")
+def test_what_a_backend_starts_while_it_loads_a_nice_model_is_as_nice(tmp_path: Path) -> None:
+    class Niceness(Cards):
+        def load(self, request: LoadRequest) -> Instance:
+            thread = threading.Thread(target=lambda: values.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+            thread.start()
+            thread.join()
+            return super().load(request)
+
+    values: list[int] = []
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    load(tmp_path, TENSORS + parameter("nice", "5"), BackendRegistry((Niceness(),)))
+    assert set(values) == {min(19, here + 5)}
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == here
