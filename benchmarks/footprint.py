@@ -49,9 +49,12 @@ def start_times_s(scratch: Path, rounds: int) -> list[float]:
 
 
 def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores: Sequence[int]) -> tuple[float, float]:
-    """Resident memory with `tiny` loaded: idle, after a warm-up; and how much more it is after `requests` more."""
+    """Resident memory with `tiny` loaded: idle; and how much more it is after `requests` requests, counted from a warm-up.
+
+    With modules compiled by `start_times_s`: what compiling them leaves behind is given back some seconds later.
+    """
     model = build_repository(scratch / "models", ("tiny",))["tiny"]
-    with stoker(scratch / "models", scratch / "memory", cores) as target:
+    with stoker(scratch / "models", scratch / "memory", cores, bytecode=scratch / "bytecode") as target:
         idle = process_tree(target.pid).rss_bytes()
         _send(target, model, _CALLS, _WARM_REQUESTS, scratch, client_cores)
         warm = process_tree(target.pid).rss_bytes()

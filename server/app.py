@@ -21,6 +21,7 @@ from backends.api.cpu import usable_cores
 from backends.api.errors import BackendSettingError, ServingError
 from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
+from server.core.freed_memory import give_back, trim_function
 from server.core.time_slice import shorten_time_slice
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
@@ -95,14 +96,14 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     manager, engine = _build(config, places.source, backends, area, sink, tracer, access)
     fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
-    following: asyncio.Task[None] | None = None
+    following: list[asyncio.Task[None]] = []
     is_refused = False
     try:
         endpoints = await fronts.start()
         await manager.start()
         poll_s = config.serving_start.config_poll_s
         if places.file is not None and poll_s is not None:
-            following = asyncio.create_task(places.file.follow(partial(manager.replace_models, is_trusted=True), poll_s))
+            following.append(asyncio.create_task(places.file.follow(partial(manager.replace_models, is_trusted=True), poll_s)))
         await _unless(asked, manager.wait_initial())
         if manager.must_exit:
             log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
@@ -111,6 +112,9 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             sink.flush()  # what was logged while loading stands above the table
             _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
             await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
+        trim = trim_function()
+        if trim is not None:
+            following.append(asyncio.create_task(give_back(trim, lambda: not (engine.requests_in_flight or engine.bytes_in_flight))))
         await asked
         return 0
     except (OSError, RepositoryUnreadable):
@@ -118,8 +122,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         raise
     finally:
         asked.cancel()
-        if following is not None:
-            following.cancel()
+        for task in following:
+            task.cancel()
         engine.begin_shutdown()
         ready_file.remove()
         if not is_refused:

@@ -1,0 +1,70 @@
+"""Memory that requests needed goes back to the system once the server rests.
+
+glibc keeps what is freed for the next allocation: up to 64 MiB for each of its arenas, of which threads have their own, and what lies
+below an allocation that lives longer. That is wanted between requests, where it saves page faults, and of no use after them. `malloc_trim`
+gives back every free page, of all arenas. Other allocators than glibc's have no such function; they are left alone.
+"""
+
+import asyncio
+import ctypes
+import time
+from collections.abc import Callable
+
+from server.core.daemon_thread import in_daemon_thread
+
+#: Time between looks at what the server does, seconds.
+PERIOD_S = 5.0
+#: A server rests while it takes less than this share of a processor.
+REST_SHARE = 0.05
+#: Processor time after which there may be something to give back, seconds; a trim takes some milliseconds.
+WORK_S = 0.5
+
+
+class RestWatch:
+    """Tells from a process's processor time when freed memory is to be given back: once for every rest after work. Pure."""
+
+    def __init__(self) -> None:
+        self._seen_s = 0.0
+        self._trimmed_s = 0.0
+
+    def is_due(self, cpu_s: float, passed_s: float, *, is_quiet: bool) -> bool:
+        """Whether it is time.
+
+        Args:
+            cpu_s: Processor time of the process since it began.
+            passed_s: Time since the last call.
+            is_quiet: Whether nothing is in work that holds memory.
+        """
+        used_s, self._seen_s = cpu_s - self._seen_s, cpu_s
+        if not is_quiet or used_s >= REST_SHARE * passed_s or cpu_s - self._trimmed_s < WORK_S:
+            return False
+        self._trimmed_s = cpu_s
+        return True
+
+
+def trim_function() -> Callable[[], object] | None:
+    """Gives freed memory back when called, without the interpreter's lock; None: this allocator is not glibc's."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # no such symbol (musl, macOS), or no way to look for one (Windows)
+        return None
+    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return lambda: trim(0)
+
+
+async def give_back(
+    trim: Callable[[], object],
+    is_quiet: Callable[[], bool],
+    *,
+    period_s: float = PERIOD_S,
+    cpu_s: Callable[[], float] = time.process_time,
+) -> None:
+    """Calls `trim` whenever the server rests after work. Runs until cancelled.
+
+    In a thread: allocations of one arena at a time wait for it, the loop does not.
+    """
+    watch = RestWatch()
+    while True:
+        await asyncio.sleep(period_s)
+        if watch.is_due(cpu_s(), period_s, is_quiet=is_quiet()):
+            await in_daemon_thread("trim", trim)

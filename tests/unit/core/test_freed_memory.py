@@ -1,0 +1,85 @@
+"""When freed memory is given back, and that it is."""
+
+import asyncio
+import ctypes
+import threading
+from pathlib import Path
+
+import pytest
+
+from server.core.freed_memory import WORK_S, RestWatch, give_back, trim_function
+
+STATM = Path("/proc/self/statm")
+PAGE_BYTES = 4096
+
+
+def test_it_is_given_back_once_for_every_rest_after_work():
+    watch = RestWatch()
+    assert not watch.is_due(10.0, 5.0, is_quiet=True), "works"
+    assert watch.is_due(10.1, 5.0, is_quiet=True)
+    assert not watch.is_due(10.2, 5.0, is_quiet=True), "nothing was done since"
+    assert not watch.is_due(13.0, 5.0, is_quiet=True), "works"
+    assert watch.is_due(13.1, 5.0, is_quiet=True)
+
+
+def test_what_is_in_work_is_waited_for_however_little_it_takes():
+    watch = RestWatch()
+    watch.is_due(10.0, 5.0, is_quiet=True)
+    assert not watch.is_due(10.0, 5.0, is_quiet=False)
+    assert watch.is_due(10.0, 5.0, is_quiet=True)
+
+
+def test_little_work_at_a_time_adds_up():
+    watch = RestWatch()
+    due = [watch.is_due(0.1 * turn, 5.0, is_quiet=True) for turn in range(1, 12)]
+    assert due.count(True) == 2
+    assert not RestWatch().is_due(WORK_S / 2, 60.0, is_quiet=True)
+
+
+def test_the_loop_goes_on_while_memory_is_given_back():
+    trimmed_by: list[threading.Thread] = []
+
+    async def run() -> None:
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def trim() -> None:
+            trimmed_by.append(threading.current_thread())
+            loop.call_soon_threadsafe(done.set)
+
+        task = asyncio.create_task(give_back(trim, lambda: True, period_s=0.001, cpu_s=lambda: 1.0))
+        await asyncio.wait_for(done.wait(), 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert len(trimmed_by) == 1
+    assert trimmed_by[0] is not threading.main_thread()
+
+
+@pytest.mark.skipif(trim_function() is None or not STATM.exists(), reason="no glibc")
+def test_pages_below_what_is_in_use_go_back_to_the_system():
+    trim = trim_function()
+    assert trim is not None
+    trim()
+    blocks = [bytearray(b"x") * 100_000 for _ in range(400)]
+    kept = blocks.pop()
+    blocks.clear()
+    before_bytes = _resident_bytes()
+    trim()
+    assert before_bytes - _resident_bytes() > 30_000_000
+    assert len(kept) == 100_000
+
+
+def _resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * PAGE_BYTES
+
+
+@pytest.mark.parametrize("error", [OSError, AttributeError, TypeError])
+def test_another_allocator_is_left_alone(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
+    def load(_name: object) -> None:
+        raise error("no such thing here")
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert trim_function() is None
