@@ -67,10 +67,22 @@ class BackendRegistry:
             return self._loaded[name]
         if name in self._failed:
             raise ModelLoadError(f"backend '{name}' is not usable here: {self._failed[name]}")
-        for backend in self.all():
-            if name in backend.aliases or name in backend.platforms:
-                return backend
-        raise ModelLoadError(f"no backend or platform '{name}'; installed backends: {', '.join(self.names()) or 'none'}")
+        claimant = self._claimant(name)
+        if claimant is None:
+            raise ModelLoadError(f"no backend or platform '{name}'; installed backends: {', '.join(self.names()) or 'none'}")
+        return claimant
+
+    def _claimant(self, name: str) -> Backend | None:
+        """The backend with the alias or platform `name`; no more are imported than it takes to find it."""
+        with self._lock:
+            # Platforms mostly begin with their backend's name: `onnxruntime_onnx`.
+            for pending in (None, *sorted(self._pending, key=lambda each: (not name.startswith(each), each))):
+                if pending is not None:
+                    self._load(pending)
+                for backend in self.in_use():
+                    if name in backend.aliases or name in backend.platforms:
+                        return backend
+        return None
 
     def _load(self, name: str) -> None:
         point = self._pending.pop(name)

@@ -40,6 +40,16 @@ def test_the_installed_backends_are_found_by_name_alias_and_platform() -> None:
     assert [backend.name for backend in installed.all()] == installed.names()
 
 
+def test_a_platform_costs_the_import_of_no_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry(monkeypatch, another=f"{__name__}:RaisesAtStart", fake="tests.fakes.fake_backend:FakeBackend")
+    assert found.get("fake_platform") is found.get("fake_alias")
+    assert [backend.name for backend in found.in_use()] == ["fake"]
+    with pytest.raises(ModelLoadError, match="installed backends: another, fake"):
+        found.get("no_such_platform")
+    with pytest.raises(ModelLoadError, match="no device driver"):
+        found.get("another")
+
+
 def test_given_backends_are_all_there_is() -> None:
     backend = FakeBackend()
     given = BackendRegistry((backend,))

@@ -46,9 +46,6 @@ main(sys.argv[2:])
 
 def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
     shutil.copytree(SAMPLE, tmp_path / "models" / "simple")
-    config = tmp_path / "models" / "simple" / "config.pbtxt"
-    # By its name: a backend that is named by platform is looked for among all.
-    config.write_text(config.read_text().replace('platform: "onnxruntime_onnx"', 'backend: "onnxruntime"'))
     flags = [f"--model-base-path={tmp_path / 'models'}", "--grpc-port=0", "--http-port=0", f"--ready-file={tmp_path / 'ready'}"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, ",".join(UNNEEDED), *flags, "--log-file", os.devnull],
