@@ -1,0 +1,39 @@
+import logging
+import os
+import threading
+
+import pytest
+
+from server.core.niceness import step_back
+
+
+def test_no_step_asks_the_system_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("changed something"))
+    step_back(0)
+
+
+def test_elsewhere_than_on_linux_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("changed something"))
+    step_back(5)
+
+
+@pytest.mark.parametrize(("here", "steps", "value"), [(0, 5, 5), (10, 5, 15), (15, 10, 19), (-5, 3, -2)])
+def test_steps_count_from_where_the_thread_is(here: int, steps: int, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr(os, "getpriority", lambda *_: here)
+    monkeypatch.setattr(os, "setpriority", lambda *each: asked.append(each))
+    step_back(steps)
+    assert asked == [(os.PRIO_PROCESS, threading.get_native_id(), value)]
+
+
+def test_a_sandbox_that_refuses_is_told_of_and_endured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr(os, "setpriority", refuse)
+    with caplog.at_level(logging.WARNING, "stoker.execution"):
+        step_back(5)
+    assert [record.getMessage() for record in caplog.records] == ["nice is without effect here: Operation not permitted"]
