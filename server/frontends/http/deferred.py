@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeferredApp:
-    """An ASGI app built at its first request, in a thread: FastAPI takes a third of a second and 30 MB that a server may never need.
+    """An ASGI app built at its first request, in a thread: FastAPI takes a third of a second and 18 MiB that a server may never need.
 
     Requests that come meanwhile wait for it; everything else goes on. Confined to: the event loop, but for `build`.
     """
