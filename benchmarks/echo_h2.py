@@ -14,6 +14,7 @@ from typing import cast
 
 import uvloop
 
+from server.core.reads import Reads
 from server.engine.interface import Engine
 from server.frontends.h2.server import H2Server
 from server.frontends.limits import Limits
@@ -27,6 +28,9 @@ _PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 class NoEngine:
     """What the front asks of an engine when nothing is served behind it."""
+
+    def __init__(self) -> None:
+        self.reads = Reads()
 
     def now_ns(self) -> int:
         return time.monotonic_ns()

@@ -22,6 +22,7 @@ from backends.api.errors import BackendSettingError, ServingError
 from backends.api.registry import BackendRegistry
 from server.core.daemon_thread import any_left
 from server.core.freed_memory import give_back, trim_function
+from server.core.reads import Reads
 from server.core.time_slice import shorten_time_slice
 from server.core.timers import LoopTimers
 from server.engine.serving_engine import ServingEngine
@@ -155,13 +156,13 @@ def _build(
     tracer: Tracer,
     access: AccessLog,
 ) -> tuple[ModelManager, ServingEngine]:
-    clock = SystemClock()
+    clock, reads = SystemClock(), Reads()
     metrics = Metrics(clock, settings=config.metrics)
     metrics.registry.register(BackendFamilies(backends.in_use))
     loader = VersionLoader(
         backends,
         clock=clock,
-        timers=LoopTimers(asyncio.get_running_loop(), clock),
+        timers=LoopTimers(asyncio.get_running_loop(), clock, reads),
         recorder=metrics,
         settings=LoaderSettings(
             snapshot_dir=area,
@@ -193,6 +194,7 @@ def _build(
         max_bytes_in_flight=config.limits.bytes_in_flight,
         tracer=tracer,
         access=access,
+        reads=reads,
     )
     metrics.watch(
         requests_in_flight=lambda: engine.requests_in_flight,

@@ -13,6 +13,7 @@ from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
+from server.core.reads import Reads
 from server.core.request import Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry
 from server.core.statistics import ModelStatistics
@@ -20,6 +21,10 @@ from server.core.statistics import ModelStatistics
 
 class Engine(Protocol):
     """The server behind its fronts."""
+
+    @property
+    def reads(self) -> Reads:
+        """Where fronts say that they hand over what a read has brought."""
 
     def is_live(self) -> bool:
         """Whether the process serves at all; False once it is shutting down."""
@@ -55,7 +60,7 @@ class Engine(Protocol):
         """
 
     def submit(self, request: InferRequest, done: Done) -> InFlight:
-        """Takes one request; `done` gets its one answer, an error among them, in a later turn of the loop, never before this returns.
+        """Takes one request; `done` gets its one answer, an error among them, later, never before this returns.
 
         The form for fronts that answer without a task for each request. Whoever loses interest cancels what this returns.
 

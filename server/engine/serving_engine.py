@@ -12,6 +12,7 @@ from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
+from server.core.reads import Reads
 from server.core.request import Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry
 from server.core.statistics import ModelStatistics
@@ -56,8 +57,22 @@ class ServingEngine:
         max_bytes_in_flight: int,
         tracer: Tracer | None = None,
         access: AccessLog | None = None,
+        reads: Reads | None = None,
     ) -> None:
-        """`name` is the server's id towards clients; `max_bytes_in_flight` bounds what all requests being served hold together."""
+        """An engine over what `manager` serves.
+
+        Args:
+            manager: Resolves models.
+            metrics: Counts.
+            clock: The time.
+            name: The server's id towards clients.
+            version: The server's.
+            max_bytes_in_flight: Bounds what all requests being served hold together.
+            tracer: Traces requests; None: none is traced.
+            access: The access log; None: there is none.
+            reads: What the models' timers know of the fronts' reads; None: nothing.
+        """
+        self.reads = reads or Reads()
         self._manager = manager
         self._metrics = metrics
         self._clock = clock

@@ -114,7 +114,7 @@ class Scheduler:
         return self._unanswered
 
     def submit(self, request: InferRequest, done: Done, ended: "Callable[[], None] | None" = None) -> Pending:
-        """Queues one validated request; `done` gets its one answer in a later turn of the loop, never before this returns.
+        """Queues one validated request; `done` gets its one answer later, never before this returns.
 
         `ended` is called once, after the answer or when the request is cancelled.
 
@@ -144,7 +144,7 @@ class Scheduler:
         self._recorder.queued()
         if self._order is not None:
             self._order.expect(entry)
-        self._gathering.arrived(bool(self._running) or len(self._queue) > 1)
+        self._gathering.arrived(self._unanswered > 1)
         if not self._pump_is_due:
             self._ask_pump(now_ns)
         return entry

@@ -14,6 +14,7 @@ from server.core.description import ModelDescription, ServerDescription
 from server.core.model_config import InstanceGroup, ModelConfig
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
+from server.core.reads import Reads
 from server.core.request import Answer, Array, Done, InferRequest, InferResponse, InFlight
 from server.core.state import IndexEntry, VersionState
 from server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
@@ -81,6 +82,7 @@ class FakeEngine:
     """Implements `server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
+        self.reads = Reads()
         self.refused: list[str] = []
         self.refused_versions: list[int | None] = []
         self.failures: list[tuple[Via, type[ServingError]]] = []

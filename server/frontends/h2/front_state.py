@@ -20,6 +20,7 @@ class FrontState:
     Attributes:
         methods: What is served.
         engine: What answers.
+        reads: Its reads.
         limits: Bounds on what clients send.
         h2_limits: The same for HTTP/2 itself.
         settings: What the operator set.
@@ -35,6 +36,7 @@ class FrontState:
     ) -> None:
         self.methods = methods
         self.engine = engine
+        self.reads = engine.reads
         self.limits = limits
         self.h2_limits = H2Limits.of(limits)
         self.settings = settings

@@ -101,7 +101,12 @@ class GrpcProtocol(asyncio.Protocol):
                 self._read_on_or_not()
                 self._work_off()
         else:
-            self._handle(events)
+            reads = self.front.reads
+            reads.begin(self)
+            try:
+                self._handle(events)
+            finally:
+                reads.end()
             self._write()
 
     def pause_writing(self) -> None:
@@ -215,16 +220,15 @@ class GrpcProtocol(asyncio.Protocol):
         fresh: list[H2Call] = []
         now_ns: int | None = None
         for event in events:
-            kind = type(event)
-            if kind is DataReceived:
-                stream_id, data, has_ended = cast("DataReceived", event)
+            if type(event) is DataReceived:
+                stream_id, data, has_ended = event
                 call = calls.get(stream_id)
                 if call is not None:
                     call.feed(data, has_ended)
                 else:
                     self.core.consumed(stream_id, len(data))
-            elif kind is RequestStarted:
-                stream_id, headers, has_ended = cast("RequestStarted", event)
+            elif type(event) is RequestStarted:
+                stream_id, headers, has_ended = event
                 head = self._admission.head_of(headers)
                 if isinstance(head, bytes):
                     self._refuse(stream_id, head, has_ended)

@@ -147,14 +147,14 @@ class Sender:
         stream = self._streams.get(stream_id)
         if stream is None:
             return 0
-        length = len(data)
+        length, block_bytes, trailers_bytes = len(data), len(block), len(trailers)
         if (
             self._notice
             or stream.has_answered
             or length > self.frame_bytes
             or not self._has_room(stream, length)
-            or len(block) > DEFAULT_FRAME_BYTES
-            or len(trailers) > DEFAULT_FRAME_BYTES
+            or block_bytes > DEFAULT_FRAME_BYTES
+            or trailers_bytes > DEFAULT_FRAME_BYTES
         ):
             self.headers(stream_id, block, False)
             self.data(stream_id, data, False)
@@ -165,14 +165,14 @@ class Sender:
         self.data_frames += 1
         output = self._output
         output.pieces += (
-            _pack(len(block) << 8 | HEADERS, FLAG_END_HEADERS, stream_id),
+            _pack(block_bytes << 8 | HEADERS, FLAG_END_HEADERS, stream_id),
             block,
             _pack(length << 8, 0, stream_id),
             data,
-            _pack(len(trailers) << 8 | HEADERS, FLAG_END_HEADERS | FLAG_END_STREAM, stream_id),
+            _pack(trailers_bytes << 8 | HEADERS, FLAG_END_HEADERS | FLAG_END_STREAM, stream_id),
             trailers,
         )
-        output.size += length + len(block) + len(trailers)
+        output.size += length + block_bytes + trailers_bytes
         stream.has_answered = stream.is_ending = True
         stream.state = after = NEXT[stream.state][_SEND_HEADERS_END]
         if after is _CLOSED:

@@ -195,10 +195,15 @@ class InferExchange:
             if call.brought is not None:
                 call.brought.put_on(decoded.request)
             self._decoded = decoded
+            # A connection has one request at a time: with this one, all that it can have brought is handed over.
+            reads = infer.engine.reads
+            reads.begin(self._connection)
             try:
                 self._flight = infer.engine.submit(decoded.request, self._done)
             except (Overloaded, QueueTimeout) as error:
                 raise in_core_words(error, decoded.request.request_id) from None
+            finally:
+                reads.end()
         except ServingError:
             raise
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500

@@ -55,7 +55,7 @@ class Inference:
         self._most_inline_bytes = limits.decode_inline_bytes
 
     def submit(self, data: bytes, deadline_ns: int | None, told: Told, brought: Brought | None = None) -> InFlight:
-        """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise in a later turn.
+        """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise later.
 
         The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
         `brought` is what the call's metadata bring.

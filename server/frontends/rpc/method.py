@@ -17,7 +17,7 @@ UnaryHandler = Callable[[bytes, Call], Awaitable[bytes | Message]]
 """Takes the one serialised message and answers by one; raises `ServingError`."""
 
 UnarySubmit = Callable[[bytes, Call, Callable[[bytes | Exception], None]], InFlight]
-"""As a `UnaryHandler`, but tells the answer, or what is wrong, to a callback: once, at once or in a later turn of the loop."""
+"""As a `UnaryHandler`, but tells the answer, or what is wrong, to a callback: once, at once or later."""
 
 Failed = Callable[[ServingError], None]
 """Takes what a call failed by."""

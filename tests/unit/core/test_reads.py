@@ -1,0 +1,100 @@
+"""What a read has brought is run at its end where one connection alone sends, and in a turn of the loop of its own where several do."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from backends.api.clock import SystemClock
+from server.core.reads import READS_IN_A_ROW, Reads
+from server.core.timers import LoopTimers
+
+
+class Reader:
+    """A connection."""
+
+
+def read(reads: Reads, reader: object, callback: Callable[[], None] = lambda: None) -> bool:
+    """One read, which puts off `callback`; whether that was kept for its end."""
+    reads.begin(reader)
+    try:
+        return reads.put_off(callback)
+    finally:
+        reads.end()
+
+
+def alone(reader: object) -> Reads:
+    """Reads of which `reader` has made as many as it takes."""
+    reads = Reads()
+    for _ in range(READS_IN_A_ROW + 1):
+        assert not read(reads, reader)
+    return reads
+
+
+def test_what_the_read_of_a_lone_connection_brings_is_run_at_its_end_in_order():
+    done: list[int] = []
+    reader = Reader()
+    reads = alone(reader)
+    reads.begin(reader)
+    assert reads.put_off(lambda: done.append(1))
+    assert reads.put_off(lambda: done.append(2))
+    assert done == []
+    reads.end()
+    assert done == [1, 2]
+    reads.end()
+    assert done == [1, 2]
+
+
+def test_a_read_of_another_connection_ends_it():
+    first, second = Reader(), Reader()
+    reads = alone(first)
+    assert read(reads, first)
+    assert not read(reads, second)
+    assert not any(read(reads, each) for _ in range(50) for each in (first, second))
+    assert [read(reads, second) for _ in range(READS_IN_A_ROW + 1)] == [False] * READS_IN_A_ROW + [True]
+
+
+def test_nothing_is_kept_outside_a_read():
+    assert not alone(Reader()).put_off(lambda: pytest.fail("kept"))
+
+
+def test_what_is_put_off_at_the_end_waits_for_the_loop():
+    reader = Reader()
+    reads = alone(reader)
+    kept: list[bool] = []
+    read(reads, reader, lambda: kept.append(reads.put_off(lambda: pytest.fail("kept"))))
+    assert kept == [False]
+
+
+def test_no_connection_is_kept_in_memory():
+    reader = Reader()
+    alone_reads = alone(reader)
+    gone = weakref.ref(reader)
+    del reader
+    gc.collect()
+    assert gone() is None
+    assert not alone_reads.put_off(lambda: None)
+
+
+def test_timers_call_at_the_end_of_a_lone_read_and_else_in_the_next_turn():
+    async def scenario() -> None:
+        first, second, done = Reader(), Reader(), list[str]()
+        reads = alone(first)
+        timers = LoopTimers(asyncio.get_running_loop(), SystemClock(), reads)
+        reads.begin(first)
+        timers.call_soon(lambda: done.append("lone"))
+        reads.end()
+        assert done == ["lone"]
+        reads.begin(second)
+        timers.call_soon(lambda: done.append("of several"))
+        reads.end()
+        assert done == ["lone"]
+        await asyncio.sleep(0)
+        assert done == ["lone", "of several"]
+        timers.call_soon(lambda: done.append("outside"))
+        await asyncio.sleep(0)
+        assert done == ["lone", "of several", "outside"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,120 @@
+"""A gRPC connection that alone sends is answered by the write that ends its read; several share a batch in the loop's next turn."""
+
+import asyncio
+from itertools import count
+from typing import Any
+
+from backends.api.clock import SystemClock
+from server.core.reads import READS_IN_A_ROW
+from server.core.timers import LoopTimers
+from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.protocol import GrpcProtocol
+from server.frontends.limits import Limits
+from server.frontends.rpc.method import Kind, Method, method_table
+from server.frontends.rpc.settings import GrpcSettings
+from server.frontends.status import kserve_status
+from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame
+
+PATH = "/a.B/Soon"
+FIELDS = (
+    *((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), (b":authority", b"x")),
+    *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
+)
+
+
+class Flight:
+    def cancel(self) -> None: ...
+
+
+class Transport:
+    """Keeps each write."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str) -> Any:
+        return None
+
+
+class Client:
+    """One connection to `front`, and what it writes."""
+
+    def __init__(self, front: FrontState) -> None:
+        self.transport = Transport()
+        self._ids = count(1, 2)
+        self._connection = GrpcProtocol(front)
+        self._connection.connection_made(self.transport)  # type: ignore[arg-type]
+        self._connection.data_received(PREFACE + frame(SETTINGS))
+        self.transport.writes.clear()
+
+    def ask(self, calls: int) -> None:
+        """Sends so many calls in one read."""
+        body = b"\0\0\0\0\3abc"
+        self._connection.data_received(
+            b"".join(
+                frame(HEADERS, END_HEADERS, stream_id, block(FIELDS)) + frame(DATA, END_STREAM, stream_id, body)
+                for stream_id, _ in zip(self._ids, range(calls), strict=False)
+            )
+        )
+
+    def answers(self) -> list[int]:
+        """How many answers each write since the last time held."""
+        writes, self.transport.writes = self.transport.writes, []
+        return [sum(each.kind == DATA for each in cut(data)) for data in writes]
+
+
+def front_of_loop() -> FrontState:
+    """A front with one method, which answers as soon as the server's timers say."""
+    loop, engine = asyncio.get_running_loop(), FakeEngine(simple())
+    timers = LoopTimers(loop, SystemClock(), engine.reads)
+
+    def submit(data: bytes, call: Any, told: Any) -> Flight:
+        timers.call_soon(lambda: told(data))
+        return Flight()
+
+    async def handle(data: bytes, call: Any) -> bytes:
+        raise AssertionError("not asked")
+
+    method = Method(path=PATH, kind=Kind.UNARY, handle=handle, submit=submit, status=kserve_status, most_bytes=100)
+    return FrontState(method_table([method]), engine, Limits(), GrpcSettings(), loop)
+
+
+def test_a_lone_connection_is_answered_by_the_write_that_ends_its_read():
+    async def scenario() -> None:
+        client = Client(front_of_loop())
+        for _ in range(READS_IN_A_ROW):
+            client.ask(3)
+            for _ in range(2):
+                await asyncio.sleep(0)
+        client.answers()
+        for calls in (3, 1, 8):
+            client.ask(calls)
+            assert client.answers() == [calls]
+        # Nothing is left for the loop to do.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert client.answers() == []
+
+    asyncio.run(scenario())
+
+
+def test_connections_that_send_in_turn_wait_for_each_other():
+    async def scenario() -> None:
+        front = front_of_loop()
+        clients = [Client(front), Client(front)]
+        for _ in range(2 * READS_IN_A_ROW):
+            for client in clients:
+                client.ask(2)
+                assert client.answers() == []
+            for _ in range(2):
+                await asyncio.sleep(0)
+            assert [client.answers() for client in clients] == [[2], [2]]
+
+    asyncio.run(scenario())

@@ -1,0 +1,123 @@
+"""An HTTP connection that alone sends is answered while its request is read; several share a batch in the loop's next turn."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import orjson
+
+from backends.api.clock import SystemClock
+from backends.api.tensor import DataType
+from server.core.reads import READS_IN_A_ROW
+from server.core.request import Done, InferRequest, InferResponse, InFlight
+from server.core.timers import LoopTimers
+from server.frontends.http.connection import HttpConnection
+from server.frontends.http.infer import HttpInfer
+from server.frontends.http.infer_exchange import InferRoutes
+from server.frontends.http.port import HttpPort
+from server.frontends.limits import Limits
+from tests.fakes.fake_engine import FakeEngine, echo
+
+ARRAY = np.arange(3, dtype=np.int32)
+TENSOR = {"name": "INPUT", "datatype": "INT32", "shape": [1, 3], "data": ARRAY.tolist()}
+BODY = orjson.dumps({"inputs": [TENSOR]})
+REQUEST = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+class Flight:
+    def cancel(self) -> None: ...
+
+
+class PromptEngine(FakeEngine):
+    """Answers as soon as the server's timers say."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(echo(DataType.INT32, (-1,), name="echo"))
+        self._timers = LoopTimers(loop, SystemClock(), self.reads)
+
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
+        answer = InferResponse(request.model_name, 1, request.request_id, {"OUTPUT": request.inputs["INPUT"]}, request.signature)
+        self._timers.call_soon(lambda: done(answer))
+        return Flight()
+
+
+class Transport(asyncio.Transport):
+    """Keeps each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def connection_of(port: HttpPort) -> tuple[HttpConnection, Transport]:
+    connection, transport = HttpConnection(port), Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def ask(connection: HttpConnection, data: bytes = REQUEST) -> None:
+    """One read."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def new_port() -> HttpPort:
+    loop = asyncio.get_running_loop()
+    return HttpPort(None, Limits(), InferRoutes(HttpInfer(PromptEngine(loop), Limits())), loop)
+
+
+def is_answer(data: bytes) -> bool:
+    head, _, body = data.partition(b"\r\n\r\n")
+    return head.startswith(b"HTTP/1.1 200 ") and orjson.loads(body)["outputs"][0]["data"] == ARRAY.tolist()
+
+
+def test_a_lone_connection_is_answered_while_its_request_is_read():
+    async def scenario() -> None:
+        connection, transport = connection_of(new_port())
+        for _ in range(READS_IN_A_ROW + 1):
+            ask(connection)
+            await asyncio.sleep(0)
+        transport.writes.clear()
+        for _ in range(3):
+            ask(connection)
+            assert [is_answer(data) for data in transport.writes] == [True]
+            transport.writes.clear()
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_a_lone_connection_sends_ahead_are_answered_in_order_each_in_its_turn():
+    async def scenario() -> None:
+        connection, transport = connection_of(new_port())
+        for _ in range(READS_IN_A_ROW + 1):
+            ask(connection)
+            await asyncio.sleep(0)
+        transport.writes.clear()
+        ask(connection, 3 * REQUEST)
+        for answered in (1, 2, 3):
+            assert [is_answer(data) for data in transport.writes] == [True] * answered
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_connections_that_send_in_turn_wait_for_each_other():
+    async def scenario() -> None:
+        port = new_port()
+        clients = [connection_of(port) for _ in range(2)]
+        for _ in range(2 * READS_IN_A_ROW):
+            for connection, transport in clients:
+                ask(connection)
+                assert transport.writes == []
+            await asyncio.sleep(0)
+            for _, transport in clients:
+                assert [is_answer(data) for data in transport.writes] == [True]
+                transport.writes.clear()
+
+    asyncio.run(scenario())
