@@ -5,11 +5,13 @@ sends, all that the batch could wait for has come with the read in hand: it runs
 read (docs/adr/0006).
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 #: After so many reads in a row of one connection, none of another between them, it counts as the only one that sends.
 READS_IN_A_ROW: Final = 16
+_log = logging.getLogger(__name__)
 
 
 class Reads:
@@ -49,4 +51,7 @@ class Reads:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for callback in waiting:
-                callback()
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - a defect of one scheduler: others, and the connection, are none the worse for it
+                    _log.exception("what was put off to the end of a read failed unexpectedly")

@@ -68,6 +68,21 @@ def test_what_is_put_off_at_the_end_waits_for_the_loop():
     assert kept == [False]
 
 
+def test_what_fails_at_the_end_of_a_read_keeps_nothing_else_from_being_run(caplog: pytest.LogCaptureFixture):
+    def fail() -> None:
+        raise ValueError("broken")
+
+    done: list[int] = []
+    reader = Reader()
+    reads = alone(reader)
+    reads.begin(reader)
+    assert reads.put_off(fail)
+    assert reads.put_off(lambda: done.append(1))
+    reads.end()
+    assert done == [1]
+    assert "broken" in caplog.text
+
+
 def test_no_connection_is_kept_in_memory():
     reader = Reader()
     alone_reads = alone(reader)
