@@ -5,7 +5,8 @@ Rows of shared memory, restricted APIs and other features stand with those featu
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import grpc
 import pytest
@@ -365,39 +366,50 @@ def test_a_known_model_that_is_not_loaded_is_unavailable(erring: ServerProcess, 
         assert erring.get("/v2/repository/models/half/load", b"")[0] == 200
 
 
-def test_a_full_queue_and_a_request_out_of_time_are_unavailable(erring: ServerProcess, channel: grpc.Channel):
+@contextmanager
+def kept_busy(server: ServerProcess, ask: Ask, askers: int) -> Iterator[None]:
+    """Meanwhile so many clients ask, each again as soon as it is answered."""
+    is_enough = threading.Event()
+
+    def asking() -> None:
+        while not is_enough.is_set():
+            over_http(server, ask)
+
+    threads = [threading.Thread(target=asking) for _ in range(askers)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_enough.set()
+        for thread in threads:
+            thread.join()
+
+
+def until_refused(ask: Callable[[], Answer], text: str) -> Answer:
+    """The first answer that says `text`; until then one may be served, or refused for another reason, as it comes between others."""
+    answers: list[Answer] = []
+
+    def is_refused() -> bool:
+        answers.append(ask())
+        return text in answers[-1].text
+
+    wait_until(is_refused, what=text)
+    return answers[-1]
+
+
+def test_a_full_queue_is_unavailable(erring: ServerProcess, channel: grpc.Channel):
+    ask = Ask(model="slow", inputs=(Tensor(name="IN", shape=(1, 1), data=[1]),))
+    with kept_busy(erring, ask, askers=3):  # one runs, one waits, and there is no room for another
+        assert until_refused(lambda: over_http(erring, ask), "Exceeds maximum queue size").status == 503
+        assert until_refused(lambda: over_grpc(channel, ask), "Exceeds maximum queue size").status == "UNAVAILABLE"
+
+
+def test_a_request_out_of_time_is_unavailable(erring: ServerProcess):
     tensor = Tensor(name="IN", shape=(1, 1), data=[1])
-
-    def pending() -> int:
-        text = erring.get("/metrics")[1].decode()
-        return int(
-            next(line for line in text.splitlines() if line.startswith('nv_inference_pending_request_count{model="slow"')).rpartition(" ")[
-                2
-            ]
-        )
-
-    asks = [threading.Thread(target=over_http, args=(erring, Ask(model="slow", inputs=(tensor,)))) for _ in range(2)]
-    asks[0].start()
-    wait_until(lambda: b'"slow"' in erring.get("/v2/models/slow")[1], what="the model")
-    asks[1].start()
-    wait_until(lambda: pending() >= 1, what="a request in the queue")
-    for answer, unavailable in (
-        (over_http(erring, Ask(model="slow", inputs=(tensor,))), 503),
-        (over_grpc(channel, Ask(model="slow", inputs=(tensor,))), "UNAVAILABLE"),
-    ):
-        assert answer.status == unavailable, answer
-        assert "Exceeds maximum queue size" in answer.text
-    for ask in asks:
-        ask.join()
-    busy = threading.Thread(target=over_http, args=(erring, Ask(model="slow", inputs=(tensor,))))
-    busy.start()
     impatient = Ask(model="slow", inputs=(tensor,), parameters={"timeout": 1})
-    answer = over_http(erring, impatient)
-    while answer.status == 200:  # it came before the busy one
-        answer = over_http(erring, impatient)
-    busy.join()
-    assert answer.status == 503
-    assert "Request timeout expired" in answer.text
+    with kept_busy(erring, Ask(model="slow", inputs=(tensor,)), askers=1):
+        assert until_refused(lambda: over_http(erring, impatient), "Request timeout expired").status == 503
 
 
 def test_loads_are_refused_where_the_server_polls(tmp_path):

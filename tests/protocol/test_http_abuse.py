@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.server_process import SAMPLE_MODELS, ServerProcess, running_server, wait_until
+from tests.fakes.server_process import PATIENCE_S, SAMPLE_MODELS, ServerProcess, running_server, wait_until
 
 MIB = 1 << 20
 INFER = b"/v2/models/simple/infer"
@@ -164,7 +164,7 @@ def test_five_hundred_slow_clients_are_let_go_and_hold_nobody_up(server: ServerP
         begun = time.monotonic()
         slowest = 0.0
         # Each drips a byte a second: alive, and of no use.
-        while time.monotonic() - begun < 26 and open_files(server) > files_before + 5:
+        while time.monotonic() - begun < PATIENCE_S and open_files(server) > files_before + 5:
             for peer in (*slow_heads, *slow_bodies):
                 try:
                     peer.send(b"x")
