@@ -53,11 +53,12 @@ samples: setup  ## Rebuild the compiled sample models; a test compares them with
 	.venv/bin/python examples/digits/compile_ipu.py
 	.venv/bin/python examples/digits/compile_gcu.py
 
-test: setup clients-env $(PROTOS_STAMP)  ## Run the unit and protocol tests
+# One after another: protocol tests wait for servers with time limits, which tests beside them would use up.
+test: setup clients-env $(PROTOS_STAMP)  ## Run every test: unit, slow and protocol
 	.venv/bin/pytest
 
-unit: setup  ## Run the unit tests only
-	.venv/bin/pytest tests/unit tests/conformance clients/python/tests
+unit: setup  ## Run the quick unit tests on two cores, under 30 s; those marked slow run with 'make test' only
+	.venv/bin/pytest -m 'not slow' -n 2 --dist loadfile tests/unit tests/conformance clients/python/tests
 
 check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
 	scripts/check

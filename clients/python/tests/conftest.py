@@ -11,6 +11,7 @@ import pytest
 
 import stoker_client
 from stoker_client import AsyncTiming, Timing
+from tests.fakes.certificate_bundle import empty_bundle
 from tests.fakes.fake_kserve import FakeKserve
 
 KINDS = {
@@ -73,6 +74,11 @@ class Driven:
 
 async def _awaited(awaitable: Any) -> Any:
     return await awaitable
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_authority_of_the_web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    yield from empty_bundle(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")
