@@ -8,7 +8,7 @@ from benchmarks.wire import GRPC, HTTP_BINARY, HTTP_JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One way to load a front with requests for `tiny`.
+    """One way to load a front.
 
     Attributes:
         name: As the report calls it.
@@ -19,6 +19,8 @@ class Case:
         triton_cpu_us: What Triton 2.51 with a native ONNX Runtime backend took on the machine of the published measurement, whose own echo
             is in `REFERENCE_ECHO_CPU_US`.
         triton_p50_ms: Its median latency there.
+        model: Of `benchmarks.models`.
+        is_above_model: What is held against `most_cpu_us` is the CPU time above that of the model's run for one row by raw onnxruntime.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Case:
     most_p50_ms: float | None = None
     triton_cpu_us: float | None = None
     triton_p50_ms: float | None = None
+    model: str = "tiny"
+    is_above_model: bool = False
 
     @property
     def is_one_call_per_channel(self) -> bool:
@@ -51,6 +55,19 @@ CASES = (
     Case(name="HTTP JSON, c = 1", protocol=HTTP_JSON, connections=1, triton_cpu_us=103),
     Case(name="HTTP JSON, c = 8", protocol=HTTP_JSON, connections=8, most_cpu_us=55, triton_cpu_us=60),
     Case(name="HTTP JSON, c = 32", protocol=HTTP_JSON, connections=32, most_cpu_us=42, triton_cpu_us=58),
+)
+
+
+def _image(name: str, protocol: str, connections: int, streams: int = 1) -> Case:
+    """A way to load a front with images: 602 KB in, 4 KB out."""
+    return Case(name=name, protocol=protocol, connections=connections, streams=streams, model="slice", is_above_model=True, most_cpu_us=350)
+
+
+IMAGE_CASES = (
+    _image("image, gRPC, c = 1", GRPC, 1),
+    _image("image, gRPC, c = 8", GRPC, 1, 8),
+    _image("image, HTTP binary, c = 1", HTTP_BINARY, 1),
+    _image("image, HTTP binary, c = 8", HTTP_BINARY, 8),
 )
 
 #: CPU microseconds of a bare grpc.aio echo of bytes in the published measurement, by calls in flight. Its ratio to the same echo here

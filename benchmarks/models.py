@@ -1,7 +1,8 @@
 """The models that are measured, and the temporary repository they are served from.
 
 `tiny` does next to nothing (y = x + 1 on 16 floats): it measures the server. `tiny-inline` is the same file run on the server's loop
-instead of in a worker thread. `mlp` is small real work. `resnet50` is work that dwarfs the server, built by `examples/resnet50/build.py`.
+instead of in a worker thread. `slice` takes an image of 602 KB and gives 1000 of its numbers: it measures what large tensors cost the
+server. `mlp` is small real work. `resnet50` is work that dwarfs the server, built by `examples/resnet50/build.py`.
 """
 
 import subprocess
@@ -20,6 +21,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 _OPSET = 21
 _IR_VERSION = 10
 _MLP_WIDTHS = (64, 256, 256, 10)
+#: ResNet-50's: three channels of 224 x 224 in, 1000 classes out.
+_IMAGE_FLOATS, _CLASSES = 3 * 224 * 224, 1000
 _MAX_BATCH = 32
 
 Array = npt.NDArray[np.float32]
@@ -68,6 +71,11 @@ def _build_mlp(root: Path, name: str) -> BenchModel:
     return _write(root, name, _perceptron(), row, "")
 
 
+def _build_slice(root: Path, name: str) -> BenchModel:
+    row = np.random.default_rng(2).random((1, _IMAGE_FLOATS), dtype=np.float32)
+    return _write(root, name, _first_floats(), row, "")
+
+
 def _build_resnet50(root: Path, name: str) -> BenchModel:
     script = CHECKOUT / "examples" / "resnet50" / "build.py"
     # On a CPU batches beyond 8 gain nothing, and with 32 requests in flight the next batch of 8 always waits when the last one ends.
@@ -84,6 +92,7 @@ BUILDERS: dict[str, Callable[[Path, str], BenchModel]] = {
     "tiny": _build_tiny,
     "tiny-inline": _build_tiny_inline,
     "mlp": _build_mlp,
+    "slice": _build_slice,
     "resnet50": _build_resnet50,
 }
 
@@ -95,6 +104,17 @@ def _add_one() -> onnx.GraphProto:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 16])],
         [numpy_helper.from_array(np.ones(1, np.float32), "one")],
+    )
+
+
+def _first_floats() -> onnx.GraphProto:
+    bounds = {"begin": 0, "end": _CLASSES, "axis": 1}
+    return helper.make_graph(
+        [helper.make_node("Slice", ["x", *bounds], ["y"])],
+        "first_floats",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", _IMAGE_FLOATS])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", _CLASSES])],
+        [numpy_helper.from_array(np.array([number], np.int64), name) for name, number in bounds.items()],
     )
 
 

@@ -24,7 +24,7 @@ CONTENTS_FIELDS = 4096
 class WireWalk:
     """One pass over one message; every method raises InvalidRequest where the bytes are no message."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = data
         self._left = _MOST_FIELDS
 

@@ -5,6 +5,9 @@ for all that a read has brought. Nothing a peer sends raises; a rule it breaks e
 RFC 9113 asks for.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from server.frontends.h2 import frames
 from server.frontends.h2.control_frames import DRAIN_PING, ControlFrames
 from server.frontends.h2.data_frames import DataFrames
@@ -19,6 +22,8 @@ from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Inflow, Output
 from server.frontends.h2.sender import Data, Sender
 from server.frontends.h2.streams import StreamTable
+
+Read = TypeVar("Read", bytes | memoryview, memoryview)
 
 
 class ServerConnection:
@@ -55,24 +60,46 @@ class ServerConnection:
 
     # ---- receiving
 
-    def receive(self, data: bytes, now_s: float) -> list[Event]:
-        """Takes in what the peer sent, at the time `now_s` (monotonic, seconds), and tells what it means. Never raises."""
+    def receive(self, data: bytes | memoryview, now_s: float) -> list[Event]:
+        """Takes in what the peer sent, at the time `now_s` (monotonic, seconds), and tells what it means. Never raises.
+
+        `data` as a memoryview may be written over once this returns; events never hold it.
+        """
+        return self._received(self._reader.read, data, now_s)
+
+    def _received(self, read: Callable[[Read], None], data: Read, now_s: float) -> list[Event]:
         if self._is_over:
             return []
         inbound = self._inbound
         inbound.now_s = now_s
         events: list[Event] = []
         inbound.events = events
+        self._data_frames.begin_read()
         try:
-            self._reader.read(data)
+            read(data)
         except ConnectionFault as fault:
             debug = fault.text.encode()
             self.close(fault.code, debug)
             events.append(ConnectionEnded(fault.code, debug))
         return events
 
+    def place(self, stream_id: int, room: memoryview) -> None:
+        """Lets the next bytes of a request go into `room` instead of events of their own; `DataPlaced` tells how far it is filled.
+
+        What comes when it is full comes as `DataReceived` again. REQUIRES: all events that `receive` has given are handled.
+        """
+        self._data_frames.place(stream_id, room)
+
+    def room(self) -> memoryview | None:
+        """Where the transport may put what it reads next, for `receive_in_place`: the place of the message whose DATA frame is in hand."""
+        return None if self._is_over else self._reader.room()
+
+    def receive_in_place(self, data: memoryview, now_s: float) -> list[Event]:
+        """As `receive`, of what was read to where `room` said, with nothing received in between."""
+        return self._received(self._reader.read_in_place, data, now_s)
+
     def consumed(self, stream_id: int, count: int) -> None:
-        """The application is done with `count` bytes of `DataReceived`: the peer may send as many more.
+        """The application is done with `count` bytes of `DataReceived` or `DataPlaced`: the peer may send as many more.
 
         What was not given back when a stream closes goes back by itself.
         """

@@ -1,5 +1,6 @@
-"""What a connection tells the application. Named tuples: they are made for every request."""
+"""What a connection tells the application. Named tuples, nearly all: they are made for every request."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 #: Fields in their order, names in lower case.
@@ -38,6 +39,20 @@ class DataReceived(NamedTuple):
 
     stream_id: int
     data: bytes | memoryview
+    end_stream: bool
+
+
+@dataclass(slots=True)
+class DataPlaced:
+    """Bytes of a body that stand where the application wanted them: `ServerConnection.place`. One for all of a read, which it grows with.
+
+    Attributes:
+        size_bytes: How many.
+        end_stream: The request is complete.
+    """
+
+    stream_id: int
+    size_bytes: int
     end_stream: bool
 
 
@@ -91,6 +106,7 @@ Event = (
     RequestStarted
     | HeadersTooLarge
     | DataReceived
+    | DataPlaced
     | TrailersReceived
     | StreamReset
     | PingReceived

@@ -5,7 +5,7 @@ small, or refused by their length alone. Frames of unknown types are skipped (RF
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from server.frontends.h2.control_frames import ControlFrames
 from server.frontends.h2.data_frames import DataFrames
@@ -36,9 +36,12 @@ _MOST_GOAWAY_BYTES: Final = 4096
 #: Pieces of the beginning of a frame that are kept apart: a peer that sends single bytes shall not make us hold an object for each.
 _MOST_PARTS: Final = 64
 _STREAM_ID: Final = 0x7FFF_FFFF
+#: What is read straight to a message's place: of less, a copy costs less than a read of its own; more is not there at a time.
+_LEAST_ROOM_BYTES: Final = 32 * 1024
+_MOST_ROOM_BYTES: Final = 1024 * 1024
 
-#: (flags, stream id, data, start, end): the payload is `data[start:end]`.
-_Handler = Callable[[int, int, bytes, int, int], None]
+#: (flags, stream id, data, start, end): the payload is `data[start:end]`. Only that of DATA may be given a view that is read into again.
+_Handler = Callable[[int, int, Any, int, int], None]
 
 
 class FrameReader:
@@ -94,16 +97,32 @@ class FrameReader:
         """Whether the beginning of a frame waits for its rest."""
         return bool(self._parts)
 
-    def read(self, data: bytes) -> None:
-        """Takes in bytes.
+    def room(self) -> memoryview | None:
+        """Where the transport may read to: the place of the message whose frame is in hand; None: it has none, or little is left of it."""
+        room = self._data_frames.room(self._stream_id) if self._left else None
+        return None if room is None or len(room) < _LEAST_ROOM_BYTES else room[:_MOST_ROOM_BYTES]
+
+    def read_in_place(self, data: memoryview) -> None:
+        """As `read`, of bytes that were read to where `room` said.
+
+        The rest of the frame in hand is where it belongs; what stands behind it is not, for frames have headers between them.
+        """
+        count = min(self._left, len(data))
+        self._left -= count
+        self._data_frames.placed(self._stream_id, count, self._left == 0)
+        if count < len(data):
+            self.read(data[count:])
+
+    def read(self, data: bytes | memoryview) -> None:
+        """Takes in bytes. A view may be written over afterwards: what is kept of it is copied.
 
         Raises:
             ConnectionFault: the peer broke a rule of the connection; nothing may be read after that.
         """
         if self._preface:
-            data = self._read_preface(data)
+            data = self._read_preface(bytes(data))
         if self._parts:
-            self._parts.append(data)
+            self._parts.append(bytes(data))
             self._have += len(data)
             if self._have < self._need:
                 if len(self._parts) > _MOST_PARTS:
@@ -111,6 +130,7 @@ class FrameReader:
                 return
             data = b"".join(self._parts)
             self._parts = []
+        is_kept = type(data) is bytes
         size = len(data)
         position = self._resume(data, size) if self._left or self._padding else 0
         inbound = self._inbound
@@ -131,7 +151,10 @@ class FrameReader:
             end = start + length
             try:
                 if end <= size:
-                    handlers[kind](flags, stream_id & _STREAM_ID, data, start, end)
+                    if is_kept or kind == DATA:
+                        handlers[kind](flags, stream_id & _STREAM_ID, data, start, end)
+                    else:
+                        handlers[kind](flags, stream_id & _STREAM_ID, bytes(data[start:end]), 0, length)
                 elif kind != DATA and kind != _UNKNOWN:
                     need = HEADER_BYTES + length
                     break
@@ -147,7 +170,7 @@ class FrameReader:
                     self._left, self._padding, end = 0, end - size, size
             position = end
         if position < size:
-            self._parts = [data[position:]]
+            self._parts = [bytes(data[position:])]
             self._have = size - position
             self._need = need
 
@@ -158,7 +181,7 @@ class FrameReader:
         self._preface = preface[len(data) :]
         return data[len(preface) :]
 
-    def _begin(self, kind: int, flags: int, stream_id: int, data: bytes, start: int, length: int) -> int:
+    def _begin(self, kind: int, flags: int, stream_id: int, data: bytes | memoryview, start: int, length: int) -> int:
         """Begins a frame that is longer than what is there; gives the position up to which all is used: the end of `data`."""
         size = len(data)
         if kind == _UNKNOWN:
@@ -176,7 +199,7 @@ class FrameReader:
             self._data_frames.part(stream_id, data, start, start, True)
         return self._resume(data, size, start)
 
-    def _resume(self, data: bytes, size: int, position: int = 0) -> int:
+    def _resume(self, data: bytes | memoryview, size: int, position: int = 0) -> int:
         """Hands on what belongs to the frame in hand; gives the position behind it."""
         if self._left and position < size:
             end = min(size, position + self._left)

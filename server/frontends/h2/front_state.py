@@ -13,6 +13,9 @@ from server.frontends.rpc.settings import GrpcSettings
 if TYPE_CHECKING:
     from server.frontends.h2.protocol import GrpcProtocol
 
+#: What one read takes at most, but for what is read straight to its place.
+READ_BYTES = 256 * 1024
+
 
 class FrontState:
     """Confined to: the event loop.
@@ -29,6 +32,7 @@ class FrontState:
         calls: How many are in work on all of them.
         is_draining: New connections are turned away.
         all_gone: Set while no connection is open.
+        buffer: What connections read into: each is done with it before another one reads.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class FrontState:
         self.all_gone = asyncio.Event()
         self.all_gone.set()
         self._gate = ConnectionGate(limits.grpc_connections, "gRPC")
+        self.buffer = memoryview(bytearray(READ_BYTES))
 
     def admit(self, connection: "GrpcProtocol") -> bool:
         """Notes a new connection; whether it may stay."""

@@ -1,4 +1,4 @@
-"""A connection of the gRPC port: `asyncio.Protocol` around the HTTP/2 core, which knows neither sockets nor time.
+"""A connection of the gRPC port: `asyncio.BufferedProtocol` around the HTTP/2 core, which knows neither sockets nor time.
 
 One turn of the loop: all frames of a read are parsed, the calls they complete are begun, and whatever was answered is written at once.
 A read that begins very many calls is worked off in slices, with other connections' turns between them, and nothing more is read meanwhile;
@@ -18,6 +18,7 @@ from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import (
     ConnectionEnded,
+    DataPlaced,
     DataReceived,
     Event,
     HeadersTooLarge,
@@ -38,6 +39,8 @@ from server.frontends.rpc.method import Kind
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
 _SLICE: Final = 128
+#: What is looked at at a time of what was read: a large message that begins in it has its place before the rest is.
+_PIECE_BYTES: Final = 64 * 1024
 #: What is copied into one piece to be written; larger data goes to the transport as it is.
 _JOINED_BYTES: Final = 32 * 1024
 #: How long a client has to acknowledge that the connection is about to end, seconds; then it is told the last stream all the same.
@@ -46,7 +49,7 @@ _H2: Final = "h2"
 _log = logging.getLogger(__name__)
 
 
-class GrpcProtocol(asyncio.Protocol):
+class GrpcProtocol(asyncio.BufferedProtocol):
     """Confined to: the event loop.
 
     Attributes:
@@ -63,6 +66,8 @@ class GrpcProtocol(asyncio.Protocol):
         self._admission = Admission(front, self._unread)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
+        self._room: memoryview | None = None
+        self._to_place: list[UnaryCall] = []
         self._is_full = False
         self._is_output_noticed = False
         self._is_draining = False
@@ -84,29 +89,26 @@ class GrpcProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._backlog.clear()
+        self._to_place.clear()
         self._end_calls()
         self.front.leave(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._room = room = self.core.room() if self.receiving else None
+        return self.front.buffer if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
         now_s = self.front.loop.time()
-        events = self.core.receive(data, now_s)
         self._watch.pings.heard_s = now_s
-        if events:
-            self._watch.event_s = now_s
-        self._is_output_noticed = True
-        if self._backlog or len(events) > _SLICE:
-            is_first = not self._backlog
-            self._backlog += events
-            if is_first:
-                self._read_on_or_not()
-                self._work_off()
+        if self._room is not None:
+            room, self._room = self._room, None
+            self._take(self.core.receive_in_place(room[:nbytes], now_s), now_s)
         else:
-            reads = self.front.reads
-            reads.begin(self)
-            try:
-                self._handle(events)
-            finally:
-                reads.end()
+            for at in range(0, nbytes, _PIECE_BYTES):
+                piece = self.front.buffer[at : min(nbytes, at + _PIECE_BYTES)]
+                # While a request is on its way, mostly more of a message that has its place: it is copied there.
+                self._take(self.core.receive(piece if self.receiving else bytes(piece), now_s), now_s)
+        if not self._backlog:
             self._write()
 
     def pause_writing(self) -> None:
@@ -119,6 +121,10 @@ class GrpcProtocol(asyncio.Protocol):
         self._write()
 
     # ---- what calls use
+
+    def place_rest(self, call: UnaryCall) -> None:
+        """Has the rest of a call's message put to its place, as soon as all is handled that has come before."""
+        self._to_place.append(call)
 
     def notice_output(self) -> None:
         """Sees to it that what the core has to send is written, once a turn."""
@@ -215,6 +221,25 @@ class GrpcProtocol(asyncio.Protocol):
 
     # ---- receiving
 
+    def _take(self, events: list[Event], now_s: float) -> None:
+        """Handles what has been received, or puts it to what waits."""
+        if events:
+            self._watch.event_s = now_s
+        self._is_output_noticed = True
+        if self._backlog or len(events) > _SLICE:
+            is_first = not self._backlog
+            self._backlog += events
+            if is_first:
+                self._read_on_or_not()
+                self._work_off()
+        else:
+            reads = self.front.reads
+            reads.begin(self)
+            try:
+                self._handle(events)
+            finally:
+                reads.end()
+
     def _handle(self, events: list[Event]) -> None:
         calls = self._calls
         fresh: list[H2Call] = []
@@ -227,6 +252,12 @@ class GrpcProtocol(asyncio.Protocol):
                     call.feed(data, has_ended)
                 else:
                     self.core.consumed(stream_id, len(data))
+            elif type(event) is DataPlaced:
+                receiver = self.receiving.get(event.stream_id)
+                if receiver is not None:
+                    receiver.note_placed(event.size_bytes, event.end_stream)
+                else:
+                    self.core.consumed(event.stream_id, event.size_bytes)
             elif type(event) is RequestStarted:
                 stream_id, headers, has_ended = event
                 head = self._admission.head_of(headers)
@@ -250,6 +281,12 @@ class GrpcProtocol(asyncio.Protocol):
             # Few have anything to prepare for: they are answered by now, or whole and without a deadline.
             if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
                 late.settle()
+        if self._to_place and not self._backlog:
+            for placing in self._to_place:
+                room = placing.room
+                if room is not None:
+                    self.core.place(placing.stream_id, room)
+            self._to_place.clear()
 
     def _handle_rare(self, event: Event) -> None:
         if isinstance(event, StreamReset):

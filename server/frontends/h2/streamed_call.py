@@ -62,7 +62,9 @@ class StreamedCall(H2Call):
         size_bytes = len(message.data) + PREFIX_BYTES
         self._give_back(min(size_bytes + _WAITING_MESSAGE_BYTES, self._held_bytes))
         self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
-        return await self._decompressed(message.data) if message.is_compressed else message.data
+        # No view: its reader gives none.
+        data = cast("bytes", message.data)
+        return await self._decompressed(data) if message.is_compressed else data
 
     async def send(self, message: bytes | Message) -> None:
         data = message if isinstance(message, bytes) else message.SerializeToString()

@@ -29,6 +29,7 @@ class Stream:
         waiting_bytes: Its size.
         trailers: Header block to follow the waiting data.
         is_listed: Whether it stands in the sender's queue.
+        room: Where the next bytes of the request go; None: to the application, as they come.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Stream:
         "is_listed",
         "owed",
         "receive_window",
+        "room",
         "send_window",
         "state",
         "trailers",
@@ -63,6 +65,7 @@ class Stream:
         self.waiting_bytes = 0
         self.trailers: bytes | None = None
         self.is_listed = False
+        self.room: memoryview | None = None
 
 
 class StreamTable:
@@ -93,6 +96,7 @@ class StreamTable:
         """Forgets a stream; the window that the application still holds of it goes back to the peer."""
         del self.open[stream.id]
         stream.state = _CLOSED
+        stream.room = None
         if stream.unconsumed:
             self._inflow.refund(stream.unconsumed)
             stream.unconsumed = 0
@@ -103,6 +107,7 @@ class StreamTable:
     def close_all(self) -> None:
         for stream in self.open.values():
             stream.state = Next.CLOSED
+            stream.room = None
             stream.waiting = None
             stream.waiting_bytes = 0
         self.open.clear()

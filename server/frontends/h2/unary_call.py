@@ -6,8 +6,8 @@ tells its answer by a callback, there never is a task; if it waits, a task takes
 
 import asyncio
 import types
-from collections.abc import Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -16,8 +16,9 @@ from server.core.request import InFlight
 from server.frontends.h2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers
 from server.frontends.h2.call import CARDINALITY, CUT_SHORT, H2Call
 from server.frontends.off_loop import run_off_loop
+from server.frontends.rpc.call import Call
 from server.frontends.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
-from server.frontends.rpc.method import UnaryHandler, UnarySubmit
+from server.frontends.rpc.method import UnaryHandler
 from server.frontends.rpc.refusal import CallFault
 from server.frontends.rpc.request_head import RequestHead
 
@@ -30,6 +31,9 @@ _PLAIN_HEADERS: Final = HEADERS[None]
 #: Above it, an answer is not copied to stand behind its prefix, but sent in a frame of its own.
 _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
+
+
+Sent = TypeVar("Sent", bytes, memoryview)
 
 
 class UnaryCall(H2Call):
@@ -68,13 +72,9 @@ class UnaryCall(H2Call):
 
     def _feed_piece(self, data: bytes | memoryview, has_ended: bool) -> None:
         """The general case: the request comes in several pieces, or is compressed, or wrong."""
-        self.has_ended = has_ended
         reader = self._reader or self._await_rest()
-        self.heard_s = self._connection.front.loop.time()
-        self.received_bytes += len(data)
-        expected_bytes = reader.expected_bytes
-        if expected_bytes is None or self._held_bytes < expected_bytes:
-            self._hold(len(data))
+        expected_bytes, had_room = reader.expected_bytes, reader.has_room
+        self._note(len(data), expected_bytes, has_ended)
         for message in reader.feed(data):
             if self._message is not None:
                 raise CallFault(CARDINALITY)
@@ -83,20 +83,56 @@ class UnaryCall(H2Call):
             # One larger than the whole budget may pass alone; piece by piece it could not.
             self._give_back(self._held_bytes)
             self._hold(reader.expected_bytes or 0)
+        if reader.has_room and not had_room:
+            self._connection.place_rest(self)
         self._connection.core.consumed(self.stream_id, len(data))
         if has_ended:
-            self._connection.receiving.pop(self.stream_id, None)
-            if not reader.is_between_messages:
-                raise CallFault(CUT_SHORT)
-            if self._message is None:
-                raise CallFault(CARDINALITY)
-            message, self._message, self._reader = self._message, None, None
-            # The handler takes room for the message itself.
-            self._give_back(self._held_bytes)
-            if message.is_compressed:
-                self._task = self._connection.front.loop.create_task(self._run_compressed(message.data))
-            else:
-                self._begin(message.data)
+            self._begin_whole(reader)
+
+    def note_placed(self, count: int, has_ended: bool) -> None:
+        """So many more bytes of the request have come, and stand where `room` said."""
+        reader = self._reader
+        assert reader is not None
+        try:
+            self._note(count, reader.expected_bytes, has_ended)
+            for message in reader.placed(count):
+                self._message = message
+            self._connection.core.consumed(self.stream_id, count)
+            if has_ended:
+                self._begin_whole(reader)
+        except (CallFault, ServingError) as error:
+            self.fail(error)
+
+    @property
+    def room(self) -> memoryview | None:
+        """Where the rest of the request's message goes; None: it has no place yet, or no more."""
+        return None if self._reader is None else self._reader.room
+
+    def _note(self, size_bytes: int, expected_bytes: int | None, has_ended: bool) -> None:
+        """Counts what has come."""
+        self.has_ended = has_ended
+        self.heard_s = self._connection.front.loop.time()
+        self.received_bytes += size_bytes
+        if expected_bytes is None or self._held_bytes < expected_bytes:
+            self._hold(size_bytes)
+
+    def _begin_whole(self, reader: MessageReader) -> None:
+        """The request is complete."""
+        self._connection.receiving.pop(self.stream_id, None)
+        if not reader.is_between_messages:
+            raise CallFault(CUT_SHORT)
+        if self._message is None:
+            raise CallFault(CARDINALITY)
+        (data, is_compressed), self._message, self._reader = self._message, None, None
+        # The handler takes room for the message itself.
+        self._give_back(self._held_bytes)
+        if isinstance(data, memoryview):
+            assert self.head.method.large is not None
+            self._submit(self.head.method.large.submit, data)
+        elif is_compressed:
+            self._task = self._connection.front.loop.create_task(self._run_compressed(data))
+        else:
+            self._begin(data)
 
     def settle(self) -> None:
         super().settle()
@@ -104,7 +140,8 @@ class UnaryCall(H2Call):
             self._await_rest()
 
     def _await_rest(self) -> MessageReader:
-        self._reader = MessageReader(self.head.method.path, self.head.method.most_bytes)
+        method = self.head.method
+        self._reader = MessageReader(method.path, method.most_bytes, None if method.large is None else method.large.lead_bytes)
         self.started_s = self.heard_s = self._connection.front.loop.time()
         self.received_bytes = 0
         self._connection.receiving[self.stream_id] = self
@@ -130,7 +167,7 @@ class UnaryCall(H2Call):
             self._is_taken_over = False
             self._task = self._connection.front.loop.create_task(self._go_on(work, awaited))
 
-    def _submit(self, submit: UnarySubmit, data: bytes) -> None:
+    def _submit(self, submit: Callable[[Sent, Call, Callable[[bytes | Exception], None]], InFlight], data: Sent) -> None:
         try:
             flight = submit(data, self, self._told)
         except Exception as error:  # noqa: BLE001 - as above

@@ -6,8 +6,6 @@ import re
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge
 from server.core.access import Via
 from server.core.request import Answer as EngineAnswer
@@ -22,13 +20,12 @@ from server.frontends.kserve.http_answer import Encoded
 from server.frontends.kserve.http_codec import Body
 from server.frontends.kserve.inference import in_core_words
 from server.frontends.kserve.reservation import Reservation
+from server.frontends.message_block import message_block
 from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions
 
 _TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
 #: Bodies from here on are read into one block of memory, as they come.
 _BLOCK_BYTES: Final = 64 * 1024
-#: Where tensors begin that follow the JSON part: executors take what is aligned so as it is, without a copy.
-_ALIGNMENT: Final = 64
 _JSON: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _BINARY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _log = logging.getLogger(__name__)
@@ -83,11 +80,9 @@ class InferRoute:
         length, text = self.length or 0, self.call.header_length
         text_bytes = int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
         try:
-            whole = np.empty(length + _ALIGNMENT, np.uint8)
+            return message_block(length, text_bytes)
         except MemoryError:
             raise Overloaded(f"the server has no memory for a body of {length} bytes now: try again", retry_after_s=1.0) from None
-        skip = -(whole.ctypes.data + text_bytes) % _ALIGNMENT
-        return whole.data[skip : skip + length]
 
 
 class InferExchange:

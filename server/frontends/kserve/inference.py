@@ -54,7 +54,11 @@ class Inference:
         self._decode_like = self._templates.decode
         self._most_inline_bytes = limits.decode_inline_bytes
 
-    def submit(self, data: bytes, deadline_ns: int | None, told: Told, brought: Brought | None = None) -> InFlight:
+    def lead_bytes(self, size_bytes: int) -> int:
+        """Where the first tensor of a message of `size_bytes` begins, if it is like the last one of that size."""
+        return self._templates.lead_bytes(size_bytes)
+
+    def submit(self, data: Raw, deadline_ns: int | None, told: Told, brought: Brought | None = None) -> InFlight:
         """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise later.
 
         The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
@@ -78,7 +82,7 @@ class Inference:
             flight.cancel()
             raise
 
-    def _begin(self, data: bytes, deadline_ns: int | None, told: Told, brought: Brought | None) -> InFlight | None:
+    def _begin(self, data: Raw, deadline_ns: int | None, told: Told, brought: Brought | None) -> InFlight | None:
         """As `submit`; None, and nothing done, where it takes a coroutine."""
         size_bytes = len(data)
         decoded = self._decode_like(data, deadline_ns)
@@ -101,7 +105,7 @@ class Inference:
             flight.end(_told_of(error, flight.decoded))
         return flight
 
-    def _decode_new(self, data: bytes, deadline_ns: int | None) -> DecodedRequest:
+    def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
         message = self._parsed(data)
         try:
             decoded = self._decode_small(message, len(data), deadline_ns)
@@ -112,7 +116,7 @@ class Inference:
             self._templates.learn(data, decoded)
         return decoded
 
-    async def _model_infer(self, data: bytes, deadline_ns: int | None, brought: Brought | None) -> bytes:
+    async def _model_infer(self, data: Raw, deadline_ns: int | None, brought: Brought | None) -> bytes:
         """For requests that are looked through first, and may go to a thread."""
         with Reservation(self._engine) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
@@ -161,7 +165,7 @@ class Inference:
         request.trace.mark("GRPC_SEND_START", now_ns)
         request.trace.mark("GRPC_SEND_END", now_ns)
 
-    async def decode(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
+    async def decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         """The request that `data` makes; what it takes in memory is taken from `reservation` before it is made.
 
         Raises:
@@ -196,7 +200,7 @@ class Inference:
         if isinstance(error, ServingError):
             self._engine.note_failed(Via.KSERVE_GRPC, error, decoded.request.model_name, decoded.request.model_version)
 
-    async def _decode_large(self, data: bytes, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
+    async def _decode_large(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
         limits = self._limits
         wire = split_infer_request(data, limits)
         reservation.take(wire.cost_bytes)
@@ -237,9 +241,9 @@ class Inference:
             version = None  # no number: that is what `error` says of it
         self._engine.count_refused(message.model_name, version, error, Via.KSERVE_GRPC)
 
-    def _parsed(self, data: bytes) -> pb.ModelInferRequest:
+    def _parsed(self, data: Raw) -> pb.ModelInferRequest:
         try:
-            return self._parse(data)
+            return self._parse(data if type(data) is bytes else bytes(data))
         except DecodeError:
             raise InvalidRequest("the request is not a valid ModelInferRequest message") from None
 

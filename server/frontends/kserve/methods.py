@@ -13,10 +13,11 @@ from server.engine.interface import Engine
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.in_flight import Told
 from server.frontends.kserve.service import KServeService
+from server.frontends.kserve.tensor_bytes import Raw
 from server.frontends.limits import Limits
 from server.frontends.rpc.call import Call
 from server.frontends.rpc.control import ControlMethods
-from server.frontends.rpc.method import Failed, Method, kind_of, path_of
+from server.frontends.rpc.method import Failed, LargeMessages, Method, kind_of, path_of
 from server.frontends.status import kserve_status
 from server.pb import grpc_service_pb2 as pb
 
@@ -43,10 +44,10 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
         def infer_with_metadata(data: bytes, call: Call) -> Awaitable[bytes | Message]:
             return model_infer(data, call.deadline_ns, headers.read(call.metadata))
 
-        def begin(data: bytes, call: Call, told: Told) -> InFlight:
+        def begin(data: Raw, call: Call, told: Told) -> InFlight:
             return submit(data, call.deadline_ns, told)
 
-        def begin_with_metadata(data: bytes, call: Call, told: Told) -> InFlight:
+        def begin_with_metadata(data: Raw, call: Call, told: Told) -> InFlight:
             return submit(data, call.deadline_ns, told, headers.read(call.metadata))
 
         return Method(
@@ -54,6 +55,7 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
             kind=kind_of(descriptor),
             handle=infer_with_metadata if headers.is_on else infer,
             submit=begin_with_metadata if headers.is_on else begin,
+            large=LargeMessages(begin_with_metadata if headers.is_on else begin, service.inference.lead_bytes),
             status=kserve_status,
             most_bytes=most_bytes,
             failed=failed,

@@ -20,11 +20,14 @@ from backends.api.model import ModelSignature
 from server.core.request import Array, InferRequest
 from server.engine.interface import Engine
 from server.frontends.kserve.decoded import DecodedRequest
+from server.frontends.kserve.tensor_bytes import Raw
 from server.frontends.limits import Limits
 from server.frontends.wire_walk import LENGTH, WireWalk
 
 #: Templates kept, and the longest text of one, in bytes: together what clients can make the server remember.
 _KEPT, _LONGEST = 512, 2048
+#: The beginning of a message that holds all of its text, with an id, if it has a template.
+_HEAD_BYTES = _LONGEST + 256
 #: A message of more fields is not worth a template.
 _MOST_FIELDS = 64
 _NAME, _VERSION, _ID, _INPUT, _OUTPUT, _RAW = (number << 3 | LENGTH for number in (1, 2, 3, 5, 6, 7))
@@ -70,33 +73,40 @@ class RequestTemplates:
         self._most_id = min(limits.id_length, _ONE_BYTE - 1)
         #: By the bytes before the id and the number of those behind it.
         self._kept: dict[tuple[bytes, int], _Template] = {}
+        #: Of large messages, by their size: where the first tensor begins.
+        self._leads: dict[int, int] = {}
+
+    def lead_bytes(self, size_bytes: int) -> int:
+        """Where the first tensor began in the last message of `size_bytes` bytes; 0 where nobody knows."""
+        return self._leads.get(size_bytes, 0)
 
     def __len__(self) -> int:
         """Templates kept."""
         return len(self._kept)
 
-    def decode(self, data: bytes, deadline_ns: int | None) -> DecodedRequest | None:
+    def decode(self, data: Raw, deadline_ns: int | None) -> DecodedRequest | None:
         """What `data` asks for; None where it must be decoded in full, also where that will refuse it."""
+        head = data if type(data) is bytes else bytes(data[:_HEAD_BYTES])
         try:
-            if data[0] != _NAME:
+            if head[0] != _NAME:
                 return None
-            at = data[1] + 2
-            if data[at] == _VERSION:
-                at += data[at + 1] + 2
+            at = head[1] + 2
+            if head[at] == _VERSION:
+                at += head[at + 1] + 2
             begin, request_id = at, ""
-            if data[at] == _ID:
-                at += data[at + 1] + 2
-                request_id = data[begin + 2 : at].decode()
+            if head[at] == _ID:
+                at += head[at + 1] + 2
+                request_id = head[begin + 2 : at].decode()
                 if at - begin - 2 > self._most_id:
                     return None
         except (IndexError, UnicodeDecodeError):
             return None
-        template = self._kept.get((data[:begin], len(data) - at))
-        if template is None or not data.startswith(template.text, at):
+        template = self._kept.get((head[:begin], len(data) - at))
+        if template is None or not head.startswith(template.text, at):
             return None
         _, between, places, like, meaning, signature = template
         for place, separator in between:
-            if not data.startswith(separator, at + place):
+            if data[at + place : at + place + len(separator)] != separator:
                 return None
         try:
             if self._signature(like.model_name, like.model_version) is not signature:
@@ -104,26 +114,33 @@ class RequestTemplates:
         except ServingError:
             return None
         inputs: dict[str, Array] = {name: np.ndarray(shape, dtype, data, at + place) for name, shape, dtype, place in places}
+        if head is not data:
+            self._keep_lead(len(data), at + places[0].at)
         request = InferRequest(
             like.model_name, inputs, like.output_names, signature, like.model_version, request_id, like.rows, deadline_ns,
             like.parameters, self._now_ns(), len(data), like.via,
         )  # fmt: skip
         return DecodedRequest(request, *meaning)
 
-    def learn(self, data: bytes, decoded: DecodedRequest) -> None:
+    def _keep_lead(self, size_bytes: int, lead_bytes: int) -> None:
+        if len(self._leads) >= _KEPT:
+            self._leads.clear()
+        self._leads[size_bytes] = lead_bytes
+
+    def learn(self, data: Raw, decoded: DecodedRequest) -> None:
         """Keeps what `data`, decoded in full, was found to mean, if that can be kept."""
         layout = _layout(data)
         if layout is None:
             return
         begin, at, raws = layout
         request = decoded.request
-        text = data[at : raws[0][0]]
+        text = bytes(data[at : raws[0][0]])
         if len(raws) != len(request.inputs) or begin + len(text) > _LONGEST or b"shared_memory" in text:
             return
         places = tuple(_places(at, raws, request.inputs.items()))
         if len(places) != len(raws):
             return
-        between = tuple((end - at, data[end:begins]) for (_, end), (begins, _) in pairwise(raws))
+        between = tuple((end - at, bytes(data[end:begins])) for (_, end), (begins, _) in pairwise(raws))
         if len(self._kept) >= _KEPT:
             self._kept.clear()
         # The tensors would keep this whole message in memory.
@@ -137,10 +154,10 @@ class RequestTemplates:
             via=request.via,
         )
         template = _Template(text, between, places, like, decoded[1:], request.signature)
-        self._kept[data[:begin], len(data) - at] = template
+        self._kept[bytes(data[:begin]), len(data) - at] = template
 
 
-def _layout(data: bytes) -> tuple[int, int, list[tuple[int, int]]] | None:
+def _layout(data: Raw) -> tuple[int, int, list[tuple[int, int]]] | None:
     """Where the id begins, where what follows it begins, and from where to where each raw content lies; None: not the common form."""
     walk, begin, at, raws, last = WireWalk(data), 0, 0, list[tuple[int, int]](), 0
     try:

@@ -32,12 +32,12 @@ class InferWire(NamedTuple):
         cost_bytes: Memory that parsing `rest` takes.
     """
 
-    rest: bytes
+    rest: bytes | memoryview
     raws: list[memoryview]
     cost_bytes: int
 
 
-def split_infer_request(data: bytes, limits: Limits) -> InferWire:
+def split_infer_request(data: bytes | memoryview, limits: Limits) -> InferWire:
     """Takes a serialised ModelInferRequest apart.
 
     Raises:
@@ -64,7 +64,7 @@ def check_control_request(data: bytes, limits: Limits) -> None:
 class _Walk(WireWalk):
     """One pass over one message."""
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
+    def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
         super().__init__(data)
         self._limits = limits
 

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -19,11 +19,26 @@ UnaryHandler = Callable[[bytes, Call], Awaitable[bytes | Message]]
 UnarySubmit = Callable[[bytes, Call, Callable[[bytes | Exception], None]], InFlight]
 """As a `UnaryHandler`, but tells the answer, or what is wrong, to a callback: once, at once or later."""
 
+ViewSubmit = Callable[[memoryview, Call, Callable[[bytes | Exception], None]], InFlight]
+"""As a `UnarySubmit`, of a message in memory that is nobody else's."""
+
 Failed = Callable[[ServingError], None]
 """Takes what a call failed by."""
 
 StreamHandler = Callable[[StreamCall], Awaitable[None]]
 """Receives and sends on the call until it returns; raises `ServingError`."""
+
+
+class LargeMessages(NamedTuple):
+    """How a method takes large messages without a copy of its own.
+
+    Attributes:
+        submit: Takes one as a read-only view; see `ViewSubmit`.
+        lead_bytes: Where in a message of so many bytes its tensor begins, as far as earlier ones tell.
+    """
+
+    submit: ViewSubmit
+    lead_bytes: Callable[[int], int]
 
 
 class Kind(enum.Enum):
@@ -52,6 +67,7 @@ class Method:
         most_bytes: Largest message a client may send. A transport that sees the length first refuses before it holds the message.
         starts_inline: The handler (unary only) may be begun outside any task, because it asks for no current task (`asyncio.timeout`,
             task groups) before it first waits: a transport then makes a task only of a call that does wait.
+        large: The same for large messages that need not be `bytes`; None: all must be.
         failed: Is told of every error that the call ends by; None: nobody is.
         submit: The handler (unary only) in the form that never takes a task; None: there is no such form. Transports may use either.
     """
@@ -63,6 +79,7 @@ class Method:
     most_bytes: int
     starts_inline: bool = False
     submit: UnarySubmit | None = None
+    large: LargeMessages | None = None
     failed: Failed | None = None
 
     @property

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.front_cases import CASES
+from benchmarks.front_cases import CASES, IMAGE_CASES
 from benchmarks.fronts import FrontWindows, judge, peer_scale
 from benchmarks.latency import summarise
 from benchmarks.native_load import NativeLoadFailed, NativeWindow, grpc_payload, http_payload, read_latencies_ns, read_output
@@ -56,8 +56,16 @@ def test_medians_are_held_against_what_is_wanted(tmp_path: Path):
     found = FrontWindows(tmp_path, (), 1.0)
     case = next(each for each in CASES if each.most_cpu_us == 27)
     found.windows["stoker", case.name] = [window(20), window(90), window(26)]
-    (verdict,) = judge(found, [case])
+    (verdict,) = judge(found, [case], {"tiny": 5.0})
     assert (verdict.measured, verdict.passed) == (26, True)
+
+
+def test_of_an_image_the_model_is_taken_off(tmp_path: Path):
+    found = FrontWindows(tmp_path, (), 1.0)
+    case = IMAGE_CASES[0]
+    found.windows["stoker", case.name] = [window(360), window(300), window(358)]
+    (verdict,) = judge(found, [case], {"tiny": 5.0, "slice": 10.0})
+    assert (verdict.measured, verdict.limit, verdict.passed) == (348, 350, True)
 
 
 def test_the_peer_is_scaled_by_the_echo_of_shared_channels(tmp_path: Path):

@@ -180,3 +180,25 @@ def test_only_so_many_templates_are_kept():
         asked.raw_input_contents.append(bytes(4))
         bench.learn(asked.SerializeToString())
     assert 0 < len(bench.templates) <= 512
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+@pytest.mark.parametrize("request_id", ["", "an id"])
+def test_a_view_is_read_as_the_same_bytes_are(version: str, request_id: str):
+    bench = Bench(FakeEngine(simple()))
+    data = message(8, 3, request_id, version).SerializeToString()
+    view = memoryview(bytearray(data)).toreadonly()
+    assert bench.by_template(view) is None
+    assert bench.templates.lead_bytes(len(data)) == 0
+    bench.learn(view)
+    found = bench.by_template(view)
+    assert_same(found, bench.in_full(data))
+    assert_same(bench.by_template(data), bench.in_full(data))
+    # Known of the one, and true for the next one of its size.
+    first = data.index(np.full((8, 16), 3, np.int32).tobytes())
+    assert bench.templates.lead_bytes(len(data)) == first
+    for at in range(first):
+        other = bytearray(data)
+        other[at] ^= 1
+        found = bench.by_template(memoryview(other).toreadonly())
+        assert found is None or found.request.request_id != request_id

@@ -20,6 +20,7 @@ from server.core.timers import LoopTimers
 from server.execution.worker import InlineWorker
 from server.frontends.kserve.inference import Inference
 from server.frontends.limits import Limits
+from server.frontends.message_block import message_block
 from server.pb import grpc_service_pb2 as pb
 from server.scheduling.pending import answer_of
 from server.scheduling.scheduler import Scheduler
@@ -40,9 +41,11 @@ class KnownAnswer(Instance):
     def __init__(self) -> None:
         self.answer = np.zeros((4, SIZE), np.float32)
         self.seen: list[tuple[int, ...]] = []
+        self.addresses: list[int] = []
 
     def execute(self, inputs: Arrays, output_names: object) -> Arrays:
         self.seen.append(inputs["IN"].shape)
+        self.addresses.append(inputs["IN"].ctypes.data)
         self.answer[: len(inputs["IN"])] = inputs["IN"]
         return {"OUT": self.answer[: len(inputs["IN"])]}
 
@@ -116,5 +119,26 @@ def test_a_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(request
         for number, data in enumerate(found):
             message = pb.ModelInferResponse.FromString(data)
             assert np.frombuffer(message.raw_output_contents[0], np.float32).tolist()[:: SIZE // 4] == [float(number)] * 4
+
+    asyncio.run(scenario())
+
+
+def test_a_large_tensor_that_is_alone_is_read_where_it_was_received():
+    async def scenario() -> None:
+        instance = KnownAnswer()
+        inference = Inference(Served(instance), Limits(decode_inline_bytes=1 << 30))
+        data = asked(7.0)
+        where = []
+        # The first is parsed, the second tells where the tensor begins, and then it is known before a message comes.
+        for _ in range(3):
+            view = message_block(len(data), inference.lead_bytes(len(data)))
+            view[:] = data
+            told = asyncio.get_running_loop().create_future()
+            inference.submit(view.toreadonly(), None, told.set_result)
+            answer = pb.ModelInferResponse.FromString(await told)
+            assert np.frombuffer(answer.raw_output_contents[0], np.float32)[-1] == 7.0
+            where.append(np.frombuffer(view, np.uint8).ctypes.data + len(data) - ROW_BYTES)
+        assert inference.lead_bytes(len(data)) == len(data) - ROW_BYTES
+        assert instance.addresses[-1] == where[-1]
 
     asyncio.run(scenario())

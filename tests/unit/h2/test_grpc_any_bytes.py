@@ -15,6 +15,7 @@ from server.frontends.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import method
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame
+from tests.fakes.h2_reads import MemoryTransport, read
 
 FIELDS = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc"))
 PATHS = (b"/a.B/Inline", b"/a.B/Task", b"/a.B/Bidi", b"/a.B/None")
@@ -38,39 +39,6 @@ FRAMES = st.one_of(
     st.builds(frame, st.integers(2, 10), st.integers(0, 255), st.sampled_from((0, 1, 3, 5)), st.binary(max_size=20)),
     st.binary(max_size=30),
 )
-
-
-class MemoryTransport:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.written = bytearray()
-        self.is_closed = False
-
-    def write(self, data: bytes) -> None:
-        assert not self.is_closed
-        self.written += data
-
-    def writelines(self, pieces: list[bytes]) -> None:
-        self.write(b"".join(pieces))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def get_extra_info(self, name: str) -> Any:
-        return None
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 async def echo(data: bytes, call) -> bytes:
@@ -106,7 +74,7 @@ async def converse(pieces: list[bytes]) -> MemoryTransport:
     for piece in pieces:
         if transport.is_closed:
             break
-        connection.data_received(piece)
+        read(connection, piece)
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from server.frontends.rpc.settings import GrpcSettings
 from server.frontends.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame
+from tests.fakes.h2_reads import read
 
 PATH = "/a.B/Soon"
 FIELDS = (
@@ -51,17 +52,18 @@ class Client:
         self._ids = count(1, 2)
         self._connection = GrpcProtocol(front)
         self._connection.connection_made(self.transport)  # type: ignore[arg-type]
-        self._connection.data_received(PREFACE + frame(SETTINGS))
+        read(self._connection, PREFACE + frame(SETTINGS))
         self.transport.writes.clear()
 
     def ask(self, calls: int) -> None:
         """Sends so many calls in one read."""
         body = b"\0\0\0\0\3abc"
-        self._connection.data_received(
+        read(
+            self._connection,
             b"".join(
                 frame(HEADERS, END_HEADERS, stream_id, block(FIELDS)) + frame(DATA, END_STREAM, stream_id, body)
                 for stream_id, _ in zip(self._ids, range(calls), strict=False)
-            )
+            ),
         )
 
     def answers(self) -> list[int]:

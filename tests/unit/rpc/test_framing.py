@@ -3,6 +3,7 @@
 import itertools
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,3 +89,45 @@ def test_a_message_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(CallFault, match="no memory for a message of 33554432 bytes now: try again") as caught:
         reader.feed(PREFIX.pack(0, 32 << 20) + bytes(16 << 20))
     assert caught.value.refusal.code == 8
+
+
+def test_a_large_message_is_given_as_a_view_that_is_aligned_where_that_may_be():
+    data = bytes(range(256)) * 400
+    reader = MessageReader("/a.B/C", len(data), lambda size: size % 1000)
+    stream = wire((data, False), (b"small", False), (data, True))
+    found: list[WireMessage] = []
+    for at in range(0, len(stream), 10_000):
+        found += reader.feed(stream[at : at + 10_000])
+    assert found == [WireMessage(data, False), WireMessage(b"small", False), WireMessage(data, True)]
+    assert [type(each.data) for each in found] == [memoryview, bytes, bytes]
+    view = found[0].data
+    assert isinstance(view, memoryview)
+    assert view.readonly
+    assert (np.frombuffer(view, np.uint8).ctypes.data + len(data) % 1000) % 64 == 0
+
+
+def test_the_rest_of_a_large_message_may_be_put_to_its_place():
+    data = bytes(range(256)) * 400
+    reader = MessageReader("/a.B/C", len(data), lambda size: 0)
+    stream = wire((data, False))
+    # A promise alone takes no memory.
+    assert reader.feed(stream[:105]) == []
+    assert (reader.has_room, reader.room) == (False, None)
+    assert reader.feed(stream[105:10_005]) == []
+    room = reader.room
+    assert room is not None
+    assert len(room) == len(data) - 10_000
+    room[:] = data[10_000:]
+    assert reader.placed(50_000) == []
+    assert reader.placed(len(data) - 60_000) == [WireMessage(data, False)]
+    assert not reader.has_room
+    assert reader.is_between_messages
+
+
+def test_a_message_that_finds_no_memory_for_its_place_is_refused(monkeypatch: pytest.MonkeyPatch):
+    def exhausted(size_bytes: int, lead_bytes: int) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setattr("server.frontends.rpc.framing.message_block", exhausted)
+    with pytest.raises(CallFault, match="no memory for a message of 100000 bytes now: try again"):
+        MessageReader("/a.B/C", 1 << 30, lambda size: 0).feed(PREFIX.pack(0, 100_000) + bytes(50_000))

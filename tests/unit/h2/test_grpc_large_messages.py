@@ -1,0 +1,161 @@
+"""Large messages on a gRPC connection: received to their place, given on as views, counted as all others."""
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.protocol import GrpcProtocol
+from server.frontends.limits import Limits
+from server.frontends.rpc.method import LargeMessages, method_table
+from server.frontends.rpc.settings import GrpcSettings
+from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.grpc_peer import method
+from tests.fakes.h2_raw import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    block,
+    cut,
+    frame,
+    setting,
+    u32,
+)
+from tests.fakes.h2_reads import MemoryTransport, read
+
+FIELDS = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b"te", b"trailers"), (b"content-type", b"application/grpc"))
+HELLO = PREFACE + frame(SETTINGS, 0, 0, setting(4, 1 << 24)) + frame(WINDOW_UPDATE, 0, 0, u32(1 << 24))
+
+
+class NothingToCancel:
+    def cancel(self) -> None: ...
+
+
+class Taker:
+    """The methods `/a.B/Large`, which takes views, and `/a.B/Plain`, which does not; both answer what they are sent."""
+
+    def __init__(self) -> None:
+        self.kinds: list[type] = []
+
+    def submit(self, data: bytes | memoryview, call: object, told: Callable[[bytes], None]) -> NothingToCancel:
+        self.kinds.append(type(data))
+        assert type(data) is bytes or data.readonly
+        told(bytes(data))
+        return NothingToCancel()
+
+    async def handle(self, data: bytes, call: object) -> bytes:
+        return data
+
+    def methods(self) -> Any:
+        large = LargeMessages(self.submit, lambda size_bytes: size_bytes % 77)
+        return method_table(
+            [
+                dataclasses.replace(method("/a.B/Large", self.handle), submit=self.submit, large=large),
+                dataclasses.replace(method("/a.B/Plain", self.handle), submit=self.submit),
+            ]
+        )
+
+
+def opening(stream_id: int, path: bytes = b"/a.B/Large", *more: tuple[bytes, bytes]) -> bytes:
+    return frame(HEADERS, END_HEADERS, stream_id, block((*FIELDS[:2], (b":path", path), *FIELDS[2:], *more)))
+
+
+def framed(message: bytes, stream_id: int, frame_bytes: int = 16_384, *, flag: int = 0, ends: bool = True) -> list[bytes]:
+    body = bytes((flag,)) + len(message).to_bytes(4, "big") + message
+    starts = range(0, len(body), frame_bytes)
+    return [frame(DATA, END_STREAM * (ends and at == starts[-1]), stream_id, body[at : at + frame_bytes]) for at in starts]
+
+
+async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:
+    """By stream, the message that answers it; of a refused call, its header block."""
+    engine, transport = FakeEngine(simple()), MemoryTransport()
+    engine.budget_bytes = budget_bytes
+    front = FrontState(taker.methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
+    connection = GrpcProtocol(front)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    read(connection, wire, most)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    held = engine.reserved_bytes
+    transport.is_closed = True
+    connection.connection_lost(None)
+    assert (engine.reserved_bytes, front.calls, len(front.connections)) == (0, 0, 0)
+    found: dict[int, bytes] = {}
+    for each in cut(bytes(transport.written)):
+        if each.kind == DATA:
+            found[each.stream_id] = found.get(each.stream_id, b"") + each.payload
+        elif each.kind == HEADERS and each.flags & END_STREAM and each.stream_id not in found:
+            found[each.stream_id] = each.payload
+    assert held == 0 or not found
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    most=st.sampled_from((1 << 20, 65_536, 7000)),
+    frame_bytes=st.sampled_from((16_384, 100_000)),
+)
+def test_large_messages_are_what_was_sent_however_they_are_mixed(seed: int, most: int, frame_bytes: int):
+    random_numbers = random.Random(seed)
+    messages = {stream_id: random_numbers.randbytes(random_numbers.randrange(65_000, 400_000)) for stream_id in (1, 3, 5, 7)}
+    queues = {stream_id: framed(message, stream_id, frame_bytes) for stream_id, message in messages.items()}
+    order = [stream_id for stream_id, frames in queues.items() for _ in frames]
+    random_numbers.shuffle(order)
+    wire = HELLO + b"".join(opening(stream_id, b"/a.B/Plain" if stream_id == 7 else b"/a.B/Large") for stream_id in messages)
+    wire += b"".join(queues[stream_id].pop(0) for stream_id in order)
+    taker = Taker()
+    found = asyncio.run(conversation(taker, wire, most))
+    assert {stream_id: answer[5:] for stream_id, answer in found.items()} == messages
+
+
+@pytest.mark.parametrize("most", [1 << 20, 20_000])
+def test_a_large_message_comes_as_a_view_and_a_small_or_compressed_one_does_not(most: int):
+    taker = Taker()
+    large = bytes(range(256)) * 1000
+    wire = HELLO + opening(1) + b"".join(framed(large, 1)) + opening(3) + b"".join(framed(b"small", 3))
+    wire += opening(5, b"/a.B/Plain") + b"".join(framed(large, 5))
+    found = asyncio.run(conversation(taker, wire, most))
+    assert {stream_id: answer[5:] for stream_id, answer in found.items()} == {1: large, 3: b"small", 5: large}
+    assert taker.kinds == [memoryview, bytes, bytes]
+
+
+@pytest.mark.parametrize(
+    ("tail", "status"),
+    [
+        ([*framed(bytes(200_000), 1, ends=False)[:-1], frame(DATA, END_STREAM, 1)], b"13"),
+        ([*framed(bytes(200_000), 1, ends=False), frame(DATA, END_STREAM, 1, b"\0\0\0\0\1x")], b"12"),
+        ([*framed(bytes(200_000), 1, ends=False), frame(DATA, END_STREAM, 1, b"\0\0")], b"13"),
+    ],
+)
+def test_what_is_wrong_with_the_end_of_a_large_message_is_told(tail: list[bytes], status: bytes):
+    found = asyncio.run(conversation(Taker(), HELLO + opening(1) + b"".join(tail), 1 << 20))
+    assert status in found[1]
+
+
+def test_a_large_message_whose_client_gives_up_leaves_nothing():
+    frames = framed(bytes(200_000), 1)
+    wire = HELLO + opening(1) + b"".join(frames[:8]) + frame(RST_STREAM, 0, 1, u32(8))
+    assert asyncio.run(conversation(Taker(), wire + opening(3) + b"".join(framed(b"next", 3)), 1 << 20)) == {3: b"\0\0\0\0\4next"}
+
+
+def test_a_large_message_for_which_there_is_no_room_is_refused_as_it_comes():
+    taker = Taker()
+    wire = HELLO + b"".join(opening(stream_id) for stream_id in (1, 3, 5))
+    streams = [framed(bytes(600_000), stream_id) for stream_id in (1, 3, 5)]
+    wire += b"".join(each for frames in zip(*streams, strict=True) for each in frames)
+    found = asyncio.run(conversation(taker, wire, 1 << 20, 1_500_000))
+    # Two find room, as their pieces are counted and not what their prefixes promise.
+    refused = [answer for answer in found.values() if b"no room" in answer]
+    assert (len(found), len(refused), taker.kinds) == (3, 1, [memoryview, memoryview])

@@ -1,0 +1,147 @@
+"""Bodies that are received to where the application wants them."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.frontends.h2.events import DataPlaced, DataReceived, Event, RequestStarted, StreamReset, TrailersReceived
+from server.frontends.h2.limits import H2Limits
+from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, RST_STREAM, RawPeer, block, frame, request, u32
+
+LONG = 200_000
+
+
+def read_all(peer: RawPeer, data: bytes, sizes: list[int]) -> list[Event]:
+    """Gives `data` in reads of `sizes`, again and again, each to where the connection wants it, and written over before the next."""
+    scratch = bytearray(1 << 20)
+    events: list[Event] = []
+    at = number = 0
+    while at < len(data):
+        size = min(sizes[number % len(sizes)], len(data) - at)
+        number += 1
+        room = peer.server.room()
+        if room is None:
+            scratch[:size] = data[at : at + size]
+            events += peer.server.receive(memoryview(scratch)[:size], 0.0)
+            scratch[:size] = bytes(size)
+        else:
+            size = min(size, len(room))
+            room[:size] = data[at : at + size]
+            events += peer.server.receive_in_place(room[:size], 0.0)
+        at += size
+    return events
+
+
+def frames_of(body: bytes, stream_id: int, frame_bytes: int, padding: int) -> list[bytes]:
+    cuts = [body[at : at + frame_bytes] for at in range(0, len(body), frame_bytes)]
+    if padding:
+        return [frame(DATA, PADDED, stream_id, bytes((padding,)) + cut + bytes(padding)) for cut in cuts]
+    return [frame(DATA, 0, stream_id, cut) for cut in cuts]
+
+
+@given(
+    seed=st.integers(0, 1 << 32),
+    sizes=st.lists(st.integers(1, 90_000), min_size=1, max_size=5),
+    frame_bytes=st.sampled_from((16_384, 40_000, 150_000)),
+    padding=st.sampled_from((0, 0, 7)),
+)
+def test_however_it_is_cut_all_of_it_is_where_it_was_wanted(seed: int, sizes: list[int], frame_bytes: int, padding: int):
+    random_numbers = random.Random(seed)
+    bodies = {stream_id: random_numbers.randbytes(random_numbers.randrange(40_000, LONG)) for stream_id in (1, 3, 5)}
+    peer = RawPeer()
+    peer.send(*(request(stream_id) for stream_id in bodies))
+    blocks = {stream_id: bytearray(len(body)) for stream_id, body in bodies.items()}
+    for stream_id in (1, 3):
+        # Of the third stream, whatever comes is told as it is.
+        peer.server.place(stream_id, memoryview(blocks[stream_id]))
+    frames = [(stream_id, each) for stream_id, body in bodies.items() for each in frames_of(body, stream_id, frame_bytes, padding)]
+    # Those of one stream in their order, and the streams in any.
+    order = random_numbers.sample([stream_id for stream_id, _ in frames], len(frames))
+    queues = {stream_id: [each for owner, each in frames if owner == stream_id] for stream_id in bodies}
+    wire = b"".join(queues[stream_id].pop(0) for stream_id in order)
+    wire += b"".join(frame(DATA, END_STREAM, stream_id) for stream_id in bodies)
+    events = read_all(peer, wire, sizes)
+    told = dict.fromkeys(bodies, 0)
+    ended = set()
+    received = b""
+    for event in events:
+        if isinstance(event, DataPlaced):
+            told[event.stream_id] += event.size_bytes
+        else:
+            assert isinstance(event, DataReceived)
+            told[event.stream_id] += len(event.data)
+            assert event.stream_id == 5 or not event.data
+            received += event.data
+        if event.end_stream:
+            ended.add(event.stream_id)
+    assert told == {stream_id: len(body) for stream_id, body in bodies.items()}
+    assert ended == {1, 3, 5}
+    assert {1: bytes(blocks[1]), 3: bytes(blocks[3]), 5: received} == bodies
+
+
+def test_frames_of_one_read_are_told_once():
+    peer = RawPeer()
+    peer.send(request(1))
+    peer.server.place(1, memoryview(bytearray(LONG)))
+    data = b"".join(frames_of(bytes(100_000), 1, 10_000, 0))
+    assert peer.send(data) == [DataPlaced(1, 100_000, False)]
+    assert peer.send(frame(DATA, END_STREAM, 1, bytes(5))) == [DataPlaced(1, 5, True)]
+
+
+def test_what_comes_when_the_room_is_full_is_told_as_ever():
+    peer = RawPeer()
+    peer.send(request(1))
+    block_of_ten = bytearray(10)
+    peer.server.place(1, memoryview(block_of_ten))
+    assert peer.send(frame(DATA, END_STREAM, 1, b"0123456789abc")) == [DataPlaced(1, 10, False), DataReceived(1, b"abc", True)]
+    assert block_of_ten == b"0123456789"
+
+
+def test_a_room_takes_no_part_in_flow_control():
+    peer = RawPeer(H2Limits(stream_window_bytes=70_000))
+    peer.send(request(1))
+    peer.server.place(1, memoryview(bytearray(LONG)))
+    peer.send(frame(DATA, 0, 1, bytes(60_000)))
+    peer.server.consumed(1, 60_000)
+    assert [(each.stream_id, each.payload) for each in peer.output()] == [(1, u32(60_000))]
+    assert peer.send(frame(DATA, 0, 1, bytes(70_000))) == [DataPlaced(1, 70_000, False)]
+    # One byte over the window: as without a room.
+    assert [type(each) for each in peer.send(frame(DATA, 0, 1, b"x"))] == [StreamReset]
+
+
+@pytest.mark.parametrize("how", ["peer", "here", "end"])
+def test_a_stream_that_is_gone_has_no_room(how: str):
+    peer = RawPeer()
+    peer.send(request(1))
+    block_of_it = bytearray(LONG)
+    peer.server.place(1, memoryview(block_of_it))
+    data = frame(DATA, 0, 1, bytes(LONG - 1))
+    peer.send(data[:1000])
+    room = peer.server.room()
+    assert room is not None
+    if how == "peer":
+        # Between frames only: the rest of this one first.
+        peer.send(data[1000:], frame(RST_STREAM, 0, 1, u32(8)))
+    elif how == "here":
+        peer.server.reset_stream(1, 8)
+        # The transport may have read by then.
+        assert peer.server.receive_in_place(room[:500], 0.0) == []
+        assert peer.send(data[1500:], request(3)) == [RequestStarted(3, peer.events[0].headers, False)]
+    else:
+        peer.server.close(0)
+        assert peer.server.receive_in_place(room[:500], 0.0) == []
+    assert peer.server.room() is None
+    # Nobody holds the block any more, or it could not be resized.
+    room.release()
+    peer.events.clear()
+    del block_of_it[:]
+
+
+def test_trailers_end_a_request_that_is_placed():
+    peer = RawPeer()
+    peer.send(request(1))
+    peer.server.place(1, memoryview(bytearray(LONG)))
+    events = peer.send(frame(DATA, 0, 1, bytes(9)), frame(HEADERS, END_HEADERS | END_STREAM, 1, block(((b"x-sum", b"1"),))))
+    assert [type(each) for each in events] == [DataPlaced, TrailersReceived]
