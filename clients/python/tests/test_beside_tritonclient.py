@@ -31,6 +31,7 @@ print(google.protobuf.__version__)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [TRITON + OURS, OURS + TRITON], ids=["tritonclient first", "stoker_client first"])
 @pytest.mark.parametrize(("environment", "protobuf"), [(".venv-clients", "6."), (".venv-clients-pb7", "7.")])
 def test_both_clients_import_in_one_process(environment, protobuf, order):

@@ -107,6 +107,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(["name", "datatype", "shape", "parameters", "data"]), JSON | st.sampled_from(["FP32", "BYTES", [1]]))
 )

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def answered(work) -> bool:
     return done
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(bodies, st.sampled_from(["simple", "open", "ghost", ""]))
 def test_any_json_body(body, name):

@@ -158,6 +158,7 @@ def test_report_names_every_cell_and_every_verdict(run: Run) -> None:
         assert expected in text
 
 
+@pytest.mark.slow
 def test_plot_is_a_png(run: Run, tmp_path: Path) -> None:
     write_plot(run, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SAMPLE = Path(__file__).resolve().parents[3] / "model_repos" / "simple"
 #: typer and what it brings are for the help; FastAPI for its routes; grpc for --grpc-front=grpcio; the others for other models and tools.
 UNNEEDED = (
@@ -44,6 +46,7 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
     shutil.copytree(SAMPLE, tmp_path / "models" / "simple")
     flags = [f"--model-base-path={tmp_path / 'models'}", "--grpc-port=0", "--http-port=0", f"--ready-file={tmp_path / 'ready'}"]

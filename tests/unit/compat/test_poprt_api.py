@@ -331,6 +331,7 @@ def test_a_custom_pass_file_of_poprts_is_taken_by_the_command(tmp_path, monkeypa
     assert [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node] == ["MatMul", "Sub"]
 
 
+@pytest.mark.slow
 def test_running_executables_needs_no_compiler():
     code = "import sys, poprt.runtime; print(sorted({'compiler', 'onnx', 'onnx_ir', 'yaml'} & set(sys.modules)))"
     compat, root = Path(poprt.__file__).parents[1], Path(runtime.ModelRunner.__init__.__code__.co_filename).parents[3]

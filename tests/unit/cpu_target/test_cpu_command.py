@@ -118,6 +118,7 @@ INT8 = ("--precision", "int8", "--data_preprocess", "samples.npz")
 SERVED = ("--model_repository", "repository", "--model_name", "m")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "backend", "tolerance"),
     [

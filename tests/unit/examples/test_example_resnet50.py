@@ -103,6 +103,7 @@ def test_a_server_that_is_not_there_is_named(pictures: Path) -> None:
         client.main(["-u", "127.0.0.1:1", str(pictures)])
 
 
+@pytest.mark.slow
 def test_the_network_is_a_resnet_50_by_its_weights() -> None:
     model = example("resnet50/build.py").ResNet50(0).build()
     learned = [weight for weight in model.graph.initializer if not weight.name.endswith(("_mean", "_variance"))]

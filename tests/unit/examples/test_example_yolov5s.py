@@ -198,6 +198,7 @@ def test_there_is_a_label_for_each_of_cocos_80_classes() -> None:
     assert (len(client.CATEGORIES), client.CATEGORIES[11], client.CATEGORIES[-1]) == (80, 13, 90)
 
 
+@pytest.mark.slow
 def test_the_network_has_the_published_number_of_weights() -> None:
     network = build.Yolov5s(seed=0, side=SIDE)
     model = network.build()
@@ -212,6 +213,7 @@ def test_the_network_has_the_published_number_of_weights() -> None:
     assert heads[0][0, ..., :4].mean() == pytest.approx(build.BOX[0], abs=1e-2)
 
 
+@pytest.mark.slow
 def test_the_builder_writes_a_folder_that_can_be_served(tmp_path: Path, capsys) -> None:
     build.main(["--repository", str(tmp_path), "--side", "64", "--max-batch-size", "3", "--version", "2"])
     assert capsys.readouterr().out == f"wrote {tmp_path / 'yolov5s' / '2' / 'model.onnx'}, 29 MB\n"

@@ -29,6 +29,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date():
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
 """Restricted APIs: every route and every RPC, however it is written, is closed without its key. The lists come from the route tables."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,9 @@ def declared_routes() -> Iterator[tuple[str, str]]:
             yield sorted(route.methods or ())[0], route.path
 
 
-def paths() -> list[tuple[str, str]]:
-    return [(method, path.format(**PATH_VALUES)) for method, path in declared_routes()]
+@functools.cache
+def paths() -> tuple[tuple[str, str], ...]:
+    return tuple((method, path.format(**PATH_VALUES)) for method, path in declared_routes())
 
 
 def spellings(method: str, path: str) -> Iterator[tuple[str, str]]:
@@ -72,7 +74,7 @@ def spellings(method: str, path: str) -> Iterator[tuple[str, str]]:
         yield other, path
 
 
-async def statuses(port: int, requests: list[tuple[str, str]], header: str) -> list[int]:
+async def statuses(port: int, requests: Sequence[tuple[str, str]], header: str) -> list[int]:
     """The status of each request, each on a connection of its own."""
     found = []
     for method, target in requests:

@@ -131,6 +131,7 @@ def test_the_networks_are_as_large_as_those_published(name: str) -> None:
     assert weight_mebibytes(gcu_network(name, 1)) == pytest.approx(published.mebibytes, rel=0.015)
 
 
+@pytest.mark.slow
 def test_modelled_latencies_are_near_the_published_ones(networks: Networks) -> None:
     errors = [abs(error_of(cell, networks)) for cell in cells() if cell.is_aimed_at]
     assert len(errors) == 8

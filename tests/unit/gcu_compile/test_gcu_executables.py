@@ -52,6 +52,7 @@ def assert_close(found: list[NDArray], wanted: list[NDArray], tolerance: float) 
             assert np.max(np.abs(ours - theirs)) <= tolerance * max(1.0, float(np.max(np.abs(theirs))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["fp32", "fp16", "mixed"])
 @pytest.mark.parametrize("name", ["convolutional", "transformer", "dense", "reducing", "picture"])
 def test_what_is_compiled_computes_as_the_source(name: str, flag: str) -> None:
@@ -156,6 +157,7 @@ def test_a_model_is_left_as_it_was() -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
+@pytest.mark.slow
 def test_a_transformer_with_three_inputs_compiles_in_their_order() -> None:
     model = small_bert(2, 6)
     executable = build(model, build_flag="mixed")

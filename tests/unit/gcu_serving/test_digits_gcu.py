@@ -38,6 +38,7 @@ def test_the_committed_files_are_what_the_script_writes(tmp_path: Path, capsys: 
     assert stale == [], "run 'make samples' and commit what it writes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 7, 32])
 def test_the_compiled_digits_are_read_as_by_the_source_model(bench: CardBench, rows: int) -> None:
     with np.load(ROOT / "examples/digits/heldout.npz") as heldout:

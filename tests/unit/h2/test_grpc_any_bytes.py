@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ def test_good_frames_are_answered():
     assert {each.stream_id for each in found if each.kind == HEADERS and each.flags & END_STREAM} == {1, 3, 5, 7}
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(frames=st.lists(FRAMES, max_size=12), cuts=st.lists(st.integers(0, 1500), max_size=8))
 def test_any_frames_in_any_pieces(frames: list[bytes], cuts: list[int]):

@@ -57,6 +57,7 @@ def test_repeated_header_block_gives_the_same_object():
     assert second.headers is third.headers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 3, 1000, 1 << 20])
 def test_large_bodies_pass_both_ways(piece):
     exchange = Exchange(H2Limits(stream_window_bytes=50_000, connection_window_bytes=70_000))

@@ -10,6 +10,7 @@ from tests.fakes.h2_mutations import conversation, meddled, serve
 from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_seed", range(0, 400, 10))
 def test_meddled_conversation_has_a_defined_outcome(first_seed):
     for seed in range(first_seed, first_seed + 10):

@@ -75,6 +75,7 @@ def test_an_app_that_cannot_be_built_is_an_answer_and_a_line_in_the_log(caplog: 
     assert "no such package" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_front_itself_needs_no_fastapi():
     script = "import sys, server.frontends.http_server; sys.exit('fastapi' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

@@ -3,6 +3,8 @@
 import statistics
 from collections.abc import Iterator
 
+import pytest
+
 from benchmarks.ipu_model import ModelledRow, aimed_errors, modelled
 from benchmarks.ipu_published import PublishedRow, published_rows
 
@@ -16,6 +18,7 @@ def sample() -> Iterator[PublishedRow]:
             yield row
 
 
+@pytest.mark.slow
 def test_the_model_is_near_the_published_figures_and_fits_what_fitted() -> None:
     rows: list[ModelledRow] = [modelled(row, row.graph()) for row in sample()]
     errors = aimed_errors(rows)

@@ -39,6 +39,7 @@ def test_a_popped_element_is_let_go() -> None:
     assert ring._slots == [None]
 
 
+@pytest.mark.slow
 def test_producer_and_consumer_threads_keep_the_order() -> None:
     ring, count, seen = RingBuffer[int](33), 1000, list[int]()
 

@@ -259,4 +259,5 @@ class Explicit(Machine):
 
 TestPolling = Polling.TestCase
 TestExplicit = Explicit.TestCase
+TestPolling.pytestmark = TestExplicit.pytestmark = [pytest.mark.slow]
 TestPolling.settings = TestExplicit.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

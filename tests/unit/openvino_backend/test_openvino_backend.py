@@ -69,6 +69,7 @@ def ir_files(folder: Path, proto: onnx.ModelProto) -> ModelFiles:
     return ModelFiles(folder, {path.name: path.stat().st_size for path in folder.iterdir()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buckets", [{}, {"batch_buckets": "8"}, {"batch_buckets": "dynamic"}, {"batch_buckets": "1,3,8"}])
 @pytest.mark.parametrize("rows", [1, 3, 5, 8])
 def test_a_batch_of_any_size_is_answered_row_by_row(load: Load, buckets: dict[str, str], rows: int) -> None:
@@ -128,6 +129,7 @@ def test_bfloat16_becomes_single_precision_where_the_cpu_has_none(tmp_path: Path
     assert "precision bf16 becomes f32, as this CPU has no bfloat16 instructions" in caplog.text
 
 
+@pytest.mark.slow
 def test_quantised_models_are_right_at_every_batch_size(load: Load) -> None:
     """Two products in eight bits, one behind the other, with the kernels that would join them switched off."""
     rng = np.random.default_rng(0)
@@ -154,6 +156,7 @@ def test_quantised_models_are_right_at_every_batch_size(load: Load) -> None:
         np.testing.assert_allclose(instance.execute({"x": x}, ["y"])["y"], session.run(["y"], {"x": x})[0], atol=0.21)
 
 
+@pytest.mark.slow
 def test_batches_run_side_by_side_up_to_the_depth(load: Load) -> None:
     instance = load(convolution(), CONVOLVED, pipeline_depth="3", batch_buckets="1,4")
     assert instance.pipeline_depth == 3
@@ -272,6 +275,7 @@ def test_sizes_the_configuration_fixes_are_fixed_in_the_model(load: Load) -> Non
     assert load(proto, fixed).execute({"a": a, "b": a}, ["sum"])["sum"].tolist() == (2 * a).tolist()
 
 
+@pytest.mark.slow
 def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> None:
     code = (
         "import sys, threading\n"
@@ -285,6 +289,7 @@ def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> Non
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_the_difference_from_onnxruntime_is_reported_where_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend = OpenVinoBackend()
     caplog.set_level("INFO", logger="stoker.backends.openvino")

@@ -16,6 +16,8 @@ from compiler.passes.verify import verify
 from tests.fakes.graphs import run_onnx
 from tests.fakes.networks import NETWORKS, Network
 
+pytestmark = pytest.mark.slow
+
 #: How far results may be off, relative to the largest of an output, where it is more than rounding in FP32.
 TOLERANCES = {
     "float_to_half": 2e-2,

@@ -47,6 +47,7 @@ def sessions(name: str, kind: str, text: str) -> tuple[onnxruntime.InferenceSess
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOATS)
 @given(numbers=NUMBERS)
 def test_any_floats(name: str, numbers: list[float]) -> None:
@@ -55,6 +56,7 @@ def test_any_floats(name: str, numbers: list[float]) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 @given(numbers=INTEGERS)
 def test_any_integers(name: str, numbers: list[int]) -> None:

@@ -66,6 +66,7 @@ def test_a_file_cut_at_any_byte_is_refused_with_blob_and_offset(compress: bool) 
         assert error.offset <= length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_file_with_any_byte_changed_is_refused_with_blob_and_offset(compress: bool, flip: int) -> None:
@@ -234,6 +235,7 @@ def test_metadata_of_another_executable_than_their_blob_says_are_refused() -> No
         Reader().parse_stream(io.BytesIO(made_up([(header, info, content)])))
 
 
+@pytest.mark.slow
 def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> None:
     with pytest.raises(PopefError, match="more than 10 entries of field 12"):
         check_wire(b"\x62\x00" * 11, {12: 10}, PopefError)

@@ -146,6 +146,7 @@ def test_a_bad_or_missing_file_is_one_line_and_exit_code_1(options: list[str], p
         assert re.fullmatch(r"popef_dump: .*name\.popef.+\n", captured.err)
 
 
+@pytest.mark.slow
 def test_the_command_survives_a_reader_that_has_seen_enough(pair: Path) -> None:
     code = f"import sys; from backends.ipu.popef.dump import main; sys.exit(main([{str(pair)!r}] * 400))"
     with subprocess.Popen(
@@ -237,6 +238,7 @@ def test_json_that_fits_into_a_line_takes_one(pair: Path, capsys: pytest.Capture
     assert json.loads(found.split("\n", 1)[1]) == wide
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_stdout_is_one_line_without_a_traceback(pair: Path) -> None:
     code = "import sys; from backends.ipu.popef.dump import main; sys.exit(main(sys.argv[1:]))"
     with Path("/dev/full").open("w") as full:

@@ -71,6 +71,7 @@ PROGRAMS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(PROGRAMS)
 def test_every_program_comes_back_whole(program: StaticProgram) -> None:
     assert decode_program(encode_program(program)) == program

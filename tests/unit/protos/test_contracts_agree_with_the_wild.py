@@ -42,6 +42,7 @@ def test_the_service_has_all_twenty_methods() -> None:
     assert sum(line.startswith("rpc inference.GRPCInferenceService.") for line in golden()) == 20
 
 
+@pytest.mark.slow
 @needs_clients
 def test_golden_listing_is_what_the_installed_tritonclient_declares() -> None:
     assert listed(CLIENTS_PYTHON, "tritonclient.grpc.model_config_pb2", "tritonclient.grpc.service_pb2") == golden()
@@ -64,6 +65,7 @@ assert ours.ModelInferRequest.FromString(yours.SerializeToString()) == mine
 """
 
 
+@pytest.mark.slow
 @needs_clients
 @pytest.mark.parametrize("order", [LOAD_OURS + LOAD_THEIRS, LOAD_THEIRS + LOAD_OURS], ids=["ours first", "theirs first"])
 def test_client_messages_live_in_one_process_with_tritonclient(order: str) -> None:

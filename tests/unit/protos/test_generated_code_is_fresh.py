@@ -15,6 +15,7 @@ def generated(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in paths}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".venv-protos").exists(), reason="no .venv-protos here (scripts/generate_protos makes it)")
 def test_committed_code_is_what_the_script_makes(tmp_path: Path) -> None:
     done = subprocess.run(

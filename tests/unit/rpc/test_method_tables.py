@@ -4,6 +4,8 @@ import asyncio
 import subprocess
 import sys
 
+import pytest
+
 from server.frontends.adlik.service import AdlikService
 from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.grpc_methods import grpc_methods
@@ -32,6 +34,7 @@ def test_a_method_needs_no_transport():
     assert answer == pb.ServerLiveResponse(live=True)
 
 
+@pytest.mark.slow
 def test_the_front_of_our_own_loads_no_grpc_library():
     modules = "server.frontends.h2.server, server.frontends.grpc_methods, server.frontends.rpc.reflection"
     script = f"import sys, {modules}; print('grpc' in sys.modules)"

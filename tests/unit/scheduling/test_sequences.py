@@ -394,6 +394,7 @@ def test_the_state_of_a_sequence_keeps_no_batch_of_others_in_memory():
     assert (state.item(), state.base) == (1.0, None)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_happens_each_request_has_one_end_and_is_counted_once(data):

@@ -50,6 +50,7 @@ def outcome(answer: Coroutine[Any, Any, Any]) -> Any:
         return error.message
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(body=BODIES | VALUES, verb=st.sampled_from(["predict", "classify", "regress"]))
 def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
@@ -66,6 +67,7 @@ def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
     assert engine.reserved_bytes == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=60), kind=st.sampled_from(["predict", "classify", "regress", "multi_inference"]))
 def test_any_bytes_are_answered_or_refused_by_name(data: bytes, kind: str):
