@@ -1,6 +1,7 @@
 """ONNX models on ONNX Runtime's CPU provider."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Mapping
 
 import onnxruntime as ort
@@ -22,6 +23,8 @@ from backends.onnx_files.model_file import OnnxFile
 from backends.onnx_files.runtime_errors import ORT_ERRORS
 from backends.onnx_files.runtime_messages import public_text
 from backends.onnx_files.work import operator_of_open_work
+
+log = logging.getLogger("stoker.backends.onnxruntime")
 
 #: The one setting of the whole backend, by Triton's name.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
@@ -78,6 +81,8 @@ class OnnxRuntimeBackend(Backend):
         is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
         if is_tried and (is_work_open or not one_thread.is_enough(session, request.signature, static_batch_size, self._cpu_ns)):
             session = _session(request, file, facts, knobs)
+        elif is_tried:
+            log.debug("'%s' version %d: one thread is enough", request.model_name, request.version)
         return OnnxInstance(
             session,
             request.signature,

@@ -19,6 +19,8 @@ from backends.onnx_files.runtime_errors import ORT_ERRORS
 MOST_NS = 200_000
 #: Runs of each batch size; the quickest counts.
 RUNS = 5
+#: Each batch that is tried has at most so many times the rows of the one before.
+GROWTH = 8
 #: A model of more bytes reads too much in each run for `MOST_NS`, or hardly uses what it holds; making its session twice would take long.
 MOST_FILE_BYTES = 16 << 20
 #: Of a full batch's inputs.
@@ -39,7 +41,8 @@ def may_be_enough(signature: ModelSignature, file_bytes: int) -> bool:
 def is_enough(session: ort.InferenceSession, signature: ModelSignature, static_batch_size: int | None, cpu_ns: Callable[[], int]) -> bool:
     """Whether `session`, which has one thread, runs a full batch within `MOST_NS` of CPU time, by `cpu_ns`, that of the calling thread.
 
-    One row is tried first, so that a model that is far slower is not run with many. What fails on made-up inputs is no such model.
+    One row is tried first and then ever more, so that nothing is run that takes a multiple of the time and memory of what was quick: a full
+    batch may have very many rows. What fails on made-up inputs is no such model.
 
     REQUIRES: `may_be_enough`, and the model's work depends on the shapes of its inputs alone.
     """
@@ -59,9 +62,12 @@ def _batches(signature: ModelSignature, static_batch_size: int | None) -> Iterat
     if not signature.is_batched:
         yield None
         return
-    if static_batch_size is None:
-        yield 1
-    yield static_batch_size or signature.max_batch_size
+    full = static_batch_size or signature.max_batch_size
+    rows = full if static_batch_size else 1
+    while rows < full:
+        yield rows
+        rows *= GROWTH
+    yield full
 
 
 def _ones(signature: ModelSignature, rows: int | None) -> dict[str, Array]:

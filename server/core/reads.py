@@ -29,15 +29,18 @@ class Reads:
         self._is_open = False
         self._waiting: list[Callable[[], None]] = []
 
-    def begin(self, reader: object) -> None:
-        """What a read of the connection `reader` has brought is handed over from now on."""
+    def begin(self, reader: object, *, is_whole: bool = True) -> None:
+        """What a read of the connection `reader` has brought is handed over from now on.
+
+        `is_whole`: whether nothing of what has come is left for another read in the same turn of the loop, so that nobody need wait for it.
+        """
         if id(reader) != self._reader:
             self._reader = id(reader)
             self._in_a_row = 0
         elif self._in_a_row < READS_IN_A_ROW:
             self._in_a_row += 1
         else:
-            self._is_open = True
+            self._is_open = is_whole
 
     def put_off(self, callback: Callable[[], None]) -> bool:
         """Keeps `callback` for the end of the read in hand; False: there is none that it could be kept for."""

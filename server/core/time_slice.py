@@ -67,7 +67,12 @@ def _call(which: int, *arguments: object) -> bool:
     numbers = _CALLS.get(platform.machine())
     if platform.system() != "Linux" or numbers is None:
         return False
-    if ctypes.CDLL(None, use_errno=True).syscall(numbers[which], 0, *arguments) == 0:
+    try:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError) as error:  # an interpreter linked statically, as with musl
+        log.debug("the event loop keeps its ordinary time slice: %s", error)
+        return False
+    if syscall(numbers[which], 0, *arguments) == 0:
         return True
     log.debug("the event loop keeps its ordinary time slice: %s", os.strerror(ctypes.get_errno()))
     return False

@@ -43,6 +43,8 @@ _SLICE: Final = 128
 _PIECE_BYTES: Final = 64 * 1024
 #: What is copied into one piece to be written; larger data goes to the transport as it is.
 _JOINED_BYTES: Final = 32 * 1024
+#: A read of so much may be cut by a buffer (uvloop's: 256,000 bytes, over TLS less their wrapping), with more to come in this turn.
+_CUT_BYTES: Final = 192 * 1024
 #: How long a client has to acknowledge that the connection is about to end, seconds; then it is told the last stream all the same.
 _DRAIN_ACK_S: Final = 1.0
 _H2: Final = "h2"
@@ -100,14 +102,20 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         now_s = self.front.loop.time()
         self._watch.pings.heard_s = now_s
-        if self._room is not None:
-            room, self._room = self._room, None
-            self._take(self.core.receive_in_place(room[:nbytes], now_s), now_s)
-        else:
-            for at in range(0, nbytes, _PIECE_BYTES):
-                piece = self.front.buffer[at : min(nbytes, at + _PIECE_BYTES)]
-                # While a request is on its way, mostly more of a message that has its place: it is copied there.
-                self._take(self.core.receive(piece if self.receiving else bytes(piece), now_s), now_s)
+        room, self._room = self._room, None
+        reads = self.front.reads
+        # A read into a message's place ends where that ends, whatever else has come.
+        reads.begin(self, is_whole=room is None and nbytes < _CUT_BYTES)
+        try:
+            if room is not None:
+                self._take(self.core.receive_in_place(room[:nbytes], now_s), now_s)
+            else:
+                for at in range(0, nbytes, _PIECE_BYTES):
+                    piece = self.front.buffer[at : min(nbytes, at + _PIECE_BYTES)]
+                    # While a request is on its way, mostly more of a message that has its place: it is copied there.
+                    self._take(self.core.receive(piece if self.receiving else bytes(piece), now_s), now_s)
+        finally:
+            reads.end()
         if not self._backlog:
             self._write()
 
@@ -233,12 +241,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 self._read_on_or_not()
                 self._work_off()
         else:
-            reads = self.front.reads
-            reads.begin(self)
-            try:
-                self._handle(events)
-            finally:
-                reads.end()
+            self._handle(events)
 
     def _handle(self, events: list[Event]) -> None:
         calls = self._calls

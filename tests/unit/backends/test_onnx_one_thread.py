@@ -103,6 +103,22 @@ def test_a_file_of_fixed_batch_size_is_run_with_that_size_only(tmp_path: Path) -
     assert clock.runs == RUNS
 
 
+def test_rows_grow_step_by_step_up_to_a_full_batch(tmp_path: Path) -> None:
+    clock = TakenTimes([QUICK_NS] * 5 * RUNS)
+    assert threads_of(negation(tmp_path), same_in_and_out(max_batch_size=1000), clock) == 1
+    assert clock.runs == len([1, 8, 64, 512, 1000]) * RUNS
+    # What is slow with few rows is never run with many.
+    clock = TakenTimes([QUICK_NS] * RUNS + [SLOW_NS] * RUNS)
+    assert threads_of(negation(tmp_path), same_in_and_out(max_batch_size=1000), clock) == 3
+    assert clock.runs == 2 * RUNS
+
+
+def test_a_full_batch_of_one_row_is_run_once(tmp_path: Path) -> None:
+    clock = TakenTimes([QUICK_NS] * RUNS)
+    assert threads_of(negation(tmp_path), same_in_and_out(max_batch_size=1), clock) == 1
+    assert clock.runs == RUNS
+
+
 def test_a_model_that_fails_on_made_up_inputs_keeps_its_threads(tmp_path: Path) -> None:
     def only_of_size_five() -> onnx.ModelProto:
         # Reshapes to five columns: two times any number of rows that is tried does not fit.

@@ -56,6 +56,19 @@ def test_a_read_of_another_connection_ends_it():
     assert [read(reads, second) for _ in range(READS_IN_A_ROW + 1)] == [False] * READS_IN_A_ROW + [True]
 
 
+def test_nothing_is_kept_while_more_of_what_has_come_is_to_be_read():
+    first, second = Reader(), Reader()
+    reads = alone(first)
+    reads.begin(first, is_whole=False)
+    assert not reads.put_off(lambda: pytest.fail("kept"))
+    reads.end()
+    assert read(reads, first)
+    # Such a read of another connection counts as any.
+    reads.begin(second, is_whole=False)
+    reads.end()
+    assert not read(reads, first)
+
+
 def test_nothing_is_kept_outside_a_read():
     assert not alone(Reader()).put_off(lambda: pytest.fail("kept"))
 

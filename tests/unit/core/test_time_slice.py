@@ -70,6 +70,15 @@ def test_a_system_that_refuses_the_call_is_left_alone(monkeypatch: pytest.Monkey
     assert not shorten_time_slice()
 
 
+def test_an_interpreter_without_shared_libraries_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: None, *, use_errno: bool) -> None:
+        raise OSError("Dynamic loading not supported")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert not shorten_time_slice()
+    assert time_slice_ns() is None
+
+
 @pytest.mark.parametrize(("policy", "nice", "slice_ns"), [(1, 0, 0), (0, -5, 1_400_000), (0, 0, 0)])
 def test_real_time_threads_favoured_ones_and_older_kernels_keep_what_they_have(
     policy: int, nice: int, slice_ns: int, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, 
 from tests.fakes.h2_reads import read
 
 PATH = "/a.B/Soon"
+MOST_BYTES = 16_000
 FIELDS = (
     *((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), (b":authority", b"x")),
     *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
@@ -40,6 +41,10 @@ class Transport:
     def is_closing(self) -> bool:
         return False
 
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
     def get_extra_info(self, name: str) -> Any:
         return None
 
@@ -55,9 +60,9 @@ class Client:
         read(self._connection, PREFACE + frame(SETTINGS))
         self.transport.writes.clear()
 
-    def ask(self, calls: int) -> None:
-        """Sends so many calls in one read."""
-        body = b"\0\0\0\0\3abc"
+    def ask(self, calls: int, size_bytes: int = 3) -> None:
+        """Sends so many calls in one read, with messages of that size."""
+        body = b"\0" + size_bytes.to_bytes(4, "big") + b"a" * size_bytes
         read(
             self._connection,
             b"".join(
@@ -78,14 +83,24 @@ def front_of_loop() -> FrontState:
     timers = LoopTimers(loop, SystemClock(), engine.reads)
 
     def submit(data: bytes, call: Any, told: Any) -> Flight:
-        timers.call_soon(lambda: told(data))
+        timers.call_soon(lambda: told(bytes(data[:3])))
         return Flight()
 
     async def handle(data: bytes, call: Any) -> bytes:
         raise AssertionError("not asked")
 
-    method = Method(path=PATH, kind=Kind.UNARY, handle=handle, submit=submit, status=kserve_status, most_bytes=100)
+    method = Method(path=PATH, kind=Kind.UNARY, handle=handle, submit=submit, status=kserve_status, most_bytes=MOST_BYTES)
     return FrontState(method_table([method]), engine, Limits(), GrpcSettings(), loop)
+
+
+async def lone_client(front: FrontState) -> Client:
+    """A client that has sent often enough to count as the only one that does."""
+    client = Client(front)
+    for _ in range(READS_IN_A_ROW + 1):
+        client.ask(1)
+        await asyncio.sleep(0)
+    client.answers()
+    return client
 
 
 def test_a_lone_connection_is_answered_by_the_write_that_ends_its_read():
@@ -118,5 +133,45 @@ def test_connections_that_send_in_turn_wait_for_each_other():
             for _ in range(2):
                 await asyncio.sleep(0)
             assert [client.answers() for client in clients] == [[2], [2]]
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_more_may_follow_in_the_same_turn_waits_for_that():
+    async def scenario() -> None:
+        client = await lone_client(front_of_loop())
+        # As large requests are read by a loop whose buffer they do not fit in.
+        client.ask(14, MOST_BYTES)
+        client.ask(2)
+        assert sum(client.answers()) == 2
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert sum(client.answers()) == 14
+        client.ask(2)
+        assert client.answers() == [2]
+
+    asyncio.run(scenario())
+
+
+def test_a_read_that_is_looked_at_in_pieces_is_one_read():
+    async def scenario() -> None:
+        client = await lone_client(front_of_loop())
+        client.ask(10, MOST_BYTES)
+        assert client.answers() == [10]
+
+    asyncio.run(scenario())
+
+
+def test_a_read_of_very_many_calls_counts_as_one_of_its_connection():
+    async def scenario() -> None:
+        front = front_of_loop()
+        lone, other = await lone_client(front), Client(front)
+        other.ask(100)
+        lone.ask(1)
+        assert lone.answers() == []
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert sum(lone.answers()) == 1
+        assert sum(other.answers()) == 100
 
     asyncio.run(scenario())
