@@ -57,7 +57,7 @@ samples: setup  ## Rebuild the compiled sample models; a test compares them with
 test: setup clients-env $(PROTOS_STAMP)  ## Run every test: unit, slow and protocol
 	.venv/bin/pytest
 
-unit: setup  ## Run the quick unit tests on two cores, under 30 s; those marked slow run with 'make test' only
+unit: setup  ## Run the quick unit tests, on two cores; those marked slow run with 'make test' only
 	.venv/bin/pytest -m 'not slow' --hypothesis-profile=quick -n 2 --dist loadfile tests/unit tests/conformance clients/python/tests
 
 check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
