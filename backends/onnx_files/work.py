@@ -15,13 +15,14 @@ from backends.onnx_files.wire import Field, WireError, WireReader
 UNREADABLE = "(unreadable)"
 #: Operators that run a graph of their own as often, or choose it, by what they are given.
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"})
-#: Operators that take the size of what they make, by the places of the inputs that say it (in any operator set).
+#: Operators that take the size of what they make, by the places of the inputs that say it (in any set, ONNX Runtime's own too).
 _SIZED_BY: dict[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
     "BlackmanWindow": (0,),
     "CenterCropPad": (1,),
     "Col2Im": (1, 2),
     "ConstantOfShape": (0,),
+    "CropAndResize": (3,),
     "DFT": (1,),
     "Expand": (1,),
     "HammingWindow": (0,),

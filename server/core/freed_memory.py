@@ -7,10 +7,13 @@ gives back every free page, of all arenas. Other allocators than glibc's have no
 
 import asyncio
 import ctypes
+import logging
 import time
 from collections.abc import Callable
 
 from server.core.daemon_thread import in_daemon_thread
+
+log = logging.getLogger("stoker.server")
 
 #: Time between looks at what the server does, seconds.
 PERIOD_S = 5.0
@@ -67,4 +70,7 @@ async def give_back(
     while True:
         await asyncio.sleep(period_s)
         if watch.is_due(cpu_s(), period_s, is_quiet=is_quiet()):
-            await in_daemon_thread("trim", trim)
+            try:
+                await in_daemon_thread("trim", trim)
+            except RuntimeError as error:  # no room for another thread now; there will be other rests
+                log.debug("freed memory is kept for now: %s", error)

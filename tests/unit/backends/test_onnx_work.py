@@ -51,6 +51,13 @@ def in_a_function() -> onnx.ModelProto:
     return made
 
 
+def cropping() -> onnx.ModelProto:
+    """ONNX Runtime's own operator, which makes pictures of the size that it is given."""
+    node = helper.make_node("CropAndResize", ["x", "boxes", "pictures", "size"], ["y"], domain="com.microsoft")
+    pictures, size = value("pictures", (1,), TensorProto.INT32), value("size", (2,), TensorProto.INT32)
+    return model([node], [value("x", (1, 1, 4, 4)), value("boxes", (1, 4)), pictures, size], [value("y", (None,) * 4)])
+
+
 @pytest.mark.parametrize(
     ("proto", "operator"),
     [
@@ -59,6 +66,7 @@ def in_a_function() -> onnx.ModelProto:
         (tiling("n"), "Tile"),
         (tiling("m", before=(helper.make_node("Abs", ["n"], ["m"]),)), "Tile"),
         (in_a_function(), "Expand"),
+        (cropping(), "CropAndResize"),
         (tiling("fixed"), None),
         (tiling("c", before=(helper.make_node("Constant", [], ["c"], value_ints=[2]),)), None),
         (model([helper.make_node("Resize", ["x", "", "", "fixed"], ["y"])], [value("x", (1,))], [value("y", (None,))], [ONES]), None),

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import itertools
 import threading
 from pathlib import Path
 
@@ -56,6 +57,35 @@ def test_the_loop_goes_on_while_memory_is_given_back():
     asyncio.run(run())
     assert len(trimmed_by) == 1
     assert trimmed_by[0] is not threading.main_thread()
+
+
+def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = 1
+    start = threading.Thread.start
+
+    def refuse_first(thread: threading.Thread) -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def run() -> None:
+        done = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        used_s = itertools.count(1)
+        monkeypatch.setattr(threading.Thread, "start", refuse_first)
+        # Time enough has passed between two looks for a processor second to be rest.
+        watched = give_back(lambda: loop.call_soon_threadsafe(done.set), lambda: True, period_s=0.001, cpu_s=lambda: float(next(used_s)))
+        monkeypatch.setattr("server.core.freed_memory.REST_SHARE", 1e9)
+        task = asyncio.create_task(watched)
+        await asyncio.wait_for(done.wait(), 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert refusals == 0
 
 
 @pytest.mark.skipif(trim_function() is None or not STATM.exists(), reason="no glibc")
