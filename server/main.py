@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from server.shutdown import exit_at_once_on_signal
+from server.early_signals import exit_at_once_on_signal
 
 if TYPE_CHECKING:
     from server.server_config import ServerConfig

@@ -10,22 +10,10 @@ import os
 import signal
 from types import FrameType
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
+from server.early_signals import NUMBERS
+
 #: Exit code when a second signal cut the shutdown short.
 CUT_SHORT = 1
-
-
-def exit_at_once_on_signal() -> None:
-    """For the time before a server exists: a signal ends the process with code 0, there is nothing to drain, to close or to flush.
-
-    No exception carries it: one that is raised while an extension module is being imported may be swallowed there, or crash the process.
-    """
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        os._exit(0)
-
-    for number in NUMBERS:
-        signal.signal(number, leave)
 
 
 class Shutdown:

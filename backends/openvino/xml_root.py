@@ -6,6 +6,8 @@ from typing import NoReturn
 from xml.parsers import expat
 
 _CHUNK_BYTES = 16 * 1024
+#: Characters of a codec's complaint, which repeats the encoding's name.
+_SHOWN = 120
 
 
 class UnreadableXml(Exception):
@@ -20,8 +22,9 @@ def read_root(path: Path) -> tuple[str, Mapping[str, str]]:
     """The name and the attributes of the root.
 
     Raises:
-        UnreadableXml: it is empty, is not XML, or declares a document type: that is where entities are defined, of which a few lines unfold
-            to gigabytes, and no format that is read here has one.
+        UnreadableXml: it is empty, is not XML, is in an encoding that cannot be read (expat reads UTF-8, UTF-16 and those of one byte a
+            character), or declares a document type: that is where entities are defined, of which a few lines unfold to gigabytes, and no
+            format that is read here has one.
     """
     found: list[tuple[str, Mapping[str, str]]] = []
 
@@ -41,6 +44,8 @@ def read_root(path: Path) -> tuple[str, Mapping[str, str]]:
         return found[0]
     except expat.ExpatError as error:
         raise UnreadableXml(str(error)) from error
+    except (LookupError, ValueError) as error:  # what Python's codecs say of an encoding that expat has asked them for
+        raise UnreadableXml(f"its encoding cannot be read: {str(error)[:_SHOWN]}") from error
     raise UnreadableXml("it has no root element")
 
 

@@ -34,7 +34,7 @@ class CorsFlags:
             FlagError: what is no origin, or one beside `*`.
         """
         origins = {each.strip().lower() for given in self.http_cors_allow_origin or () for each in given.split(",")}
-        for origin in origins - {ANY}:
+        for origin in sorted(origins - {ANY}):
             if not _ORIGIN.fullmatch(origin):
                 raise FlagError(f"--http-cors-allow-origin={origin}: expected an origin such as https://app.example:8443, or *")
         if self.rest_api_enable_cors_support:

@@ -62,6 +62,7 @@ def test_tensorflow_servings_file_encrypts_the_grpc_port():
         (["--allow-grpc=0", "--grpc-socket-path=s"], "--grpc-socket-path has no effect with --allow-grpc=false"),
         (["--allow-tcp=0", "--http-socket-path=s"], "--allow-tcp=false leaves grpc nowhere to listen"),
         (["--http-cors-allow-origin=app.example"], "--http-cors-allow-origin=app.example: expected an origin such as"),
+        (["--http-cors-allow-origin=d,c,b,a,e"], "--http-cors-allow-origin=a: expected an origin such as"),
         (["--http-cors-allow-origin=https://a/b"], "--http-cors-allow-origin=https://a/b: expected an origin such as"),
         (["--http-cors-allow-origin=*,https://a"], "--http-cors-allow-origin: * allows every origin"),
     ],

@@ -58,3 +58,9 @@ def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
         check=True,
     )
     assert done.stderr == "True\n"
+
+
+def test_the_first_handlers_of_signals_wait_for_no_large_import():
+    """Until they stand, a signal ends a start with a traceback."""
+    code = "import sys, server.main; print(*{'asyncio', 'logging', 'server.flags', 'server.shutdown', 'socket'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout == "\n"

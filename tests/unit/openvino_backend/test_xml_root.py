@@ -48,3 +48,10 @@ def test_a_document_type_is_refused_before_anything_is_unfolded(tmp_path: Path, 
 def test_what_has_no_root_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     with pytest.raises(UnreadableXml, match=text):
         read_root(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "rot13", "idna", "punycode", "unheard-of", "long" * 1000])
+def test_an_encoding_that_cannot_be_read_is_refused_briefly(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(UnreadableXml, match="its encoding cannot be read: ") as caught:
+        read_root(written(tmp_path, f'<?xml version="1.0" encoding="{encoding}"?><net version="11"/>'.encode()))
+    assert len(str(caught.value)) < 200
