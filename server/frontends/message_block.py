@@ -17,8 +17,16 @@ _ALIGNMENT: Final = 64
 _STEP_BYTES: Final = 64 * 1024
 #: Sizes that are remembered, and what is kept of each: 64 MiB in all.
 _SIZES, _KEPT_BYTES = 4, 16 * 1024 * 1024
-#: References to a block that no message holds: ours, that of the loop that looks, and that of `getrefcount` itself.
-_UNUSED: Final = 3
+
+
+def _references_of_unused() -> int:
+    """References that the look for an unused block finds to one: ours, its own, and one that not every version of Python counts."""
+    for whole in deque((np.empty(1, np.uint8),)):
+        count = sys.getrefcount(whole)
+    return count
+
+
+_UNUSED: Final = _references_of_unused()
 
 
 class MessageBlocks:

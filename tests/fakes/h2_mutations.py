@@ -9,6 +9,7 @@ from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import (
     ConnectionEnded,
+    DataPlaced,
     DataReceived,
     Event,
     HeadersTooLarge,
@@ -69,6 +70,8 @@ LIMITS = H2Limits(
     fault_per_s=1.0,
     closed_streams=3,
 )
+#: Rooms for `result_in_place`: longer than any body, or soon full.
+_ROOMS_BYTES = (100_000, 40_000, 1, 700, 65_536)
 
 
 def conversation(random_numbers: random.Random) -> list[bytes]:
@@ -202,6 +205,58 @@ def result(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Frame], int
         position += sizes[turn % len(sizes)]
         turn += 1
     return meaning(events), cut(b"".join(server.data_to_send())), server.open_streams
+
+
+def result_in_place(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Frame], int]:
+    """As `result`, where the application has a room of its own for what comes next on nearly every stream, and reads go where they may.
+
+    What is read is written over before the next read, and rooms must hold nothing but what was told of.
+    """
+    server = ServerConnection(LIMITS, 0.0)
+    events: list[Event] = []
+    scratch = bytearray(min(max(sizes), len(data)))
+    rooms: dict[int, bytearray] = {}
+    filled: dict[int, int] = {}
+    position = turn = 0
+    while position < len(data):
+        size = min(sizes[turn % len(sizes)], len(data) - position)
+        turn += 1
+        room = server.room()
+        if room is None:
+            view = memoryview(scratch)[:size]
+            view[:] = data[position : position + size]
+            told = server.receive(view, 0.0)
+            view[:] = bytes(size)
+        else:
+            size = min(size, len(room))
+            room[:size] = data[position : position + size]
+            told = server.receive_in_place(room[:size], 0.0)
+        position += size
+        for event in told:
+            if isinstance(event, DataPlaced):
+                assert event.size_bytes or event.end_stream
+                begin = filled[event.stream_id]
+                filled[event.stream_id] = end = begin + event.size_bytes
+                assert end <= len(rooms[event.stream_id])
+                events.append(DataReceived(event.stream_id, bytes(rooms[event.stream_id][begin:end]), event.end_stream))
+            else:
+                events.append(event)
+        for event in told:
+            stream_id = getattr(event, "stream_id", 0)
+            if isinstance(event, RequestStarted | DataReceived) and (stream_id not in rooms or filled[stream_id] == len(rooms[stream_id])):
+                # Of some the transport is told, for they are large enough; others are full within a frame.
+                rooms[stream_id] = bytearray(_ROOMS_BYTES[(stream_id + len(events)) % len(_ROOMS_BYTES)])
+                filled[stream_id] = 0
+                server.place(stream_id, memoryview(rooms[stream_id]))
+    return meaning(events), cut(b"".join(server.data_to_send())), server.open_streams
+
+
+def by_stream(events: list[Event]) -> dict[int, list[Event]]:
+    """Events in their order on each stream, those of the connection as of stream 0: what is placed is told once a read, and so earlier."""
+    found: dict[int, list[Event]] = {}
+    for event in events:
+        found.setdefault(getattr(event, "stream_id", 0), []).append(event)
+    return {stream_id: meaning(each) for stream_id, each in found.items()}
 
 
 def _check_order(event: Event, streams: dict[int, bool]) -> None:

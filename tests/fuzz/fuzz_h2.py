@@ -3,8 +3,8 @@
     python tests/fuzz/fuzz_h2.py [-max_total_time=600] [corpus folder]
 
 Needs the package `atheris`; the arguments are libFuzzer's. A finding is an exception, an undefined outcome
-(`tests.fakes.h2_mutations.serve`), or a conversation that means something else when it comes byte by byte. Without a corpus folder, a
-temporary one is begun with valid conversations.
+(`tests.fakes.h2_mutations.serve`), or a conversation that means something else when it comes byte by byte or its bodies go to
+their place. Without a corpus folder, a temporary one is begun with valid conversations.
 """
 
 import importlib.util
@@ -52,6 +52,9 @@ def main() -> int:
         whole = h2_mutations.result(conversation, [max(1, len(conversation))])
         if h2_mutations.result(conversation, _READS[data[1] & 3]) != whole:
             raise AssertionError("the reads that a conversation comes in change what it means")
+        events, sent, open_streams = h2_mutations.result_in_place(conversation, _READS[data[1] >> 2 & 3])
+        if (h2_mutations.by_stream(events), sent, open_streams) != (h2_mutations.by_stream(whole[0]), *whole[1:]):
+            raise AssertionError("bodies that are received to their place change what a conversation means")
 
     arguments = sys.argv
     with tempfile.TemporaryDirectory() as folder:

@@ -123,7 +123,7 @@ class H2Call:
         if self._held_bytes:
             self._give_back(self._held_bytes)
         if self._reader is not None:
-            self._connection.receiving.pop(self.stream_id, None)
+            self._connection.calls.receiving.pop(self.stream_id, None)
             self._reader = None
 
     def _cancel_work(self) -> None:

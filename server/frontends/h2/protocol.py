@@ -11,31 +11,16 @@ import ssl
 from collections import deque
 from typing import Final, cast
 
-from server.frontends.h2.admission import Admission
-from server.frontends.h2.answer_blocks import metadata_too_large
 from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
+from server.frontends.h2.connection_calls import ConnectionCalls
 from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import (
-    ConnectionEnded,
-    DataPlaced,
-    DataReceived,
-    Event,
-    HeadersTooLarge,
-    PingReceived,
-    RequestStarted,
-    StreamReset,
-    TrailersReceived,
-)
+from server.frontends.h2.events import Event
 from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
 from server.frontends.h2.refusals import SHUTTING_DOWN, TOO_SLOW
 from server.frontends.h2.refused_call import RefusedCall
-from server.frontends.h2.streamed_call import StreamedCall
-from server.frontends.h2.unary_call import UnaryCall
-from server.frontends.h2.unread_answers import UnreadAnswers
-from server.frontends.rpc.method import Kind
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
 _SLICE: Final = 128
@@ -57,19 +42,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     Attributes:
         front: What it shares with the others.
         core: The HTTP/2 connection.
-        receiving: Unary calls whose request is not complete, by stream.
+        calls: What becomes of its streams.
     """
 
     def __init__(self, front: FrontState) -> None:
         self.front = front
-        self.receiving: dict[int, UnaryCall] = {}
-        self._calls: dict[int, H2Call | RefusedCall] = {}
-        self._unread = UnreadAnswers(front.engine)
-        self._admission = Admission(front, self._unread)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
         self._room: memoryview | None = None
-        self._to_place: list[UnaryCall] = []
         self._is_full = False
         self._is_output_noticed = False
         self._is_draining = False
@@ -82,6 +62,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         now_s = self.front.loop.time()
         self._watch = PeerWatch(self.front.limits, self.front.settings, now_s)
         self.core = ServerConnection(self.front.h2_limits, now_s)
+        self.calls = ConnectionCalls(self, self._watch)
+        self._open, self._unread, self._receiving = self.calls.open, self.calls.unread, self.calls.receiving
         tls = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
         # RFC 9113, section 3.3: over TLS, a client asks for HTTP/2 by ALPN.
         if not self.front.admit(self) or (tls is not None and tls.selected_alpn_protocol() != _H2):
@@ -91,12 +73,12 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._backlog.clear()
-        self._to_place.clear()
-        self._end_calls()
+        self._room = None
+        self.calls.forget_all()
         self.front.leave(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = room = self.core.room() if self.receiving else None
+        self._room = room = self.core.room() if self._receiving else None
         return self.front.buffer if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -113,7 +95,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 for at in range(0, nbytes, _PIECE_BYTES):
                     piece = self.front.buffer[at : min(nbytes, at + _PIECE_BYTES)]
                     # While a request is on its way, mostly more of a message that has its place: it is copied there.
-                    self._take(self.core.receive(piece if self.receiving else bytes(piece), now_s), now_s)
+                    self._take(self.core.receive(piece if self._receiving else bytes(piece), now_s), now_s)
         finally:
             reads.end()
         if not self._backlog:
@@ -129,10 +111,6 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._write()
 
     # ---- what calls use
-
-    def place_rest(self, call: UnaryCall) -> None:
-        """Has the rest of a call's message put to its place, as soon as all is handled that has come before."""
-        self._to_place.append(call)
 
     def notice_output(self) -> None:
         """Sees to it that what the core has to send is written, once a turn."""
@@ -158,7 +136,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     def answered(self, call: H2Call | RefusedCall) -> None:
         """Forgets a call whose answer was given to the core."""
         stream_id = call.stream_id
-        if self._calls.pop(stream_id, None) is not None:
+        if self._open.pop(stream_id, None) is not None:
             self.front.calls -= 1
         self._watch.pings.has_sent_data = True
         if not call.has_ended:
@@ -166,7 +144,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self.core.abandon_request(stream_id)
         if self._is_output_noticed:
             return
-        if self._calls:
+        if self._open:
             # Others are likely answered in this turn too, and one write does for all.
             self.notice_output()
         else:
@@ -190,14 +168,16 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def sweep(self, now_s: float) -> None:
         """Ends what is too slow at `now_s` of the loop's clock: a handshake, a request, a reader; asks who is silent; drains who is old."""
+        # A read that brought nothing, as of half a TLS record, leaves it: it would keep the memory of a message whose call is over.
+        self._room = None
         watch, settings = self._watch, self.front.settings
         if watch.is_lost(self.core, self._transport.get_write_buffer_size(), self._unread, now_s):
             self.abort()
             return
-        if watch.pings.should_ask(now_s, has_calls=bool(self._calls)):
+        if watch.pings.should_ask(now_s, has_calls=bool(self._open)):
             self.core.ping(PAYLOAD)
             self._write()
-        for call in [call for call in self.receiving.values() if watch.is_slow(call, now_s)]:
+        for call in [call for call in self._receiving.values() if watch.is_slow(call, now_s)]:
             call.refuse(TOO_SLOW)
         if settings.max_connection_age_s is not None:
             over_age_s = now_s - watch.opened_s - settings.max_connection_age_s
@@ -214,12 +194,17 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self.front.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
             self._write()
 
+    def _finish_drain(self) -> None:
+        if not self._transport.is_closing():
+            self.core.finish_drain()
+            self._write()
+
     def cut_off(self) -> None:
         """Ends all calls and the connection."""
-        for call in list(self._calls.values()):
+        for call in list(self._open.values()):
             call.refuse(SHUTTING_DOWN)
         self.core.close(ErrorCode.NO_ERROR)
-        self._end_calls()
+        self.calls.forget_all()
         self._write()
         self._transport.close()
 
@@ -241,87 +226,15 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 self._read_on_or_not()
                 self._work_off()
         else:
-            self._handle(events)
-
-    def _handle(self, events: list[Event]) -> None:
-        calls = self._calls
-        fresh: list[H2Call] = []
-        now_ns: int | None = None
-        for event in events:
-            if type(event) is DataReceived:
-                stream_id, data, has_ended = event
-                call = calls.get(stream_id)
-                if call is not None:
-                    call.feed(data, has_ended)
-                else:
-                    self.core.consumed(stream_id, len(data))
-            elif type(event) is DataPlaced:
-                receiver = self.receiving.get(event.stream_id)
-                if receiver is not None:
-                    receiver.note_placed(event.size_bytes, event.end_stream)
-                else:
-                    self.core.consumed(event.stream_id, event.size_bytes)
-            elif type(event) is RequestStarted:
-                stream_id, headers, has_ended = event
-                head = self._admission.head_of(headers)
-                if isinstance(head, bytes):
-                    self._refuse(stream_id, head, has_ended)
-                    continue
-                deadline_ns = None
-                if head.timeout_ns is not None:
-                    if now_ns is None:
-                        now_ns = self.front.engine.now_ns()
-                    deadline_ns = now_ns + head.timeout_ns
-                begun = (UnaryCall if head.method.kind is Kind.UNARY else StreamedCall)(self, stream_id, head, deadline_ns)
-                calls[stream_id] = begun
-                self.front.calls += 1
-                fresh.append(begun)
-                if has_ended:
-                    begun.feed(b"", True)
-            else:
-                self._handle_rare(event)
-        for late in fresh:
-            # Few have anything to prepare for: they are answered by now, or whole and without a deadline.
-            if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
-                late.settle()
-        if self._to_place and not self._backlog:
-            for placing in self._to_place:
-                room = placing.room
-                if room is not None:
-                    self.core.place(placing.stream_id, room)
-            self._to_place.clear()
-
-    def _handle_rare(self, event: Event) -> None:
-        if isinstance(event, StreamReset):
-            self._forget(event.stream_id)
-        elif isinstance(event, TrailersReceived):
-            call = self._calls.get(event.stream_id)
-            if call is not None:
-                call.feed(b"", True)
-        elif isinstance(event, HeadersTooLarge):
-            stream_id, size_bytes, count, has_ended = event
-            self._refuse(stream_id, metadata_too_large(size_bytes, count, self.front.h2_limits), has_ended)
-        elif isinstance(event, PingReceived):
-            if self._watch.pings.is_too_many(self.front.loop.time(), has_calls=bool(self._calls)):
-                self.core.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
-                self._end_calls()
-        elif isinstance(event, ConnectionEnded):
-            self._end_calls()
-
-    def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
-        """Answers a request that becomes no call by one header block."""
-        if has_ended:
-            self.send_end(stream_id, block)
-        else:
-            self._calls[stream_id] = RefusedCall(self, stream_id, block)
-            self.front.calls += 1
+            self.calls.follow(events, is_last=True)
 
     def _work_off(self) -> None:
         """Handles one slice of the backlog; goes on after others have had their turn."""
         backlog = self._backlog
         self._is_output_noticed = True
         try:
-            self._handle([backlog.popleft() for _ in range(min(_SLICE, len(backlog)))])
+            events = [backlog.popleft() for _ in range(min(_SLICE, len(backlog)))]
+            self.calls.follow(events, is_last=not backlog)
         except Exception:  # noqa: BLE001 - a defect: nobody would hear of the connection again, as nothing reads it now
             _log.exception("a gRPC connection failed unexpectedly")
             self.abort()
@@ -365,23 +278,3 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self.notice_output()
         elif self.core.is_finished:
             self._transport.close()
-
-    # ---- ending
-
-    def _forget(self, stream_id: int) -> None:
-        """A stream is gone."""
-        self._unread.forget(stream_id)
-        call = self._calls.pop(stream_id, None)
-        if call is not None:
-            self.front.calls -= 1
-            call.abandon()
-
-    def _end_calls(self) -> None:
-        """All streams are gone."""
-        for stream_id in [*self._calls, *self._unread.streams()]:
-            self._forget(stream_id)
-
-    def _finish_drain(self) -> None:
-        if not self._transport.is_closing():
-            self.core.finish_drain()
-            self._write()

@@ -79,12 +79,15 @@ class UnaryCall(H2Call):
             if self._message is not None:
                 raise CallFault(CARDINALITY)
             self._message = message
+        if self._message is not None and reader.expected_bytes is not None:
+            # Its length is all that need come of a second one: it is neither given room nor counted.
+            raise CallFault(CARDINALITY)
         if expected_bytes is None and (reader.expected_bytes or 0) > self._connection.front.limits.bytes_in_flight:
             # One larger than the whole budget may pass alone; piece by piece it could not.
             self._give_back(self._held_bytes)
             self._hold(reader.expected_bytes or 0)
         if reader.has_room and not had_room:
-            self._connection.place_rest(self)
+            self._connection.calls.place_rest(self)
         self._connection.core.consumed(self.stream_id, len(data))
         if has_ended:
             self._begin_whole(reader)
@@ -118,7 +121,7 @@ class UnaryCall(H2Call):
 
     def _begin_whole(self, reader: MessageReader) -> None:
         """The request is complete."""
-        self._connection.receiving.pop(self.stream_id, None)
+        self._connection.calls.receiving.pop(self.stream_id, None)
         if not reader.is_between_messages:
             raise CallFault(CUT_SHORT)
         if self._message is None:
@@ -144,7 +147,7 @@ class UnaryCall(H2Call):
         self._reader = MessageReader(method.path, method.most_bytes, None if method.large is None else method.large.lead_bytes)
         self.started_s = self.heard_s = self._connection.front.loop.time()
         self.received_bytes = 0
-        self._connection.receiving[self.stream_id] = self
+        self._connection.calls.receiving[self.stream_id] = self
         return self._reader
 
     def _begin(self, data: bytes) -> None:
