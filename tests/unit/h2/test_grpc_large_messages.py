@@ -81,6 +81,16 @@ def framed(message: bytes, stream_id: int, frame_bytes: int = 16_384, *, flag: i
     return [frame(DATA, END_STREAM * (ends and at == starts[-1]), stream_id, body[at : at + frame_bytes]) for at in starts]
 
 
+def check_windows(connection: GrpcProtocol) -> None:
+    """Every byte is given back once, on its stream and on the connection, however it came."""
+    core, limits = connection.core, connection.front.h2_limits
+    if not core.is_finished:
+        inflow = core._data_frames._inflow
+        assert inflow.window + inflow._owed == limits.connection_window_bytes
+        for stream in core._table.open.values():
+            assert (stream.unconsumed, stream.receive_window + stream.owed) == (0, limits.stream_window_bytes)
+
+
 async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:
     """By stream, the message that answers it; of a refused call, its header block."""
     engine, transport = FakeEngine(simple()), MemoryTransport()
@@ -92,14 +102,7 @@ async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int =
     for _ in range(10):
         await asyncio.sleep(0)
     assert front.calls or not engine.reserved_bytes
-    core = connection.core
-    if not core.is_finished:
-        # Every byte is given back once, on its stream and on the connection, however it came.
-        inflow = core._data_frames._inflow
-        assert [stream.unconsumed for stream in core._table.open.values() if stream.unconsumed] == []
-        assert inflow.window + inflow._owed == front.h2_limits.connection_window_bytes
-        for stream in core._table.open.values():
-            assert stream.receive_window + stream.owed == front.h2_limits.stream_window_bytes
+    check_windows(connection)
     transport.is_closed = True
     connection.connection_lost(None)
     assert (engine.reserved_bytes, front.calls, len(front.connections)) == (0, 0, 0)
@@ -221,7 +224,8 @@ def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_n
         front = FrontState(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
         connection = GrpcProtocol(front)
         connection.connection_made(transport)  # type: ignore[arg-type]
-        read(connection, HELLO + opening(1) + framed(bytes(200_000), 1, 1 << 20)[0][:100_000])
+        (message,) = framed(bytes(200_000), 1, 1 << 20)
+        read(connection, HELLO + opening(1) + message[:100_000])
         # As of a TLS record that is not whole: room was asked for, and nothing came.
         room = connection.get_buffer(-1)
         (call,) = connection.calls.receiving.values()
@@ -234,6 +238,12 @@ def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_n
         connection.sweep(asyncio.get_running_loop().time())
         left = sys.getrefcount(block())
         assert left == used - 1
+        assert engine.reserved_bytes == 0
+        # The rest is nobody's, and what follows is served.
+        read(connection, message[100_000:] + opening(3) + framed(b"next", 3)[0])
+        check_windows(connection)
+        sent = cut(bytes(transport.written))
+        assert [each.payload for each in sent if each.kind == DATA] == [b"\0\0\0\0\4next"]
         transport.is_closed = True
         connection.connection_lost(None)
 
