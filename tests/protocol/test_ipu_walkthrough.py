@@ -35,17 +35,19 @@ def test_what_nothing_satisfies_ends_with_one_line(tmp_path):
     assert "nothing is within 0.001 us" in done.stderr
 
 
-def take_interrupts() -> None:
-    """A shell starts what runs in the background with SIGINT ignored, and a child inherits that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+#: Runs a script as one that a shell starts in the foreground: what starts the tests may have it ignore SIGINT, which a child inherits.
+IN_THE_FOREGROUND = """
+import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 def test_an_interruption_is_quiet(tmp_path):
     walkthrough = ROOT / "examples" / "ipu" / "walkthrough.py"
-    command = [sys.executable, "-u", str(walkthrough), "--keep", str(tmp_path / "kept")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True, preexec_fn=take_interrupts
-    ) as running:
+    command = [sys.executable, "-c", IN_THE_FOREGROUND, "-u", str(walkthrough), "--keep", str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as running:
         for line in running.stdout:
             if "The choice" in line:
                 break
