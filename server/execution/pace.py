@@ -3,7 +3,8 @@
 A hop to a worker thread and back costs 33 to 41 us, more than a tiny model's work; but what runs on the loop holds up everybody. So a
 model earns its place there: batches of one size class (powers of two, of rows or, where row shapes vary, of bytes) begin in the thread,
 come to the loop after a run of quick ones, and leave it again when more than one in a hundred takes longer than `SLOW_NS`, or one much
-longer. Each return takes more quick runs than the last. A model that was slow by far, once, never comes (again).
+longer. Each return takes more quick runs than the last, unless the stay was long: on a host that others use, a quick run now and then is
+charged for what the host did. A model that was slow by far, once, never comes (again).
 """
 
 #: The bound on the 99th percentile of what runs on the loop.
@@ -14,16 +15,20 @@ QUICK_NS = 150_000
 MUCH_NS = 10 * SLOW_NS
 #: One run this long ends all stays of the model: CPU time, and time by the clock, which also tells waiting from work.
 FAR_CPU_NS, FAR_WALL_NS = 100 * SLOW_NS, 500 * SLOW_NS
-#: Quick runs in a row that a first stay takes; each further one takes so many times more, up to a bound.
+#: Quick runs that a first stay takes; each further one takes so many times more, up to a bound.
 FIRST_RUNS, MORE_RUNS, MOST_RUNS = 32, 8, 16_384
+#: What one run that is not quick takes off the count of quick ones: of those that come to the loop, too, at most one in a hundred is slow.
+SLOW_COST_RUNS = 100
 #: Of so many runs on the loop so many may be slow: one in a hundred.
 WINDOW_RUNS, WINDOW_SLOW = 256, 2
+#: A stay of so many runs was worth it, however it ended: the next return is as easy as the first.
+LONG_RUNS = 2_048
 
 
 class _Pace:
     """One size class."""
 
-    __slots__ = ("_needed", "_quick", "_runs", "_slow", "is_on_loop")
+    __slots__ = ("_needed", "_quick", "_runs", "_slow", "_stayed", "is_on_loop")
 
     def __init__(self) -> None:
         self.is_on_loop = False
@@ -31,17 +36,18 @@ class _Pace:
         self._quick = 0
         self._runs = 0
         self._slow = 0
+        self._stayed = 0
 
     def ran(self, cpu_ns: int) -> None:
         if self.is_on_loop:
             self._stays(cpu_ns)
         elif cpu_ns > QUICK_NS:
-            self._quick = 0
+            self._quick = max(0, self._quick - SLOW_COST_RUNS)
         else:
             self._quick += 1
             if self._quick >= self._needed:
                 self.is_on_loop = True
-                self._runs = self._slow = 0
+                self._runs = self._slow = self._stayed = 0
 
     def _stays(self, cpu_ns: int) -> None:
         self._runs += 1
@@ -50,9 +56,11 @@ class _Pace:
             if self._slow > WINDOW_SLOW or cpu_ns >= MUCH_NS:
                 self.is_on_loop = False
                 self._quick = 0
-                self._needed = min(MORE_RUNS * self._needed, MOST_RUNS)
+                was_long = self._stayed + self._runs > LONG_RUNS
+                self._needed = FIRST_RUNS if was_long else min(MORE_RUNS * self._needed, MOST_RUNS)
                 return
         if self._runs >= WINDOW_RUNS:
+            self._stayed += self._runs
             self._runs = self._slow = 0
 
 

@@ -7,9 +7,11 @@ from server.execution.pace import (
     FAR_CPU_NS,
     FAR_WALL_NS,
     FIRST_RUNS,
+    LONG_RUNS,
     MORE_RUNS,
     MUCH_NS,
     QUICK_NS,
+    SLOW_COST_RUNS,
     SLOW_NS,
     WINDOW_RUNS,
     WINDOW_SLOW,
@@ -89,6 +91,55 @@ def test_each_return_takes_more_quick_runs():
         assert not paces.may_run_on_loop(1)
         ran(paces, QUICK)
         assert paces.may_run_on_loop(1)
+
+
+def test_after_a_long_stay_the_return_is_as_easy_as_the_first():
+    paces = on_loop()
+    for _ in range(3):
+        ran(paces, QUICK, LONG_RUNS)
+        ran(paces, MUCH_NS)
+        assert not paces.may_run_on_loop(1)
+        ran(paces, QUICK, FIRST_RUNS - 1)
+        assert not paces.may_run_on_loop(1)
+        ran(paces, QUICK)
+        assert paces.may_run_on_loop(1)
+
+
+def test_after_a_stay_just_short_of_long_the_return_is_harder():
+    paces = on_loop()
+    ran(paces, QUICK, LONG_RUNS - 1)
+    ran(paces, MUCH_NS)
+    ran(paces, QUICK, FIRST_RUNS * MORE_RUNS - 1)
+    assert not paces.may_run_on_loop(1)
+    ran(paces, QUICK)
+    assert paces.may_run_on_loop(1)
+
+
+def test_a_slow_run_now_and_then_delays_a_return_and_does_not_prevent_it():
+    paces = on_loop()
+    needed = FIRST_RUNS
+    for _ in range(3):  # the next return takes 16,384
+        ran(paces, MUCH_NS)
+        needed = min(needed * MORE_RUNS, 16_384)
+        ran(paces, QUICK, needed)
+    ran(paces, MUCH_NS)
+    for _ in range(16):
+        ran(paces, QUICK, 1_000)
+        ran(paces, QUICK_NS + 1)
+    left = 16_384 - 16 * (1_000 - SLOW_COST_RUNS)
+    ran(paces, QUICK, left - 1)
+    assert not paces.may_run_on_loop(1)
+    ran(paces, QUICK)
+    assert paces.may_run_on_loop(1)
+
+
+def test_where_one_run_in_fifty_is_slow_no_count_is_ever_reached():
+    paces = on_loop()
+    ran(paces, MUCH_NS)
+    for _ in range(1_000):
+        ran(paces, QUICK, 49)
+        ran(paces, SLOW)
+        assert not paces.may_run_on_loop(1)
 
 
 def test_a_model_that_was_once_slow_by_far_never_comes_again():
