@@ -16,6 +16,7 @@ from server.frontends.http.infer import HttpInfer
 from server.frontends.http.infer_exchange import InferRoutes
 from server.frontends.http.port import READ_BYTES, HttpPort
 from server.frontends.limits import Limits
+from server.frontends.message_block import MessageBlocks
 from tests.fakes.fake_engine import FakeEngine, model, signature
 
 ELEMENTS = 2_000_000
@@ -56,7 +57,9 @@ def send(connection: HttpConnection, wire: memoryview) -> None:
 
 
 @pytest.mark.parametrize("outputs", [4, ELEMENTS])
-def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_out(outputs: int):
+def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_out(outputs: int, monkeypatch: pytest.MonkeyPatch):
+    # No memory that another test's request has left.
+    monkeypatch.setattr("server.frontends.http.infer_exchange.message_block", MessageBlocks().take)
     tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]
     answer = np.ones((1, outputs), np.float32)
     engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": answer}))
