@@ -1,8 +1,9 @@
 """Variables of the environment that look like flags and are none."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
+
+from server.flags.nearest import meant
 
 _PREFIX: Final = "STOKER_"
 #: What others than the server read: the simulated devices, and the client with its command.
@@ -22,14 +23,9 @@ def unknown_variables(environment: Mapping[str, str], known: Iterable[str]) -> t
     names = sorted(known)
     strange = (name for name in sorted(environment) if name.startswith(_PREFIX) and name not in names)
     return tuple(
-        f"{name} in the environment sets no flag{_near(name, names)}" for name in strange if not _is_of_others(name, environment[name])
+        f"{name} in the environment sets no flag{meant(name, names)}" for name in strange if not _is_of_others(name, environment[name])
     )
 
 
 def _is_of_others(name: str, value: str) -> bool:
     return name.startswith(_OF_OTHERS) or any(part in name for part in _OF_SERVICES) or value.startswith(_ADDRESSES)
-
-
-def _near(name: str, names: list[str]) -> str:
-    found = difflib.get_close_matches(name, names, n=1)
-    return f": is {found[0]} meant?" if found else ""

@@ -5,7 +5,6 @@ life (11 MiB and a fifth of the start, see docs/adr/0066). What a flag is stands
 declarations.
 """
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -14,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 from server.flags.declare import Flag
 from server.flags.groups import annotations, defaults, flag_of
+from server.flags.nearest import meant
 from server.flags.spelling import BARE, STRAY, refuse_stray
 from server.flags.values import BadValue, FlagError
 
@@ -64,7 +64,7 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
             refuse_stray([word])
         name, equals, text = word.removeprefix("--").partition("=")
         if name not in names:
-            raise FlagError(f"unknown flag --{name}{_near(name, names - {STRAY})}")
+            raise FlagError(f"unknown flag --{name}{meant(name, names - {STRAY}, prefix='--')}")
         if name in BARE:
             if equals:
                 raise FlagError(f"--{name} takes no value")
@@ -75,11 +75,6 @@ def _by_flag(words: Sequence[str]) -> dict[str, list[str]]:
             text = following
         found.setdefault(name, []).append(text)
     return found
-
-
-def _near(name: str, names: set[str]) -> str:
-    found = difflib.get_close_matches(name, sorted(names), n=1)
-    return f": is --{found[0]} meant?" if found else ""
 
 
 def _value(place: str, flag: Flag, kind: Any, texts: Sequence[str]) -> Any:

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.onnx_files.runtime_messages import MAX_CHARACTERS, public_text
+from backends.api.error_text import MAX_CHARACTERS
+from backends.onnx_files.runtime_messages import public_text
 
 
 @pytest.mark.parametrize(

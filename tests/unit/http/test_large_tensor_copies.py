@@ -18,6 +18,7 @@ from server.frontends.http.port import READ_BYTES, HttpPort
 from server.frontends.limits import Limits
 from server.frontends.message_block import MessageBlocks
 from tests.fakes.fake_engine import FakeEngine, model, signature
+from tests.fakes.http_reads import arrive
 
 ELEMENTS = 2_000_000
 SLACK_BYTES = 4 * READ_BYTES + 200_000
@@ -45,17 +46,6 @@ class Sink(asyncio.Transport):
         pass
 
 
-def send(connection: HttpConnection, wire: memoryview) -> None:
-    """As an event loop does: reads into where the connection wants it."""
-    at = 0
-    while at < len(wire):
-        room = connection.get_buffer(-1)
-        size = min(len(room), len(wire) - at)
-        room[:size] = wire[at : at + size]
-        connection.buffer_updated(size)
-        at += size
-
-
 @pytest.mark.parametrize("outputs", [4, ELEMENTS])
 def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_out(outputs: int, monkeypatch: pytest.MonkeyPatch):
     # No memory that another test's request has left.
@@ -75,7 +65,7 @@ def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_
         connection.connection_made(sink)
         tracemalloc.start()
         try:
-            send(connection, wire)
+            arrive(connection, wire)
             received = tracemalloc.get_traced_memory()[1]
             tracemalloc.reset_peak()
             async with asyncio.timeout(20):

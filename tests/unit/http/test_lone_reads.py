@@ -72,6 +72,16 @@ def new_port() -> HttpPort:
     return HttpPort(None, Limits(), InferRoutes(HttpInfer(PromptEngine(loop), Limits())), loop)
 
 
+async def lone_connection() -> tuple[HttpConnection, Transport]:
+    """A connection that counts as the only one that sends; what it was answered on the way there is not kept."""
+    connection, transport = connection_of(new_port())
+    for _ in range(READS_IN_A_ROW + 1):
+        ask(connection)
+        await asyncio.sleep(0)
+    transport.writes.clear()
+    return connection, transport
+
+
 def is_answer(data: bytes) -> bool:
     head, _, body = data.partition(b"\r\n\r\n")
     return head.startswith(b"HTTP/1.1 200 ") and orjson.loads(body)["outputs"][0]["data"] == ARRAY.tolist()
@@ -79,11 +89,7 @@ def is_answer(data: bytes) -> bool:
 
 def test_a_lone_connection_is_answered_while_its_request_is_read():
     async def scenario() -> None:
-        connection, transport = connection_of(new_port())
-        for _ in range(READS_IN_A_ROW + 1):
-            ask(connection)
-            await asyncio.sleep(0)
-        transport.writes.clear()
+        connection, transport = await lone_connection()
         for _ in range(3):
             ask(connection)
             assert [is_answer(data) for data in transport.writes] == [True]
@@ -94,11 +100,7 @@ def test_a_lone_connection_is_answered_while_its_request_is_read():
 
 def test_requests_that_a_lone_connection_sends_ahead_are_answered_in_order_each_in_its_turn():
     async def scenario() -> None:
-        connection, transport = connection_of(new_port())
-        for _ in range(READS_IN_A_ROW + 1):
-            ask(connection)
-            await asyncio.sleep(0)
-        transport.writes.clear()
+        connection, transport = await lone_connection()
         ask(connection, 3 * REQUEST)
         for answered in (1, 2, 3):
             assert [is_answer(data) for data in transport.writes] == [True] * answered

@@ -22,6 +22,7 @@ from server.frontends.http.port import HttpPort
 from server.frontends.http_server import HttpFront
 from server.frontends.limits import Limits
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
+from tests.fakes.http_reads import arrive
 
 LARGE = 200_000
 
@@ -450,17 +451,6 @@ def connected(engine: FakeEngine) -> tuple[HttpConnection, Recorder]:
     connection, recorder = HttpConnection(port), Recorder()
     connection.connection_made(recorder)
     return connection, recorder
-
-
-def arrive(connection: HttpConnection, data: bytes) -> None:
-    """`data` comes in as few reads as it takes."""
-    at = 0
-    while at < len(data):
-        room = connection.get_buffer(-1)
-        size = min(len(room), len(data) - at)
-        room[:size] = data[at : at + size]
-        connection.buffer_updated(size)
-        at += size
 
 
 def test_what_comes_ahead_in_small_pieces_pauses_reading_too():

@@ -1,0 +1,14 @@
+"""What a client of HTTP sends, as an event loop hands it to the connection."""
+
+from server.frontends.http.connection import HttpConnection
+
+
+def arrive(connection: HttpConnection, data: bytes | memoryview) -> None:
+    """`data` comes in as few reads as it takes, each to where the connection wants it."""
+    at = 0
+    while at < len(data):
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        connection.buffer_updated(size)
+        at += size
