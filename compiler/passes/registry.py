@@ -81,16 +81,22 @@ def get_pass(name: str, **settings: Any) -> Pass:
     """
     cls = pass_class(name)
     try:
-        inspect.signature(cls).bind(**settings)
-    except TypeError:
-        takes = list(inspect.signature(cls).parameters)
-        unknown = [each for each in settings if each not in takes]
-        wrong = f"there is no setting {', '.join(map(repr, unknown))}" if unknown else "a setting is missing"
-        raise PassError(f"pass '{name}': {wrong}; it takes {', '.join(takes) or 'none'}") from None
-    try:
         return cls(**settings)
     except TypeError as error:
-        raise PassError(f"pass '{name}': {error}") from None
+        raise PassError(f"pass '{name}': {_what_is_wrong(cls, settings) or error}") from None
+
+
+def _what_is_wrong(cls: type[Pass], settings: dict[str, Any]) -> str | None:
+    """Which settings `cls` does not take or wants besides; None: all are as it takes them."""
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**settings)
+    except TypeError:
+        takes = list(signature.parameters)
+        unknown = [each for each in settings if each not in takes]
+        wrong = f"there is no setting {', '.join(map(repr, unknown))}" if unknown else "a setting is missing"
+        return f"{wrong}; it takes {', '.join(takes) or 'none'}"
+    return None
 
 
 def get_all_pass_names() -> list[str]:

@@ -1,36 +1,73 @@
-"""How FastAPI routes are added: with their documentation, and with the key that their category of restricted APIs wants."""
+"""How routes are added: with what answers them, their documentation, and the key that their category of restricted APIs wants."""
 
-import re
+import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from server.frontends.http import schemas
-from server.frontends.http.endpoint import JSON_TYPE
+from server.frontends.http.endpoint import json_response
 from server.frontends.http.exchange import header_of
+from server.frontends.off_loop import run_off_loop
 from server.frontends.restricted import Category, Restrictions, categories_of_route
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class DocumentedApp(FastAPI):
-    """FastAPI whose OpenAPI document also holds the schemas of bodies that it does not read itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentedRoute:
+    """What the OpenAPI document says of a route.
 
     Attributes:
-        body_schemas: By name, what `components/schemas` holds besides.
+        tag: The group that it is shown in.
+        method: HTTP's, in upper case.
+        path: With its parameters in braces.
+        summary: What it is for.
+        description: More of it; empty: there is no more.
+        answer: The type of the body of its success; None: nothing is said of it.
+        body: The model of what it takes; None: it takes nothing, or nothing is said of it.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        """`settings` are FastAPI's."""
-        super().__init__(**settings)
-        self.body_schemas: dict[str, Any] = {}
+    tag: str
+    method: str
+    path: str
+    summary: str
+    description: str
+    answer: Any
+    body: type[BaseModel] | None
 
-    def openapi(self) -> dict[str, Any]:
-        document = super().openapi()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(self.body_schemas)
-        return document
+
+class DocumentedApp(Starlette):
+    """Routes, and at /openapi.json a document of them, which is made when somebody asks for it.
+
+    Attributes:
+        documented: What the document tells of.
+    """
+
+    def __init__(self, title: str, version: str, **settings: Any) -> None:
+        """`title` and `version` head the document; `settings` are Starlette's."""
+        super().__init__(**settings)
+        self.documented: list[DocumentedRoute] = []
+        self._title = title
+        self._version = version
+        self._document: dict[str, Any] | None = None
+        self.add_route("/openapi.json", self._answer_document)
+
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document. The first time it takes 0.2 s."""
+        from server.frontends.http.document import openapi_document
+
+        if self._document is None:
+            self._document = openapi_document(self._title, self._version, self.documented)
+        return self._document
+
+    async def _answer_document(self, _request: Request) -> Response:
+        return json_response(await run_off_loop(self.document))
 
 
 class RouteAdder:
@@ -52,49 +89,26 @@ class RouteAdder:
         body: type[BaseModel] | None = None,
         category: Category | None = None,
     ) -> None:
-        """Adds one.
+        """Adds one that `endpoint` answers; what else is said of it is as in `DocumentedRoute`.
 
-        Args:
-            tag: The group that it is shown in.
-            method: HTTP's, in upper case.
-            path: With its parameters in braces.
-            endpoint: What answers.
-            summary: What it is for.
-            answer: The type of the body of its success; None: nothing is said of it.
-            body: The model of what it takes; None: it takes nothing, or nothing is said of it.
-            category: Of restricted APIs; None: what `categories_of_route` says.
+        `category` is that of restricted APIs; None: what `categories_of_route` says.
 
         Raises:
             LookupError: the path has no category.
         """
+        # What only a person at an address bar writes is answered, and not worth a second line.
+        if not path.endswith("/"):
+            description = inspect.cleandoc(endpoint.__doc__ or "")
+            self._app.documented.append(
+                DocumentedRoute(tag=tag, method=method, path=path, summary=summary, description=description, answer=answer, body=body)
+            )
         for each in categories_of_route(path) if category is None else (category,):
             if self._restrictions.restricts(each):
                 endpoint = _guarded(endpoint, each, self._restrictions)
-        documented: dict[str, Any] = {
-            "parameters": [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in re.findall(r"{(\w+)}", path)
-            ]
-        }
-        if body is not None:
-            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-            self._app.body_schemas.update(schema.pop("$defs", {}))
-            documented["requestBody"] = {"content": {JSON_TYPE: {"schema": schema}}}
-        responses: dict[int | str, dict[str, Any]] = {"default": {"model": schemas.ErrorAnswer, "description": "Failure"}}
-        if answer is not None:
-            responses[200] = {"model": answer}
-        self._app.add_api_route(
-            path,
-            endpoint,
-            methods=[method],
-            summary=summary,
-            tags=[tag],
-            responses=responses,
-            openapi_extra=documented,
-            response_class=Response,
-            name=f"{method} {path}",
-            # What only a person at an address bar writes is answered, and not worth a second line.
-            include_in_schema=not path.endswith("/"),
-        )
+        route = Route(path, endpoint, methods=[method])
+        # Starlette answers HEAD wherever it answers GET.
+        route.methods = {method}
+        self._app.routes.append(route)
 
 
 def _guarded(endpoint: Endpoint, category: Category, restrictions: Restrictions) -> Endpoint:

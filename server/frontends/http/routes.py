@@ -1,6 +1,6 @@
-"""Everything that is not hot, as a FastAPI app: it calls the same handlers as gRPC and prints their messages as JSON.
+"""Everything that is not hot, as a Starlette app: it calls the same handlers as gRPC and prints their messages as JSON.
 
-Bodies are read by hand, because FastAPI would want a Content-Type that existing clients do not send, and knows no limits.
+Bodies are read by hand, under limits, and whatever Content-Type existing clients send with them.
 """
 
 import logging
@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
@@ -78,20 +79,17 @@ class RestRoutes:
         self._serving_path = serving_path
         self._restrictions = NO_RESTRICTIONS if extensions is None else extensions.http_restrictions
 
-    def app(self) -> FastAPI:
+    def app(self) -> DocumentedApp:
         """The app, with its OpenAPI page at /docs."""
         server = self._engine.server()
         app = DocumentedApp(
             title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's and Adlik's",
             version=server.version,
-            # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach.
-            docs_url=None,
-            redoc_url=None,
-            redirect_slashes=False,
             exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
         )
-        app.add_route("/docs", _docs, include_in_schema=False)
-        app.add_route("/", _to_docs, include_in_schema=False)
+        app.router.redirect_slashes = False
+        app.add_route("/docs", _docs)
+        app.add_route("/", _to_docs)
         add = RouteAdder(app, self._restrictions)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         for path, route in plain_routes(self._engine, metrics=self._metrics, serving_path=self._serving_path).items():
@@ -202,7 +200,7 @@ class RestRoutes:
 
 
 class _Direct(Response):
-    """Hands a request that came through FastAPI to the same code as one that did not."""
+    """Hands a request that came through Starlette to the same code as one that did not."""
 
     def __init__(self, respond: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
         super().__init__()

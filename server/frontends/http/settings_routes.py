@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from backends.api.errors import InvalidRequest
 from server.engine.interface import Engine

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from backends.api.errors import ServingError, UnknownModel
 from server.engine.interface import Engine
