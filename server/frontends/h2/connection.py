@@ -74,17 +74,18 @@ class ServerConnection:
         inbound.now_s = now_s
         events: list[Event] = []
         inbound.events = events
-        self._data_frames.begin_read()
         try:
             read(data)
         except ConnectionFault as fault:
             debug = fault.text.encode()
+            self._data_frames.tell_all_placed()
             self.close(fault.code, debug)
             events.append(ConnectionEnded(fault.code, debug))
         return events
 
     def place(self, stream_id: int, room: memoryview) -> None:
-        """Lets the next bytes of a request go into `room` instead of events of their own; `DataPlaced` tells how far it is filled.
+        """Lets the next bytes of a request go into `room` instead of events of their own; `DataPlaced` tells how far it is filled, in
+        steps of 128 KiB at most, at the end, and what is left when `tell_placed` asks.
 
         What comes when it is full comes as `DataReceived` again. REQUIRES: all events that `receive` has given are handled.
         """
@@ -97,6 +98,14 @@ class ServerConnection:
     def receive_in_place(self, data: memoryview, now_s: float) -> list[Event]:
         """As `receive`, of what was read to where `room` said, with nothing received in between."""
         return self._received(self._reader.read_in_place, data, now_s)
+
+    def tell_placed(self, now_s: float) -> list[Event]:
+        """Tells what stands in its place and was not told of yet."""
+
+        def tell(_: bytes | memoryview) -> None:
+            self._data_frames.tell_all_placed()
+
+        return self._received(tell, b"", now_s)
 
     def consumed(self, stream_id: int, count: int) -> None:
         """The application is done with `count` bytes of `DataReceived` or `DataPlaced`: the peer may send as many more.

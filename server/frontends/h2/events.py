@@ -1,6 +1,5 @@
-"""What a connection tells the application. Named tuples, nearly all: they are made for every request."""
+"""What a connection tells the application. Named tuples: they are made for every request."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 #: Fields in their order, names in lower case.
@@ -42,9 +41,8 @@ class DataReceived(NamedTuple):
     end_stream: bool
 
 
-@dataclass(slots=True)
-class DataPlaced:
-    """Bytes of a body that stand where the application wanted them: `ServerConnection.place`. One for all of a read, which it grows with.
+class DataPlaced(NamedTuple):
+    """More bytes of a body stand where the application wanted them: `ServerConnection.place`. Told now and then, and at the end.
 
     Attributes:
         size_bytes: How many.

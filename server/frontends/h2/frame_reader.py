@@ -149,6 +149,11 @@ class FrameReader:
                 raise self._too_long(kind, length)
             start = position + HEADER_BYTES
             end = start + length
+            if kind == DATA and not flags and end <= size:
+                behind = self._data_frames.place_run(data, position, size)
+                if behind > position:
+                    position = behind
+                    continue
             try:
                 if end <= size:
                     if is_kept or kind == DATA:

@@ -5,13 +5,13 @@ from typing import Final
 from server.frontends.h2 import frames
 from server.frontends.h2.budgets import Budget
 from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import Event, StreamReset
+from server.frontends.h2.events import DataPlaced, Event, StreamReset
 from server.frontends.h2.faults import ConnectionFault, StreamFault
 from server.frontends.h2.frames import SETTINGS
 from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Output
 from server.frontends.h2.stream_states import NEXT, Next, Step
-from server.frontends.h2.streams import StreamTable
+from server.frontends.h2.streams import Stream, StreamTable
 
 #: `Inbound.expected` when any frame may come.
 ANY: Final = -1
@@ -78,8 +78,15 @@ class Inbound:
         self._table.remember_reset(stream_id)
         stream = self._table.open.get(stream_id)
         if stream is not None:
+            self.tell_placed(stream)
             self._table.close(stream)
             self.events.append(StreamReset(stream_id, code, True))
+
+    def tell_placed(self, stream: Stream, *, ends: bool = False) -> None:
+        """Tells what of a body was put to its place since it was last told."""
+        if stream.untold_bytes or ends:
+            self.events.append(DataPlaced(stream.id, stream.untold_bytes, ends))
+            stream.untold_bytes = 0
 
     def refuse_new(self) -> None:
         """Names the last stream to the peer, and refuses later ones."""

@@ -15,7 +15,7 @@ from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.connection_calls import ConnectionCalls
 from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import Event
+from server.frontends.h2.events import DataPlaced, Event
 from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
@@ -26,6 +26,8 @@ from server.frontends.h2.refused_call import RefusedCall
 _SLICE: Final = 128
 #: What is looked at at a time of what was read: a large message that begins in it has its place before the rest is.
 _PIECE_BYTES: Final = 64 * 1024
+#: Likewise, where no message is on its way: a frame of the size that most clients send, and the header block before it.
+_FIRST_PIECE_BYTES: Final = 20 * 1024
 #: What is copied into one piece to be written; larger data goes to the transport as it is.
 _JOINED_BYTES: Final = 32 * 1024
 #: A read of so much may be cut by a buffer (uvloop's: 256,000 bytes, over TLS less their wrapping), with more to come in this turn.
@@ -92,10 +94,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             if room is not None:
                 self._take(self.core.receive_in_place(room[:nbytes], now_s), now_s)
             else:
-                for at in range(0, nbytes, _PIECE_BYTES):
-                    piece = self.front.buffer[at : min(nbytes, at + _PIECE_BYTES)]
-                    # While a request is on its way, mostly more of a message that has its place: it is copied there.
-                    self._take(self.core.receive(piece if self._receiving else bytes(piece), now_s), now_s)
+                self._take_pieces(nbytes, now_s)
         finally:
             reads.end()
         if not self._backlog:
@@ -177,6 +176,10 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         if watch.pings.should_ask(now_s, has_calls=bool(self._open)):
             self.core.ping(PAYLOAD)
             self._write()
+        if self._receiving:
+            self._take(self.core.tell_placed(now_s), now_s)
+            if not self._backlog:
+                self._write()
         for call in [call for call in self._receiving.values() if watch.is_slow(call, now_s)]:
             call.refuse(TOO_SLOW)
         if settings.max_connection_age_s is not None:
@@ -213,6 +216,20 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._transport.abort()
 
     # ---- receiving
+
+    def _take_pieces(self, nbytes: int, now_s: float) -> None:
+        """Takes what was read to where all connections read, so that a large message that begins in it soon has its place."""
+        at = 0
+        most = nbytes if nbytes <= _PIECE_BYTES else _PIECE_BYTES if self._receiving else _FIRST_PIECE_BYTES
+        while at < nbytes:
+            end = min(nbytes, at + most)
+            piece = self.front.buffer[at:end]
+            # While a request is on its way, mostly more of a message that has its place: it is copied there.
+            events = self.core.receive(piece if self._receiving else bytes(piece), now_s)
+            self._take(events, now_s)
+            # Where no other message begins, all the rest has its place.
+            most = nbytes if self._receiving and all(type(event) is DataPlaced for event in events) else _PIECE_BYTES
+            at = end
 
     def _take(self, events: list[Event], now_s: float) -> None:
         """Handles what has been received, or puts it to what waits."""

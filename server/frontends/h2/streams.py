@@ -30,6 +30,7 @@ class Stream:
         trailers: Header block to follow the waiting data.
         is_listed: Whether it stands in the sender's queue.
         room: Where the next bytes of the request go; None: to the application, as they come.
+        untold_bytes: What was put there that the application has not been told of.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Stream:
         "state",
         "trailers",
         "unconsumed",
+        "untold_bytes",
         "waiting",
         "waiting_bytes",
     )
@@ -66,6 +68,7 @@ class Stream:
         self.trailers: bytes | None = None
         self.is_listed = False
         self.room: memoryview | None = None
+        self.untold_bytes = 0
 
 
 class StreamTable:

@@ -24,6 +24,8 @@ _JOINED_BYTES = 8 * 1024 * 1024
 #: nothing, but for the huge pages that blocks of some MiB are made of.
 _PLACED_BYTES = 64 * 1024
 _PLACED_SHARE = 16
+#: Up to here, as soon as anything to speak of has come: no huge page is made of so little.
+_PLACED_AT_ONCE_BYTES = 1024 * 1024
 
 
 class WireMessage(NamedTuple):
@@ -148,7 +150,7 @@ class MessageReader:
         if self._size == wanted:
             return
         if self._lead_bytes is not None and wanted >= _PLACED_BYTES and not self._is_compressed:
-            if self._size >= min(wanted // _PLACED_SHARE, _JOINED_BYTES):
+            if self._size >= _good_beginning_bytes(wanted):
                 self._make_block(wanted, self._lead_bytes(wanted))
         elif self._size >= _JOINED_BYTES:
             self._gather(wanted)
@@ -193,6 +195,11 @@ class MessageReader:
             data = b"".join(self._pieces) if self._gathered is None else self._gathered.getvalue()
         self._pieces, self._block, self._gathered, self._wanted, self._size = [], None, None, None, 0
         return WireMessage(data, self._is_compressed)
+
+
+def _good_beginning_bytes(size: int) -> int:
+    """How much of a message of `size` must have come before it gets its place."""
+    return _SMALL_PIECE_BYTES if size <= _PLACED_AT_ONCE_BYTES else min(size // _PLACED_SHARE, _JOINED_BYTES)
 
 
 def _no_memory(size: int) -> CallFault:

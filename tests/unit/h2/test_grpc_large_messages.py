@@ -83,6 +83,8 @@ def framed(message: bytes, stream_id: int, frame_bytes: int = 16_384, *, flag: i
 
 def check_windows(connection: GrpcProtocol) -> None:
     """Every byte is given back once, on its stream and on the connection, however it came."""
+    # What lies in its place and was not told of is given back at the next sweep at the latest.
+    connection.sweep(asyncio.get_running_loop().time())
     core, limits = connection.core, connection.front.h2_limits
     if not core.is_finished:
         inflow = core._data_frames._inflow

@@ -81,13 +81,29 @@ def test_however_it_is_cut_all_of_it_is_where_it_was_wanted(seed: int, sizes: li
     assert {1: bytes(blocks[1]), 3: bytes(blocks[3]), 5: received} == bodies
 
 
-def test_frames_of_one_read_are_told_once():
+def test_frames_are_told_of_together():
     peer = RawPeer()
     peer.send(request(1))
     peer.server.place(1, memoryview(bytearray(LONG)))
-    data = b"".join(frames_of(bytes(100_000), 1, 10_000, 0))
-    assert peer.send(data) == [DataPlaced(1, 100_000, False)]
+    assert peer.send(*frames_of(bytes(100_000), 1, 10_000, 0)) == []
+    assert peer.send(frame(DATA, 0, 1, bytes(40_000))) == [DataPlaced(1, 140_000, False)]
+    assert peer.send(frame(DATA, 0, 1, bytes(10))) == []
+    assert peer.server.tell_placed(0.0) == [DataPlaced(1, 10, False)]
+    assert peer.server.tell_placed(0.0) == []
     assert peer.send(frame(DATA, END_STREAM, 1, bytes(5))) == [DataPlaced(1, 5, True)]
+
+
+def test_what_is_not_told_is_a_small_part_of_the_windows():
+    limits = H2Limits(stream_window_bytes=80_000, connection_window_bytes=100_000)
+    peer = RawPeer(limits)
+    peer.send(*(request(stream_id) for stream_id in (1, 3, 5)))
+    for stream_id in (1, 3, 5):
+        peer.server.place(stream_id, memoryview(bytearray(LONG)))
+    assert peer.send(frame(DATA, 0, 1, bytes(19_999))) == []
+    assert peer.send(frame(DATA, 0, 1, b"x")) == [DataPlaced(1, 20_000, False)]
+    # Several streams, each with little, may hold no more of the window that they share.
+    assert peer.send(frame(DATA, 0, 3, bytes(15_000)), frame(DATA, 0, 5, bytes(9_999))) == []
+    assert peer.send(frame(DATA, 0, 1, b"x")) == [DataPlaced(1, 1, False), DataPlaced(3, 15_000, False), DataPlaced(5, 9_999, False)]
 
 
 def test_what_comes_when_the_room_is_full_is_told_as_ever():

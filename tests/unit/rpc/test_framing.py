@@ -124,6 +124,15 @@ def test_the_rest_of_a_large_message_may_be_put_to_its_place():
     assert reader.is_between_messages
 
 
+@pytest.mark.parametrize(("size", "beginning"), [(65_536, 4096), (1 << 20, 4096), (1 << 21, 1 << 17), (1 << 28, 1 << 23)])
+def test_the_larger_a_message_the_more_of_it_must_come_before_it_has_its_place(size: int, beginning: int):
+    reader = MessageReader("/a.B/C", size, lambda size: 0)
+    reader.feed(PREFIX.pack(0, size) + bytes(beginning - 1))
+    assert not reader.has_room
+    reader.feed(b"x")
+    assert reader.has_room
+
+
 def test_a_message_that_finds_no_memory_for_its_place_is_refused(monkeypatch: pytest.MonkeyPatch):
     def exhausted(size_bytes: int, lead_bytes: int) -> memoryview:
         raise MemoryError
