@@ -20,6 +20,7 @@ from backends.api.clock import SystemClock
 from backends.api.cpu import usable_cores
 from backends.api.errors import BackendSettingError, ServingError
 from backends.api.registry import BackendRegistry
+from server.core.busy_poll import BusyPoll
 from server.core.daemon_thread import any_left
 from server.core.freed_memory import give_back, trim_function
 from server.core.reads import Reads
@@ -202,6 +203,10 @@ def _build(
         log_lines_dropped=lambda: sink.dropped() + access.dropped(),
         is_ready=engine.is_ready,
     )
+    if config.busy_poll_us:
+        reads.busy_poll = BusyPoll(
+            asyncio.get_running_loop().call_soon, clock.now_ns, lambda: engine.requests_in_flight, config.busy_poll_us
+        )
     return manager, engine
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server.core.busy_poll import DEFAULT_US
 from server.frontends.adlik.settings import RestV1
 from server.frontends.http.cors_settings import CorsSettings
 from server.frontends.kserve.settings import KServeSettings
@@ -48,6 +49,7 @@ class ServerConfig:
         exit_timeout_s: How long in-flight work may take after SIGTERM.
         max_queue_size: Requests that may wait for one model version.
         cpu_threads: CPU cores to share out; None = what this process may use.
+        busy_poll_us: How long the loop looks out for a lone client's next request instead of sleeping, microseconds; 0 = not at all.
         snapshot_dir: Where private copies of model files are made; None = the system's temporary folder.
         rest_v1: Whose protocol the REST routes below /v1 speak: auto, adlik or tfs.
         prefer_adlik: Under auto, whether metadata below /v1 is answered in Adlik's form for every model.
@@ -91,6 +93,7 @@ class ServerConfig:
     exit_timeout_s: float = 30.0
     max_queue_size: int = 1024
     cpu_threads: int | None = None
+    busy_poll_us: int = DEFAULT_US
     snapshot_dir: Path | None = None
     rest_v1: RestV1 = RestV1.AUTO
     prefer_adlik: bool = False

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from server.core.busy_poll import BusyPoll
+
 #: After so many reads in a row of one connection, none of another between them, it counts as the only one that sends.
 READS_IN_A_ROW: Final = 16
 _log = logging.getLogger(__name__)
@@ -18,11 +20,15 @@ class Reads:
     """The reads of all connections of all fronts. Confined to: the event loop.
 
     A front calls `begin` and `end` around handing over what one read has brought.
+
+    Attributes:
+        busy_poll: Looks out for the next request of a connection that sends one at a time; None: nobody does.
     """
 
-    __slots__ = ("_in_a_row", "_is_open", "_reader", "_waiting")
+    __slots__ = ("_in_a_row", "_is_open", "_reader", "_waiting", "busy_poll")
 
     def __init__(self) -> None:
+        self.busy_poll: BusyPoll | None = None
         #: Who read last, by its id: nobody is kept in memory for it.
         self._reader = 0
         self._in_a_row = 0
@@ -41,6 +47,8 @@ class Reads:
             self._in_a_row += 1
         else:
             self._is_open = is_whole
+        if self.busy_poll is not None:
+            self.busy_poll.heard()
 
     def put_off(self, callback: Callable[[], None]) -> bool:
         """Keeps `callback` for the end of the read in hand; False: there is none that it could be kept for."""
@@ -53,8 +61,12 @@ class Reads:
         self._is_open = False
         if self._waiting:
             waiting, self._waiting = self._waiting, []
+            poll = self.busy_poll
+            is_lone = poll is not None and poll.is_lone()
             for callback in waiting:
                 try:
                     callback()
                 except Exception:  # noqa: BLE001 - a defect of one scheduler: others, and the connection, are none the worse for it
                     _log.exception("what was put off to the end of a read failed unexpectedly")
+            if poll is not None and is_lone:
+                poll.answered()

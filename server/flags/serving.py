@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from server.core.busy_poll import DEFAULT_US
 from server.flags.declare import number, option, time
 from server.flags.rules import backend_settings, limits
 from server.frontends.limits import Limits
@@ -24,6 +25,16 @@ class ServingFlags:
     cpu_threads: Annotated[
         int | None, number("cpu-threads", 1, 4096, panel=_PANEL, text="CPU cores shared out among instances (default: the usable ones).")
     ] = None
+    busy_poll_us: Annotated[
+        int,
+        number(
+            "busy-poll-us",
+            0,
+            10_000,
+            panel=_PANEL,
+            text="How long the event loop looks out for the next request of a client that sends one at a time, in microseconds; 0: not.",
+        ),
+    ] = DEFAULT_US
     http_max_input_size: Annotated[
         int | None,
         number(
@@ -53,6 +64,7 @@ class ServingFlags:
             "exit_timeout_s": self.exit_timeout_secs,
             "max_queue_size": self.max_queue_size,
             "cpu_threads": self.cpu_threads,
+            "busy_poll_us": self.busy_poll_us,
             "limits": limits(self.limit or [], self.http_max_input_size),
             "backend_settings": backend_settings(self.backend_config or []),
         }

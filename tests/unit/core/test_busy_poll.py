@@ -1,0 +1,153 @@
+"""The loop looks out for the next request of a lone client, for as long as that pays."""
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from server.core.busy_poll import FIRST_RUN, GOOD_RUN, MOST_RUN, BusyPoll
+from server.core.reads import READS_IN_A_ROW, Reads
+
+MOST_US = 100
+TURN_NS = 4_000
+
+
+class Loop:
+    """A loop, its clock, and one client that sends a request whenever the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1
+        self.in_flight = 0
+        self.turns: deque[Callable[[], None]] = deque()
+        self.poll = BusyPoll(self.turns.append, lambda: self.now_ns, lambda: self.in_flight, MOST_US)
+
+    @property
+    def is_looking(self) -> bool:
+        return bool(self.turns)
+
+    def request(self) -> None:
+        """One that is answered within its read."""
+        self.poll.heard()
+        self.poll.answered()
+
+    def wait(self, us: int) -> int:
+        """Lets time pass; returns for how much of it, in microseconds, the loop looked out instead of sleeping."""
+        end_ns = self.now_ns + us * 1_000
+        looked_ns = 0
+        while self.turns and self.now_ns < end_ns:
+            self.turns.popleft()()
+            looked_ns += TURN_NS
+            self.now_ns += TURN_NS
+        self.now_ns = max(self.now_ns, end_ns)
+        return looked_ns // 1_000
+
+    def requests(self, count: int, us: int) -> None:
+        """So many, each so long after the answer to the one before."""
+        for _ in range(count):
+            self.wait(us)
+            self.request()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_it_looks_out_once_requests_come_soon_after_answers(loop: Loop) -> None:
+    loop.request()
+    loop.requests(FIRST_RUN - 1, 50)
+    assert not loop.is_looking
+    loop.requests(1, 50)
+    assert loop.is_looking
+    # Until the next one is there, and again after its answer.
+    assert loop.wait(40) == 40
+    loop.request()
+    assert loop.wait(40) == 40
+
+
+def test_it_never_does_for_one_that_takes_its_time(loop: Loop) -> None:
+    loop.request()
+    for _ in range(500):
+        assert loop.wait(MOST_US + 1) == 0
+        loop.request()
+
+
+def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(loop: Loop) -> None:
+    loop.request()
+    run = FIRST_RUN
+    while run < 2 * MOST_RUN:
+        loop.requests(min(run, MOST_RUN) - 1, 50)
+        assert not loop.is_looking
+        loop.requests(1, 50)
+        assert MOST_US <= loop.wait(10_000) <= MOST_US + 3 * TURN_NS // 1_000
+        assert not loop.is_looking
+        loop.request()
+        run *= 2
+
+
+def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
+    loop.request()
+    for _ in range(3):
+        loop.requests(100, 50)
+        loop.wait(10_000)
+    loop.request()
+    loop.requests(8 * FIRST_RUN + GOOD_RUN, 50)
+    loop.wait(10_000)
+    loop.request()
+    # As if for the second time.
+    loop.requests(2 * FIRST_RUN, 50)
+    assert loop.is_looking
+
+
+def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
+    loop.request()
+    loop.requests(FIRST_RUN, 50)
+    loop.wait(10)
+    loop.poll.heard()
+    loop.in_flight = 1  # its batch runs in a thread
+    assert loop.poll.is_lone()
+    loop.poll.answered()
+    assert loop.wait(1_000) < MOST_US
+    loop.in_flight = 2
+    assert not loop.poll.is_lone()
+
+
+def test_what_is_read_and_no_request_ends_it_too(loop: Loop) -> None:
+    loop.request()
+    loop.requests(FIRST_RUN, 50)
+    loop.poll.heard()
+    assert loop.wait(1_000) <= TURN_NS // 1_000
+    # Nor is that held against the client.
+    loop.requests(1, 1)
+    assert loop.is_looking
+
+
+def test_reads_look_out_for_the_client_that_alone_sends() -> None:
+    reads, loop, client = Reads(), Loop(), object()
+    reads.busy_poll = loop.poll
+
+    def answer() -> None:
+        loop.in_flight -= 1
+
+    def read(requests: int, reader: object = client) -> None:
+        reads.begin(reader)
+        loop.in_flight += requests
+        for _ in range(requests):
+            if not reads.put_off(answer):
+                answer()
+        reads.end()
+        loop.now_ns += 1_000
+
+    for _ in range(READS_IN_A_ROW + FIRST_RUN + 1):
+        read(1)
+        assert not loop.is_looking
+    read(1)
+    assert loop.is_looking
+    loop.wait(2 * MOST_US)
+    # Several at once are worth no wait: they are not answered sooner by it.
+    for _ in range(4 * FIRST_RUN):
+        read(8)
+        assert not loop.is_looking
+    for _ in range(4 * FIRST_RUN):
+        read(1, object())
+        assert not loop.is_looking
