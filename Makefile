@@ -58,7 +58,7 @@ test: setup clients-env $(PROTOS_STAMP)  ## Run every test: unit, slow and proto
 	.venv/bin/pytest
 
 unit: setup  ## Run the quick unit tests, on two cores; those marked slow run with 'make test' only
-	.venv/bin/pytest -m 'not slow' --hypothesis-profile=quick -n 2 --dist loadfile tests/unit tests/conformance clients/python/tests
+	.venv/bin/python scripts/unit
 
 check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
 	scripts/check
