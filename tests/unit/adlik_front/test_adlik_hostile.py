@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.api.errors import ServingError
@@ -69,7 +69,6 @@ def answered(work) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
 @given(bodies, st.sampled_from(["simple", "open", "ghost", ""]))
 def test_any_json_body(body, name):
     text = json.dumps(body).encode()
@@ -87,7 +86,6 @@ ROWS = np.ones((2, 16), np.int32)
 WHOLE = predict_request({"INPUT0": ROWS, "INPUT1": ROWS}, 2).SerializeToString()
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
 def test_any_changed_byte(changes, is_padded):
     data = bytearray(WHOLE)

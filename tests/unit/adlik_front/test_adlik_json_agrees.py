@@ -4,7 +4,7 @@ import numpy as np
 import orjson
 import pytest
 from google.protobuf import json_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.api.tensor import DataType
@@ -58,7 +58,6 @@ def plain(ask):
     return ask.model, ask.batch_size, inputs, dict(ask.output_filter)
 
 
-@settings(max_examples=100)
 @given(requests(), st.booleans())
 def test_a_request_printed_by_protobuf_reads_like_the_message(request_, keeps_names):
     text = json_format.MessageToJson(request_, preserving_proto_field_name=keeps_names)

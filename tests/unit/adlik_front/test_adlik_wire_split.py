@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.api.errors import InvalidRequest, ServingError, TooLarge
@@ -50,7 +50,6 @@ def plain(ask):
     return ask.model, ask.batch_size, inputs, dict(ask.output_filter)
 
 
-@settings(max_examples=75)
 @given(st.dictionaries(names, tensors, max_size=3), st.lists(names, unique=True, max_size=3))
 def test_a_request_cut_apart_reads_like_one_parsed_whole(inputs, outputs):
     data = message(inputs, outputs=outputs).SerializeToString()
@@ -62,14 +61,12 @@ def test_a_request_cut_apart_reads_like_one_parsed_whole(inputs, outputs):
     assert wire.cost_bytes >= len(wire.rest)
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_taken_apart_or_refused(data):
     with contextlib.suppress(ServingError):
         split_predict_request(data, Limits())
 
 
-@settings(max_examples=60)
 @given(st.dictionaries(names, tensors, min_size=1, max_size=2), st.data())
 def test_a_request_cut_short_is_refused_or_reads_like_the_parser_reads_it(inputs, draw):
     data = message(inputs).SerializeToString()

@@ -110,7 +110,6 @@ def test_unsure_tiny_and_outlying_boxes_are_none() -> None:
     assert detection.detections(np.zeros((0, 7), np.float32), detection.Letterbox((1, 1), SIDE), confidence=0.1, overlap=0.5) == []
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1))
 def test_no_two_kept_boxes_of_a_class_overlap_more_than_allowed(seed: int, overlap: float) -> None:
     rng = np.random.default_rng(seed)

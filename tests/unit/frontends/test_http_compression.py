@@ -30,8 +30,8 @@ def test_bodies_are_unpacked(encoding: str, size: int):
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_a_bomb_is_stopped_at_the_cap(encoding: str):
     bomb = zlib.compressobj(9, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
-    packed = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(64)) + bomb.flush()
-    assert len(packed) < 100_000
+    packed = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(16)) + bomb.flush()
+    assert len(packed) < 25_000
     with pytest.raises(TooLarge, match="unpacks to more than the limit of 1048576"):
         unpack(packed, encoding)
 

@@ -115,6 +115,7 @@ def test_no_route_is_answered_without_its_key(header: str):
     assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
 
 
+@pytest.mark.slow
 def test_no_spelling_leads_around_the_key():
     ways = [way for method, path in paths() for way in spellings(method, path)]
 

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.gcu.executable import write_executable
@@ -80,7 +80,6 @@ def test_without_numerics_outputs_are_zeros_and_figures_count():
         assert device.figures.samples == 3
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 300), st.sets(st.integers(1, 64), min_size=1, max_size=5))
 def test_a_plan_takes_every_sample_once_and_pads_in_its_last_run_only(samples, sizes):
     with GcuSystem(numerics=Numerics.OFF).acquire() as device:

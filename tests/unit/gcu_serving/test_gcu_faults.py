@@ -117,6 +117,7 @@ def test_garbage_is_an_answer_like_any_other(bench_with: Callable[..., CardBench
     assert answer(instance, ONES).tolist() == [[2, 2]]
 
 
+@pytest.mark.slow
 def test_whatever_goes_wrong_under_load_the_card_serves_on(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(faults="reset@5,oom@11,reset@17,reset@23,hang@31,reset@40")
     instances = [bench.load(doubling(), SERVED, name=name, timeout_ms="1500") for name in ("first", "second")]

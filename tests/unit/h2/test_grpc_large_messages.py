@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.frontends.h2.front_state import FrontState
@@ -117,7 +117,6 @@ async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int =
     return found
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     most=st.sampled_from((1 << 20, 65_536, 7000)),
@@ -202,7 +201,6 @@ def pieces_of(random_numbers: random.Random, stream_id: int) -> list[bytes]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 32), most=st.sampled_from((1 << 20, 65_536, 16_393, 7000)))
 def test_a_method_that_takes_views_answers_all_bodies_as_one_that_does_not(seed: int, most: int):
     answers = []

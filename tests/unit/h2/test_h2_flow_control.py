@@ -3,7 +3,7 @@
 import random
 
 import h2.settings
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.frontends.h2.events import DataReceived
@@ -103,7 +103,6 @@ class SlowCalls:
                 self.read[stream_id] += unread
 
 
-@settings(max_examples=25)
 @given(seed=st.integers(0, 1 << 32), counts=st.integers(1, 5))
 def test_bodies_pass_whole_through_any_windows(seed, counts):
     calls = SlowCalls(seed, counts)

@@ -5,7 +5,7 @@ import re
 import pytest
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 from hpack.exceptions import OversizedHeaderListError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.frontends.h2.error_codes import ErrorCode
@@ -30,7 +30,6 @@ def test_own_blocks_mean_what_was_asked_and_leave_the_table_alone(fields):
     assert not decoder.header_table.dynamic_entries
 
 
-@settings(max_examples=50)
 @given(blocks=st.lists(st.tuples(FIELDS, st.booleans(), st.none() | SIZES), max_size=8))
 def test_decoder_agrees_with_the_library_on_what_its_encoder_makes(blocks):
     encoder = Encoder()

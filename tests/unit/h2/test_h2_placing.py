@@ -11,15 +11,17 @@ from server.frontends.h2.limits import H2Limits
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, RST_STREAM, RawPeer, block, frame, request, u32
 
 LONG = 200_000
+#: After so many reads the rest comes in long ones: single bytes to the end would be half a million.
+MOST_SHORT_READS = 4000
 
 
 def read_all(peer: RawPeer, data: bytes, sizes: list[int]) -> list[Event]:
-    """Gives `data` in reads of `sizes`, again and again, each to where the connection wants it, and written over before the next."""
+    """Gives `data` in reads of `sizes`, at last in longer ones, each to where the connection wants it, and written over before the next."""
     scratch = bytearray(1 << 20)
     events: list[Event] = []
     at = number = 0
     while at < len(data):
-        size = min(sizes[number % len(sizes)], len(data) - at)
+        size = min(sizes[number % len(sizes)] if number < MOST_SHORT_READS else max(sizes) + 10_000, len(data) - at)
         number += 1
         room = peer.server.room()
         if room is None:

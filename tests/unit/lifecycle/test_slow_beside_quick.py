@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from backends.api.clock import SystemClock
 from backends.api.registry import BackendRegistry
@@ -39,6 +40,7 @@ async def ask(servable: Servable) -> None:
     await done
 
 
+@pytest.mark.slow
 def test_a_model_that_takes_long_holds_up_nothing_of_one_that_is_quick(tmp_path: Path) -> None:
     async def scenario() -> None:
         slow, quick = await load(tmp_path, "slow", SLOW), await load(tmp_path, "quick", "")

@@ -1,5 +1,6 @@
 """The Grafana dashboard: valid, wired to its variables, and every metric it asks for is one that the server shows."""
 
+import functools
 import json
 import re
 import shutil
@@ -24,6 +25,7 @@ def dashboard() -> dict[str, Any]:
     return loaded
 
 
+@functools.cache
 def shown_labels() -> dict[str, set[str]]:
     """Label names by sample name, of a server with something in every family."""
     # Read by hand: prometheus-client's parser would append `_total` to Triton's counters.

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.passes import PassManager, get_pass
@@ -119,7 +119,6 @@ def axes_of(data: st.DataObject, count: int, rank: int) -> list[int]:
     return data.draw(st.lists(st.integers(-rank, rank - 1), min_size=count, max_size=count, unique_by=lambda axis: axis % rank))
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_squeezes_and_unsqueezes_are_fused_for_any_axes(data: st.DataObject) -> None:
     rank, few, more = data.draw(st.tuples(st.integers(0, 3), st.integers(1, 2), st.integers(1, 2)))

@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
@@ -395,7 +395,6 @@ def test_the_state_of_a_sequence_keeps_no_batch_of_others_in_memory():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_happens_each_request_has_one_end_and_is_counted_once(data):
     rig = Rig(most=2, max_queue_size=12)

@@ -21,6 +21,7 @@ GRACE_S = 20.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 def test_clients_that_do_not_say_goodbye_hold_up_no_shutdown(kind, server_pair, authority: Authority):
     async def main() -> None:
