@@ -1,25 +1,46 @@
 """A connection of the gRPC port without a socket: reads go where it wants them, and what it writes is kept."""
 
+import asyncio
 from typing import Any
 
+from server.frontends.h2.front_state import READ_BYTES
 from server.frontends.h2.protocol import GrpcProtocol
 
 
 def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:
-    """Gives `data` to `connection` as a transport does, in reads of `most` bytes that the next one writes over."""
+    """Gives `data` to `connection` as its transport does, in reads of `most` bytes that the next one writes over."""
     at = 0
     while at < len(data):
-        room = connection.get_buffer(-1)
-        size = min(len(room), len(data) - at, most)
-        room[:size] = data[at : at + size]
-        connection.buffer_updated(size)
+        protocol = connection.transport.get_protocol()
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            room = protocol.get_buffer(-1)
+            size = min(len(room), len(data) - at, most)
+            room[:size] = data[at : at + size]
+            protocol.buffer_updated(size)
+        else:
+            size = min(READ_BYTES, len(data) - at, most)
+            connection.data_received(data[at : at + size])
         at += size
 
 
-class MemoryTransport:
+class ReadTransport:
+    """Knows who is given what is read: the connection itself, until that says otherwise."""
+
+    def __init__(self) -> None:
+        self._protocol: asyncio.BaseProtocol | None = None
+
+    def get_protocol(self) -> asyncio.BaseProtocol | None:
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+
+class MemoryTransport(ReadTransport):
     """Keeps what is written."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.written = bytearray()
         self.is_closed = False
 

@@ -203,6 +203,12 @@ class ServerConnection:
         return bool(self._output.pieces) or self._sender.can_move
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to write now, nothing to tell of what was written, and no reason to close the transport."""
+        sender = self._sender
+        return not (self._output.pieces or sender.drained or sender.can_move or self.is_finished)
+
+    @property
     def open_streams(self) -> int:
         """Streams that are not closed."""
         return len(self._table.open)

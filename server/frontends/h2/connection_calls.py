@@ -97,6 +97,7 @@ class ConnectionCalls:
                 room = placing.room
                 if room is not None:
                     core.place(placing.stream_id, room)
+                    connection.read_in_place()
             self._to_place.clear()
 
     def place_rest(self, call: UnaryCall) -> None:

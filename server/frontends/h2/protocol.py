@@ -1,4 +1,4 @@
-"""A connection of the gRPC port: `asyncio.BufferedProtocol` around the HTTP/2 core, which knows neither sockets nor time.
+"""A connection of the gRPC port: an asyncio protocol around the HTTP/2 core, which knows neither sockets nor time.
 
 One turn of the loop: all frames of a read are parsed, the calls they complete are begun, and whatever was answered is written at once.
 A read that begins very many calls is worked off in slices, with other connections' turns between them, and nothing more is read meanwhile;
@@ -17,6 +17,7 @@ from server.frontends.h2.connection_calls import ConnectionCalls
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import DataPlaced, Event
 from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.in_place_reads import InPlaceReads
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
 from server.frontends.h2.refusals import SHUTTING_DOWN, TOO_SLOW
@@ -38,7 +39,7 @@ _H2: Final = "h2"
 _log = logging.getLogger(__name__)
 
 
-class GrpcProtocol(asyncio.BufferedProtocol):
+class GrpcProtocol(asyncio.Protocol):
     """Confined to: the event loop.
 
     Attributes:
@@ -49,6 +50,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def __init__(self, front: FrontState) -> None:
         self.front = front
+        self._in_place = InPlaceReads(self)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
         self._room: memoryview | None = None
@@ -79,26 +81,19 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.calls.forget_all()
         self.front.leave(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = room = self.core.room() if self._receiving else None
-        return self.front.buffer if room is None else room
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         now_s = self.front.loop.time()
         self._watch.pings.heard_s = now_s
-        room, self._room = self._room, None
-        reads = self.front.reads
-        # A read into a message's place ends where that ends, whatever else has come.
-        reads.begin(self, is_whole=room is None and nbytes < _CUT_BYTES)
+        reads, size = self.front.reads, len(data)
+        reads.begin(self, is_whole=size < _CUT_BYTES)
         try:
-            if room is not None:
-                self._take(self.core.receive_in_place(room[:nbytes], now_s), now_s)
+            if size <= _PIECE_BYTES:
+                self._take(self.core.receive(data, now_s), now_s)
             else:
-                self._take_pieces(nbytes, now_s)
+                self._take_pieces(memoryview(data), now_s)
         finally:
             reads.end()
-        if not self._backlog:
-            self._write()
+        self._end_read()
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -109,7 +104,37 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._read_on_or_not()
         self._write()
 
+    # ---- what reads in place use
+
+    def room(self) -> memoryview:
+        """Where the next read goes."""
+        self._room = room = self.core.room() if self._receiving else None
+        return self.front.buffer if room is None else room
+
+    def filled(self, count: int) -> None:
+        """So much was read to where `room` said."""
+        now_s = self.front.loop.time()
+        self._watch.pings.heard_s = now_s
+        room, self._room = self._room, None
+        reads = self.front.reads
+        # A read into a message's place ends where that ends, whatever else has come.
+        reads.begin(self, is_whole=room is None and count < _CUT_BYTES)
+        try:
+            if room is not None:
+                self._take(self.core.receive_in_place(room[:count], now_s), now_s)
+            else:
+                self._take_pieces(self.front.buffer[:count], now_s)
+        finally:
+            reads.end()
+        if not self._receiving:
+            self._in_place.note_other_read()
+        self._end_read()
+
     # ---- what calls use
+
+    def read_in_place(self) -> None:
+        """A large message has its place: what comes is read to there from now on."""
+        self._in_place.begin()
 
     def notice_output(self) -> None:
         """Sees to it that what the core has to send is written, once a turn."""
@@ -217,19 +242,19 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     # ---- receiving
 
-    def _take_pieces(self, nbytes: int, now_s: float) -> None:
-        """Takes what was read to where all connections read, so that a large message that begins in it soon has its place."""
+    def _take_pieces(self, data: memoryview, now_s: float) -> None:
+        """Takes what was read, which will be written over, piece by piece, so that a large message that begins in it soon has its place."""
+        size = len(data)
+        most = size if size <= _PIECE_BYTES else _PIECE_BYTES if self._receiving else _FIRST_PIECE_BYTES
         at = 0
-        most = nbytes if nbytes <= _PIECE_BYTES else _PIECE_BYTES if self._receiving else _FIRST_PIECE_BYTES
-        while at < nbytes:
-            end = min(nbytes, at + most)
-            piece = self.front.buffer[at:end]
+        while at < size:
+            piece = data[at : at + most]
+            at += most
             # While a request is on its way, mostly more of a message that has its place: it is copied there.
             events = self.core.receive(piece if self._receiving else bytes(piece), now_s)
             self._take(events, now_s)
             # Where no other message begins, all the rest has its place.
-            most = nbytes if self._receiving and all(type(event) is DataPlaced for event in events) else _PIECE_BYTES
-            at = end
+            most = size if self._receiving and all(type(event) is DataPlaced for event in events) else _PIECE_BYTES
 
     def _take(self, events: list[Event], now_s: float) -> None:
         """Handles what has been received, or puts it to what waits."""
@@ -244,6 +269,15 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 self._work_off()
         else:
             self.calls.follow(events, is_last=True)
+
+    def _end_read(self) -> None:
+        """Writes what was answered at once, if anything was."""
+        if self._backlog:
+            return
+        if self.core.is_quiet:
+            self._is_output_noticed = False
+        else:
+            self._write()
 
     def _work_off(self) -> None:
         """Handles one slice of the backlog; goes on after others have had their turn."""
@@ -286,6 +320,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 self._transport.write(b"".join(pieces))
             else:
                 self._transport.writelines(pieces)
+        if self.core.is_quiet:
+            return
         for stream_id in self.core.take_drained():
             waiter = self._drains.get(stream_id)
             if waiter is not None and not waiter.done():

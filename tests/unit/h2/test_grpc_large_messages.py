@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import random
 import sys
 import weakref
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.in_place_reads import InPlaceReads
 from server.frontends.h2.protocol import GrpcProtocol
 from server.frontends.h2.refusals import TOO_SLOW
 from server.frontends.limits import Limits
@@ -227,7 +229,7 @@ def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_n
         (message,) = framed(bytes(200_000), 1, 1 << 20)
         read(connection, HELLO + opening(1) + message[:100_000])
         # As of a TLS record that is not whole: room was asked for, and nothing came.
-        room = connection.get_buffer(-1)
+        room = connection.room()
         (call,) = connection.calls.receiving.values()
         assert len(room) > 90_000
         block = weakref.ref(room.obj)  # type: ignore[arg-type]
@@ -246,6 +248,43 @@ def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_n
         assert [each.payload for each in sent if each.kind == DATA] == [b"\0\0\0\0\4next"]
         transport.is_closed = True
         connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_reads_in_place_for_as_long_as_large_messages_come():
+    async def scenario() -> None:
+        engine, transport = FakeEngine(simple()), MemoryTransport()
+        front = FrontState(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
+        connection = GrpcProtocol(front)
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        read(connection, HELLO)
+        ids = itertools.count(1, 2)
+
+        def send(size: int) -> None:
+            stream_id = next(ids)
+            read(connection, opening(stream_id) + b"".join(framed(bytes(size), stream_id)))
+
+        def is_in_place() -> bool:
+            return isinstance(transport.get_protocol(), InPlaceReads)
+
+        for _ in range(3):
+            for _ in range(100):
+                send(60_000)
+                assert not is_in_place()
+            send(200_000)
+            for _ in range(40):
+                send(10)
+                assert is_in_place()
+            send(200_000)
+            for _ in range(60):
+                send(10)
+                assert is_in_place()
+            for _ in range(5):
+                send(10)
+            assert not is_in_place()
+        connection.connection_lost(None)
+        transport.is_closed = True
 
     asyncio.run(scenario())
 

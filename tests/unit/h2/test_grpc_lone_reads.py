@@ -15,7 +15,7 @@ from server.frontends.rpc.settings import GrpcSettings
 from server.frontends.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame
-from tests.fakes.h2_reads import read
+from tests.fakes.h2_reads import ReadTransport, read
 
 PATH = "/a.B/Soon"
 MOST_BYTES = 16_000
@@ -29,10 +29,11 @@ class Flight:
     def cancel(self) -> None: ...
 
 
-class Transport:
+class Transport(ReadTransport):
     """Keeps each write."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.writes: list[bytes] = []
 
     def write(self, data: bytes) -> None:
