@@ -1,7 +1,7 @@
 """The HTTP fronts: one for all protocols, one for metrics alone.
 
 The infer route goes from the connection's bytes to the codec; health, metrics and what lies below /v1 are answered at ASGI level; every
-other path goes to Starlette, which is loaded for the first of them.
+other path goes to FastAPI, which is loaded for the first of them.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ class _Dispatcher:
                 raise
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
             if plain is not None or route is not None or is_v1:
-                # Starlette has logged and answered its own.
+                # FastAPI has logged and answered its own.
                 _log.exception("%s failed unexpectedly", scope["path"])
                 await send_response(send, 500, error_body(INTERNAL_TEXT), list(_JSON_HEADERS))
 

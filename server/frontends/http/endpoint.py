@@ -1,10 +1,9 @@
-"""What endpoints behind Starlette have in common: the call that a request is, its small JSON body, a JSON answer."""
+"""What endpoints behind FastAPI have in common: the call that a request is, its small JSON body, a JSON answer."""
 
 from typing import Any
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from server.engine.interface import Engine
 from server.frontends.http.call import HttpCall

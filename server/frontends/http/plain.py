@@ -1,6 +1,6 @@
 """Routes that probes and scrapers ask all day: a GET whose answer takes no reading.
 
-They are answered without Starlette, which a server that is asked nothing else therefore never loads.
+They are answered without FastAPI, which a server that is asked nothing else therefore never loads.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Everything that is not hot, as a Starlette app: it calls the same handlers as gRPC and prints their messages as JSON.
+"""Everything that is not hot, as a FastAPI app: it calls the same handlers as gRPC and prints their messages as JSON.
 
 Bodies are read by hand, under limits, and whatever Content-Type existing clients send with them.
 """
@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from fastapi import Request, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 
 from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
@@ -85,9 +84,9 @@ class RestRoutes:
         app = DocumentedApp(
             title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's and Adlik's",
             version=server.version,
+            redirect_slashes=False,
             exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
         )
-        app.router.redirect_slashes = False
         app.add_route("/docs", _docs)
         app.add_route("/", _to_docs)
         add = RouteAdder(app, self._restrictions)
@@ -200,7 +199,7 @@ class RestRoutes:
 
 
 class _Direct(Response):
-    """Hands a request that came through Starlette to the same code as one that did not."""
+    """Hands a request that came through FastAPI to the same code as one that did not."""
 
     def __init__(self, respond: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
         super().__init__()

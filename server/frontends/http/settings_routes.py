@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from backends.api.errors import InvalidRequest
 from server.engine.interface import Engine

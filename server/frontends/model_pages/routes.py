@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from backends.api.errors import ServingError, UnknownModel
 from server.engine.interface import Engine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SAMPLE = Path(__file__).resolve().parents[3] / "model_repos" / "simple"
-#: typer and what it brings are for the help; FastAPI for its document; grpc for --grpc-front=grpcio; the others for other models and tools.
+#: typer and what it brings are for the help; FastAPI for its routes; grpc for --grpc-front=grpcio; the others for other models and tools.
 UNNEEDED = (
     "compiler",
     "fastapi",

@@ -76,9 +76,6 @@ def test_an_app_that_cannot_be_built_is_an_answer_and_a_line_in_the_log(caplog: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "unneeded"), [("server.frontends.http_server", ("starlette", "pydantic")), ("server.frontends.http.routes", ("fastapi",))]
-)
-def test_what_is_needed_later_is_not_loaded(module: str, unneeded: tuple[str, ...]):
-    script = f"import sys, {module}; sys.exit(not sys.modules.keys().isdisjoint({unneeded}))"
+def test_the_front_itself_needs_no_fastapi():
+    script = "import sys, server.frontends.http_server; sys.exit('fastapi' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
