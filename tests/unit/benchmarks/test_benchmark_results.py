@@ -164,6 +164,7 @@ def test_plot_is_a_png(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_plot_of_nothing_is_not_written(tmp_path: Path) -> None:
     write_plot(Run({}, {}), tmp_path / "plot.png")
     assert not (tmp_path / "plot.png").exists()

@@ -342,6 +342,7 @@ def test_serve_passes_its_words_on_untouched(stoker, monkeypatch):
     assert seen == [words]
 
 
+@pytest.mark.slow
 def test_help_names_every_command_and_loads_no_client():
     script = (
         "import sys\nfrom cli.main import main\n"

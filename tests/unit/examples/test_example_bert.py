@@ -198,6 +198,7 @@ def test_sizes_that_cannot_be_are_refused(settings: dict[str, int], text: str) -
         build.BertSize(**settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "protocol"), [(1, "http"), (4, "grpc")])
 def test_the_client_asks_and_prints_spans_of_the_passage(
     served, small_bert: bytes, tmp_path: Path, capsys, size: int, protocol: str

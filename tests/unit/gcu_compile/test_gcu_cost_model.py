@@ -139,6 +139,7 @@ def test_modelled_latencies_are_near_the_published_ones(networks: Networks) -> N
     assert max(errors) < 0.12
 
 
+@pytest.mark.slow
 def test_the_constants_are_where_the_fit_leaves_them(networks: Networks) -> None:
     def loss(constants: CostConstants) -> float:
         return sum(np.log1p(error_of(cell, networks, constants)) ** 2 for cell in cells() if cell.is_aimed_at)

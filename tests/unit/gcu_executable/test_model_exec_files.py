@@ -141,6 +141,7 @@ def test_a_file_cut_at_any_byte_is_refused_with_section_and_offset(tmp_path: Pat
         assert error.offset <= length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flip", [0x01, 0x80])
 def test_a_file_with_any_byte_changed_is_refused_with_section_and_offset(tmp_path: Path, whole: bytes, flip: int) -> None:
     for at in range(len(whole)):

@@ -144,6 +144,7 @@ print(device.allocate(1).size_bytes)
 """
 
 
+@pytest.mark.slow
 def test_a_process_forked_from_ours_is_told_so_and_has_a_system_of_its_own():
     said = run_python(Path(sys.executable), FORKING).splitlines()
     assert said == ["4 ['TIF_RUNTIME_PREREQUISITE_MISSING'] False", "1"]

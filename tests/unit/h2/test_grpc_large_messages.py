@@ -119,6 +119,7 @@ async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int =
     return found
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 1 << 32),
     most=st.sampled_from((1 << 20, 65_536, 7000)),

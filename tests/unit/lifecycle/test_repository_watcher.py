@@ -114,6 +114,7 @@ async def test_a_scan_that_raises_does_not_end_the_watching(caplog: pytest.LogCa
     await bench.stop()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_real_file_events_arrive(tmp_path: Path) -> None:
     seen = asyncio.Event()

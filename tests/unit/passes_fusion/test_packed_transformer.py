@@ -120,6 +120,7 @@ SCORES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [None, 5])
 @pytest.mark.parametrize("form", SCORES)
 def test_masks_and_biases_of_every_form_are_kept(form, segment) -> None:
@@ -163,6 +164,7 @@ BY_TOKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [None, 5])
 @pytest.mark.parametrize("form", BY_TOKEN)
 def test_what_is_done_to_each_token_stays(form, segment) -> None:

@@ -96,6 +96,7 @@ def test_what_is_sent_right_after_the_handshake_arrives(run, authority: Authorit
     run(scenario, Limits())
 
 
+@pytest.mark.slow
 def test_a_stalled_hello_is_closed_in_time_and_said(run, caplog):
     async def scenario(port: int, ring: KeyRing) -> None:
         sock = await plain(port)
