@@ -35,7 +35,7 @@ class BusyPoll:
         self._now_ns = now_ns
         self._in_flight = in_flight
         self._most_ns = most_us * 1_000
-        #: When the last lone request was answered; 0 once something was read since.
+        #: When the last lone request was answered; 0 once the next is late, or runs in a thread.
         self._answered_ns = 0
         self._is_looking = False
         self._soon = 0
@@ -48,33 +48,40 @@ class BusyPoll:
     def answered(self) -> None:
         """A lone request has run within the read that brought it: looks out for the next one, if that has mostly come soon."""
         if self._in_flight():
-            return  # it runs in a thread, which will wake the loop
+            self._answered_ns = 0  # it runs in a thread, which will wake the loop
+            return
+        if self._answered_ns:
+            self._soon += 1
+            if self._soon >= self._needed + GOOD_RUN:
+                self._needed = FIRST_RUN
         self._answered_ns = self._now_ns()
         if self._soon >= self._needed and not self._is_looking:
             self._is_looking = True
             self._call_soon(self._look)
 
     def heard(self) -> None:
-        """Something was read."""
-        answered_ns, self._answered_ns = self._answered_ns, 0
-        if not answered_ns:
-            return
-        if self._now_ns() - answered_ns > self._most_ns:
-            self._soon = 0
-            return
-        self._soon += 1
-        if self._soon >= self._needed + GOOD_RUN:
-            self._needed = FIRST_RUN
+        """Something was read: a request, or what clients send besides, as the pings and window updates that follow many an answer."""
+        if self._answered_ns and self._is_late():
+            self._end_run()
 
     def _look(self) -> None:
         """One turn of the loop that does not wait."""
-        answered_ns = self._answered_ns
-        if not answered_ns:
-            self._is_looking = False  # found: the next answer begins anew
-        elif self._now_ns() - answered_ns <= self._most_ns:
+        if not self._answered_ns or self._in_flight():
+            self._is_looking = False
+        elif self._is_late():
+            self._end_run()
+            self._is_looking = False
+        elif self._soon >= self._needed:
             self._call_soon(self._look)
         else:
-            self._is_looking = False
-            self._answered_ns = 0
-            self._soon = 0
+            self._is_looking = False  # the wait was in vain, and a request answered, before this turn came
+
+    def _is_late(self) -> bool:
+        return self._now_ns() - self._answered_ns > self._most_ns
+
+    def _end_run(self) -> None:
+        """The next request has not come soon enough."""
+        self._answered_ns = 0
+        self._soon = 0
+        if self._is_looking:
             self._needed = min(2 * self._needed, MOST_RUN)

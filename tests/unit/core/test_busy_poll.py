@@ -112,13 +112,44 @@ def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
     assert not loop.poll.is_lone()
 
 
-def test_what_is_read_and_no_request_ends_it_too(loop: Loop) -> None:
+def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: Loop) -> None:
+    loop.request()
+    for _ in range(4 * FIRST_RUN):
+        # As a ping that follows each answer at once; the next request takes its time.
+        loop.wait(10)
+        loop.poll.heard()
+        assert loop.wait(2 * MOST_US) == 0
+        loop.request()
+    loop.requests(FIRST_RUN, 50)
+    loop.wait(10)
+    loop.poll.heard()
+    assert loop.wait(40) == 40
+
+
+def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop) -> None:
+    loop.request()
+    loop.requests(FIRST_RUN, 50)
+    loop.now_ns += MOST_US * 1_000 + 1
+    loop.request()
+    assert loop.wait(MOST_US) <= TURN_NS // 1_000
+    loop.request()
+    loop.requests(2 * FIRST_RUN - 2, 50)
+    assert not loop.is_looking
+    loop.requests(1, 50)
+    assert loop.is_looking
+
+
+def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: Loop) -> None:
     loop.request()
     loop.requests(FIRST_RUN, 50)
     loop.poll.heard()
-    assert loop.wait(1_000) <= TURN_NS // 1_000
+    loop.in_flight = 2  # neither is alone: nobody tells of them
+    assert loop.wait(MOST_US) <= TURN_NS // 1_000
+    loop.in_flight = 0
+    assert not loop.is_looking
     # Nor is that held against the client.
-    loop.requests(1, 1)
+    loop.request()
+    loop.requests(FIRST_RUN, 50)
     assert loop.is_looking
 
 
