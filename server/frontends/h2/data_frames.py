@@ -24,6 +24,8 @@ _LATE_FREE_BYTES: Final = 1024
 #: What is placed is told once it is so much, at the end of a body, and when asked: to tell of each read took a tenth of the CPU time of
 #: eight images that come at once.
 _UNTOLD_BYTES: Final = 128 * 1024
+#: The same for all streams of a connection together: what is not told is not counted to what all requests may hold either.
+_UNTOLD_BYTES_IN_ALL: Final = 8 * _UNTOLD_BYTES
 
 _unpack: Final = FRAME_HEADER.unpack_from
 _OPEN: Final = Next.OPEN
@@ -62,7 +64,7 @@ class DataFrames:
         self._ends = False
         # Windows are given back for what was told: what is not may be a part of them only.
         self._most_untold = min(_UNTOLD_BYTES, limits.stream_window_bytes // 4)
-        self._most_untold_in_all = limits.connection_window_bytes // 4
+        self._most_untold_in_all = min(_UNTOLD_BYTES_IN_ALL, limits.connection_window_bytes // 4)
         self._untold_in_all = 0
 
     def consumed(self, stream_id: int, count: int) -> None:

@@ -108,6 +108,20 @@ def test_what_is_not_told_is_a_small_part_of_the_windows():
     assert peer.send(frame(DATA, 0, 1, b"x")) == [DataPlaced(1, 1, False), DataPlaced(3, 15_000, False), DataPlaced(5, 9_999, False)]
 
 
+def test_a_connection_does_not_keep_a_mebibyte_to_itself():
+    peer = RawPeer()
+    ids = range(1, 40, 2)
+    peer.send(*(request(stream_id) for stream_id in ids))
+    for stream_id in ids:
+        peer.server.place(stream_id, memoryview(bytearray(LONG)))
+    told = sent = 0
+    for stream_id in ids:
+        events = peer.send(*frames_of(bytes(120_000), stream_id, 15_000, 0))
+        sent += 120_000
+        told += sum(event.size_bytes for event in events if isinstance(event, DataPlaced))
+        assert sent - told < 1 << 20
+
+
 def test_what_comes_when_the_room_is_full_is_told_as_ever():
     peer = RawPeer()
     peer.send(request(1))
