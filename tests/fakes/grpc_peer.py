@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -91,8 +92,9 @@ class GrpcPeer:
         self._news = asyncio.Event()
         self._owed: list[tuple[int, int]] = []
 
-    async def open(self, port: int) -> None:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+    async def open(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        name = None if tls is None else "localhost"
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
         self.connection.initiate_connection()
         self.flush()
         self._task = asyncio.create_task(self._read())

@@ -79,6 +79,8 @@ class GrpcProtocol(asyncio.Protocol):
         self._backlog.clear()
         self._room = None
         self.calls.forget_all()
+        # Nobody is told. But messages that have come in part, and answers that wait, would stay in memory until the collector comes round.
+        self.core.close(ErrorCode.NO_ERROR)
         self.front.leave(self)
 
     def data_received(self, data: bytes) -> None:

@@ -83,6 +83,9 @@ def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(l
         assert not loop.is_looking
         loop.request()
         run *= 2
+    # No more than so many, ever.
+    loop.requests(MOST_RUN, 50)
+    assert loop.is_looking
 
 
 def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
@@ -112,6 +115,24 @@ def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
     assert not loop.poll.is_lone()
 
 
+def test_a_request_behind_one_that_was_not_answered_within_its_read_is_not_counted(loop: Loop) -> None:
+    for _ in range(4 * FIRST_RUN):
+        loop.request()
+        loop.poll.heard()
+        loop.in_flight = 1
+        loop.poll.answered()
+        loop.in_flight = 0
+    assert not loop.is_looking
+
+
+def test_a_look_is_one_however_many_requests_it_finds(loop: Loop) -> None:
+    loop.request()
+    loop.requests(FIRST_RUN, 50)
+    for _ in range(10):
+        loop.request()
+    assert len(loop.turns) == 1
+
+
 def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: Loop) -> None:
     loop.request()
     for _ in range(4 * FIRST_RUN):
@@ -134,6 +155,15 @@ def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop)
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.request()
     loop.requests(2 * FIRST_RUN - 2, 50)
+    assert not loop.is_looking
+    loop.requests(1, 50)
+    assert loop.is_looking
+    # What is read then need not be a request: it is one wait in vain all the same.
+    loop.now_ns += MOST_US * 1_000 + 1
+    loop.poll.heard()
+    assert loop.wait(MOST_US) <= TURN_NS // 1_000
+    loop.request()
+    loop.requests(4 * FIRST_RUN - 1, 50)
     assert not loop.is_looking
     loop.requests(1, 50)
     assert loop.is_looking
@@ -174,6 +204,15 @@ def test_reads_look_out_for_the_client_that_alone_sends() -> None:
         assert not loop.is_looking
     read(1)
     assert loop.is_looking
+    loop.wait(2 * MOST_US)
+    # A read that is late ends the run, whatever it brings.
+    for _ in range(FIRST_RUN):
+        read(1)
+    loop.wait(2 * MOST_US)
+    read(0)
+    for _ in range(2 * FIRST_RUN):
+        read(1)
+        assert not loop.is_looking
     loop.wait(2 * MOST_US)
     # Several at once are worth no wait: they are not answered sooner by it.
     for _ in range(4 * FIRST_RUN):

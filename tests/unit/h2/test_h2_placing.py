@@ -120,6 +120,9 @@ def test_a_connection_does_not_keep_a_mebibyte_to_itself():
         sent += 120_000
         told += sum(event.size_bytes for event in events if isinstance(event, DataPlaced))
         assert sent - told < 1 << 20
+    # What is told is told: more waits again until it is as much.
+    assert peer.server.tell_placed(0.0)
+    assert peer.send(frame(DATA, 0, 1, bytes(9_000)), frame(DATA, 0, 3, bytes(9_000))) == []
 
 
 def test_what_comes_when_the_room_is_full_is_told_as_ever():

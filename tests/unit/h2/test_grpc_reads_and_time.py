@@ -1,0 +1,154 @@
+"""What a connection of large messages notes of the time: whoever sends is neither silent nor slow, however late it is told of."""
+
+import asyncio
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from server.frontends.h2.front_state import FrontState
+from server.frontends.h2.in_place_reads import InPlaceReads
+from server.frontends.h2.protocol import GrpcProtocol
+from server.frontends.limits import Limits
+from server.frontends.rpc.settings import GrpcSettings
+from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.h2_raw import DATA, PING, cut
+from tests.fakes.h2_reads import MemoryTransport, read
+from tests.unit.h2.test_grpc_large_messages import HELLO, Taker, framed, opening
+
+LARGE = 600_000
+
+
+class Loop:
+    """The running loop, but for its time."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        return self.now_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+class Rig:
+    """A connection without a socket, on a clock of its own."""
+
+    def __init__(self, settings: GrpcSettings | None = None) -> None:
+        self.engine, self.transport, self.loop = FakeEngine(simple()), MemoryTransport(), Loop()
+        self.front = FrontState(Taker().methods(), self.engine, Limits(), settings or GrpcSettings(), self.loop)  # type: ignore[arg-type]
+        self.connection = GrpcProtocol(self.front)
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+        read(self.connection, HELLO)
+
+    def after(self, seconds: float, data: bytes = b"") -> None:
+        """Lets time pass, then reads `data`, if any, and sweeps."""
+        self.loop.now_s += seconds
+        if data:
+            read(self.connection, data)
+        self.connection.sweep(self.loop.now_s)
+
+    def sent(self, kind: int) -> list[bytes]:
+        return [each.payload for each in cut(bytes(self.transport.written)) if each.kind == kind]
+
+
+def on_a_rig(scenario: Callable[[Rig], None], settings: GrpcSettings | None = None) -> None:
+    async def main() -> None:
+        rig = Rig(settings)
+        scenario(rig)
+        await asyncio.sleep(0)
+        if not rig.transport.is_closed:
+            rig.transport.is_closed = True
+            rig.connection.connection_lost(None)
+        assert rig.engine.reserved_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_a_large_message_that_comes_slowly_but_well_enough_is_answered():
+    def scenario(rig: Rig) -> None:
+        rig.after(0, opening(1))
+        came = 0
+        frames = framed(bytes(LARGE), 1)
+        for each in frames[:-1]:
+            rig.after(4, each)
+            came += len(each) - 9
+            # What has come is counted to what all requests may hold, half a second later at the latest.
+            assert rig.engine.reserved_bytes >= came - 5
+        rig.after(4, frames[-1])
+        assert sum(map(len, rig.sent(DATA))) == 5 + LARGE
+
+    on_a_rig(scenario)
+
+
+def test_a_large_message_whose_rest_does_not_come_is_not_waited_for():
+    def scenario(rig: Rig) -> None:
+        rig.after(0, opening(1) + b"".join(framed(bytes(LARGE), 1)[:10]))
+        (call,) = rig.connection.calls.receiving.values()
+        rig.after(9)
+        assert not call.is_over
+        rig.after(2)
+        assert call.is_over
+        assert rig.engine.reserved_bytes == 0
+
+    on_a_rig(scenario)
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_whatever_is_read_says_that_the_client_is_there(is_in_place: bool):
+    def scenario(rig: Rig) -> None:
+        first, *rest = framed(bytes(LARGE), 1)
+        rig.after(0, opening(1) + first)
+        if is_in_place:
+            assert isinstance(rig.transport.get_protocol(), InPlaceReads)
+        else:
+            rig.transport.set_protocol(rig.connection)
+        for each in rest[:10]:
+            rig.after(9, each)
+            rig.transport.set_protocol(rig.connection._in_place if is_in_place else rig.connection)
+        assert rig.sent(PING) == []
+        # It is silent, is asked, and sends on.
+        rig.connection.calls.receiving[1].started_s = rig.connection.calls.receiving[1].heard_s = rig.loop.now_s + 100
+        rig.after(61)
+        assert len(rig.sent(PING)) == 1
+        rig.after(1, rest[10])
+        rig.after(5)
+        assert not rig.transport.is_closed
+        rig.after(56)
+        assert len(rig.sent(PING)) == 2
+        rig.after(5)
+        assert rig.transport.is_closed
+
+    on_a_rig(scenario, GrpcSettings(keepalive_time_s=60, keepalive_timeout_s=5))
+
+
+def test_a_connection_that_is_lost_amid_a_read_keeps_no_message():
+    def scenario(rig: Rig) -> None:
+        (message,) = framed(bytes(LARGE), 1, 1 << 20)
+        read(rig.connection, opening(1) + message[:300_000])
+        room = rig.connection.room()
+        block = weakref.ref(room.obj)  # type: ignore[arg-type]
+        assert len(room) > 250_000
+        del room
+        used = sys.getrefcount(block())
+        rig.transport.is_closed = True
+        rig.connection.connection_lost(None)
+        left = sys.getrefcount(block())
+        # That of all views together: the call's, the stream's, and the one that was asked for.
+        assert left == used - 1
+
+    on_a_rig(scenario)
+
+
+def test_once_a_call_is_over_no_read_goes_to_its_message():
+    def scenario(rig: Rig) -> None:
+        (message,) = framed(bytes(LARGE), 1, 1 << 20)
+        rig.after(0, opening(1) + message[:300_000])
+        rig.after(11)
+        assert rig.connection.room() is rig.front.buffer
+
+    on_a_rig(scenario)
