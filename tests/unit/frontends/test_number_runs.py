@@ -10,7 +10,7 @@ from backends.api.errors import InvalidRequest
 from backends.api.tensor import DataType
 from server.frontends.kserve import http_codec
 from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.number_runs import parse_infer_json
+from server.frontends.kserve.number_runs import _run_end, parse_infer_json
 from server.frontends.limits import Limits
 from server.frontends.strict_json import parse_json
 from tests.fakes.fake_engine import FakeEngine, echo
@@ -100,9 +100,32 @@ def test_a_quoted_run_is_text():
     assert parse(b"[%b]" % text(value))["inputs"][0]["data"] == [value]
 
 
+class Looked(bytes):
+    """Counts the bytes that are looked through."""
+
+    count = 0
+
+    def find(self, *arguments: Any) -> int:
+        _, start, end = (*arguments, len(self))[:3]
+        at = super().find(*arguments)
+        self.count += (end if at < 0 else at) - start
+        return at
+
+    def rfind(self, *arguments: Any) -> int:
+        _, start, end = arguments
+        at = super().rfind(*arguments)
+        self.count += end - max(at, start)
+        return at
+
+
 def test_many_beginnings_are_read_through_once():
     with pytest.raises(InvalidRequest):
         parse_infer_json(b'"data":[' * 50_000, LIMITS)
+    text = Looked(b'"data":[' * 1000)
+    for at in range(7, len(text), 8):
+        assert _run_end(text, at) > at
+    # For a quote, a brace, and a bracket.
+    assert 0 < text.count <= 3 * len(text)
 
 
 def decode(datatype: DataType, data: bytes, count: int) -> Any:
