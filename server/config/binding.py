@@ -13,7 +13,7 @@ from server.config.syntax import Block, Entry, Scalar, ScalarKind, Value
 
 _INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)\Z")
 _JSON_INTEGER = re.compile(r"(-?[0-9]+)(?:\.0+)?\Z")
-_FLOAT = re.compile(r"-?(?:inf(?:inity)?|nan|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?f?)\Z", re.IGNORECASE)
+_FLOAT = re.compile(r"-?(?:inf(?:inity)?|nan|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:e[+-]?[0-9]++)?f?)\Z", re.IGNORECASE)
 _TRUE = frozenset({"true", "True", "t", "1"})
 _FALSE = frozenset({"false", "False", "f", "0"})
 _RANGES = {
@@ -24,6 +24,8 @@ _RANGES = {
 }
 #: No integer of any field is longer; keeps hostile digits away from `int()`.
 _MAX_DIGITS = 24
+#: Characters of a floating-point number: more than any double needs.
+_MAX_FLOAT_LENGTH = 400
 
 
 class _Unreadable(Exception):
@@ -76,8 +78,9 @@ class Binder:
 
     def _field(self, entry: Entry, message: Message, path: str) -> FieldDescriptor | None:
         descriptor: Descriptor = message.DESCRIPTOR  # type: ignore[assignment] # typed as either implementation's class
-        field = descriptor.fields_by_name.get(entry.name)
-        if field is None and self._is_json:
+        # Names of the schema are ASCII, and protobuf cannot look up what has no UTF-8 form.
+        field = descriptor.fields_by_name.get(entry.name) if entry.name.isascii() else None
+        if field is None and self._is_json and entry.name.isascii():
             field = descriptor.fields_by_camelcase_name.get(entry.name)
         if field is None:
             homes = self._homes.get(entry.name)
@@ -208,7 +211,7 @@ class Binder:
             return number
         if value.kind is ScalarKind.STRING and not self._is_json:
             raise _Unreadable(f"takes a name without quotes, not {_quoted(value)}")
-        if value.text not in kinds.values_by_name:
+        if not value.text.isascii() or value.text not in kinds.values_by_name:
             # Two dialects may share an enum, told apart by prefix: suggest within the one that was meant.
             prefix = value.text.partition("_")[0]
             others = [name for name, kind in kinds.values_by_name.items() if kind.number >= self._enum_bound and name.startswith(prefix)]
@@ -230,7 +233,7 @@ def _scalar(value: Scalar, field: FieldDescriptor, *, is_json: bool) -> int | fl
         if is_text or value.text not in _TRUE | _FALSE or (is_json and value.kind is not ScalarKind.WORD):
             raise _Unreadable(f"takes true or false, not {_quoted(value)}")
         return value.text in _TRUE
-    if (is_text and not is_json) or not _FLOAT.match(value.text) or len(value.text) > 400:
+    if (is_text and not is_json) or len(value.text) > _MAX_FLOAT_LENGTH or not _FLOAT.match(value.text):
         raise _Unreadable(f"takes a number, not {_quoted(value)}")
     return float(value.text.rstrip("fF") if value.text[-1:] in "fF" and "inf" not in value.text.lower() else value.text)
 

@@ -13,7 +13,8 @@ from server.config.parsed import ParsedConfig
 from server.config.pbtxt import read_tree
 from server.config.syntax import Block, Entry, Scalar, ScalarKind, Value
 
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+#: A string that is not closed is one to the end: looking for its end from every quote within it would take quadratic time.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 class _Number(str):

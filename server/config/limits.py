@@ -6,6 +6,8 @@ MAX_TEXT_BYTES = 1 << 20
 MAX_DEPTH = 32
 #: Problems collected before reading stops.
 MAX_PROBLEMS = 50
+#: Characters of a problem's field, and of its message: both may repeat what the configuration says.
+MAX_FIELD_LENGTH, MAX_MESSAGE_LENGTH = 256, 2048
 
 MAX_BATCH_SIZE = 65_536
 #: Inputs, or outputs, of one model.

@@ -5,9 +5,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from server.config.errors import ConfigError, Problem
-from server.config.limits import MAX_PROBLEMS
+from server.config.limits import MAX_DEPTH, MAX_FIELD_LENGTH, MAX_MESSAGE_LENGTH, MAX_PROBLEMS
 
-_LAST_STEP = re.compile(r"""(?:\.?\w+|\[\d+\]|\["(?:[^"\\]|\\.)*"\])\Z""")
+#: One step of a path: a field, an index, a map's key.
+_STEP = re.compile(r"""\.?\w+|\[-?\d+\]|\["(?:[^"\\]|\\.)*+"\]""")
+#: A field that was written lies at most so many steps deep: each block is a field with an index or a key.
+_MAX_STEPS = 2 * (MAX_DEPTH + 1)
 
 
 class Report:
@@ -29,11 +32,14 @@ class Report:
         self.warnings = list(warnings)
 
     def line_of(self, path: str) -> int | None:
-        """The line of the field, or of the nearest one around it that was written."""
-        while path:
-            if path in self._lines:
-                return self._lines[path]
-            path = _LAST_STEP.sub("", path)
+        """The line of the field, or of the nearest one around it that was written.
+
+        `path` may end in any text: the last name of a configuration may be whatever a client wrote. Its cost is linear in the length.
+        """
+        for end in (len(path), *reversed(_ends(path))):
+            line = self._lines.get(path[:end])
+            if line is not None:
+                return line
         return self._first_line
 
     def error(self, path: str, message: str, *, line: int | None = None) -> None:
@@ -42,13 +48,13 @@ class Report:
         Raises:
             ConfigError: so many were found that reading on makes no sense.
         """
-        self._problems[Problem(self._source, line or self.line_of(path), path, message)] = None
+        self._problems[self._problem(path, message, line)] = None
         if len(self._problems) >= MAX_PROBLEMS:
             self.raise_if_any()
 
     def warn(self, path: str, message: str) -> None:
         """Notes something that is accepted but has no effect, or not the one expected."""
-        warning = Problem(self._source, self.line_of(path), path, message)
+        warning = self._problem(path, message, None)
         if warning not in self.warnings:
             self.warnings.append(warning)
 
@@ -65,6 +71,23 @@ class Report:
         """
         if self._problems:
             raise ConfigError(sorted(self._problems, key=lambda problem: problem.line or 0), self.warnings)
+
+    def _problem(self, path: str, message: str, line: int | None) -> Problem:
+        return Problem(self._source, line or self.line_of(path), _cut(path, MAX_FIELD_LENGTH), _cut(message, MAX_MESSAGE_LENGTH))
+
+
+def _cut(text: str, length: int) -> str:
+    """`text` in at most `length` characters, all of which have a UTF-8 form (JSON can write a lone surrogate)."""
+    shown = text[: length + 1].encode("utf-8", "backslashreplace").decode()
+    return shown if len(shown) <= length else f"{shown[: length - 3]}..."
+
+
+def _ends(path: str) -> list[int]:
+    """Where the leading steps of `path` end, at most `_MAX_STEPS` of them; the first thing that is no step ends the list."""
+    ends = [0]
+    while len(ends) <= _MAX_STEPS and (step := _STEP.match(path, ends[-1])) is not None:
+        ends.append(step.end())
+    return ends[1:]
 
 
 def map_path(path: str, key: object) -> str:

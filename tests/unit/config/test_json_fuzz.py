@@ -1,0 +1,67 @@
+"""Mutated JSON configurations are read or refused within a bound of CPU time, and their errors fit an answer."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.config.errors import ConfigError
+from server.config.json_override import parse_config_json
+from server.config.limits import MAX_FIELD_LENGTH
+from server.config.report import Report
+
+FUZZER = Path(__file__).parents[2] / "fuzz" / "fuzz_config_json.py"
+
+
+@pytest.mark.slow
+def test_mutated_configurations_neither_hang_nor_raise_anything_else() -> None:
+    # In a process of its own: the kernel ends it where a case takes more CPU time than its bound.
+    done = subprocess.run([sys.executable, FUZZER, "--cases=700"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.startswith("700 cases, ")
+
+
+@pytest.mark.parametrize(
+    "name", ["max-batch-size!", "name:", "max_batch_size ", "input[0].na[", "", ".", "a.", '["', "é", "\u2028", "[-1]", "\\"]
+)
+def test_an_unknown_field_of_any_name_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config_json(json.dumps({name: 4}), model_name="m")
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.line) == (name, None)
+    assert problem.message.startswith("unknown field")
+
+
+def test_a_name_without_utf8_form_is_refused_in_a_text_that_can_be_sent() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config_json('{"a\\ud800": 1, "input": [{"data_type": "TYPE_\\ud800"}]}', model_name="m")
+    assert [problem.field for problem in caught.value.problems] == ["a\\ud800", "input[0].data_type"]
+    assert str(caught.value).encode()
+
+
+def test_a_long_name_is_cut_in_the_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config_json(f'{{"{"x" * 100_000}": 1}}', model_name="m")
+    assert caught.value.problems[0].field == "x" * (MAX_FIELD_LENGTH - 3) + "..."
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("input[1].dims", 3),
+        ("input[1].dims[7]", 3),
+        ("input[1].reshape.shape", 2),
+        ('parameters["a.b[0]"].value', 4),
+        ('parameters["a.b[0]"]!', 4),
+        ("input[1].no such[", 2),
+        ("priority[-1].x", 5),
+        ("other", 1),
+        ("!", 1),
+        ("", 1),
+    ],
+)
+def test_the_line_is_that_of_the_nearest_field_around(path: str, line: int) -> None:
+    lines = {"input": 1, "input[1]": 2, "input[1].dims": 3, 'parameters["a.b[0]"]': 4, "priority[-1]": 5}
+    assert Report("m", lines, first_line=1).line_of(path) == line
