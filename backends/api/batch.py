@@ -101,7 +101,7 @@ class Buffer:
         self._spec = spec
         count = max(1, max_batch_size) * element_count(spec.dims) if spec.is_static else 0
         try:
-            self._flat: Array = np.empty(count, dtype=spec.datatype.numpy)
+            self._flat: Array = np.zeros(count, dtype=spec.datatype.numpy)
         except (MemoryError, ValueError) as error:
             raise ModelLoadError(
                 f"input '{spec.name}' of dims {list(spec.dims)} is too large for this host at max_batch_size {max_batch_size}: "
@@ -117,7 +117,7 @@ class Buffer:
         """A C-contiguous `[rows, *row_shape]` window on the block; its content is what earlier batches left."""
         count = rows * element_count(row_shape)
         if count > self._flat.size:
-            self._flat = np.empty(count, dtype=self._flat.dtype)
+            self._flat = np.zeros(count, dtype=self._flat.dtype)
         return self._flat[:count].reshape((rows, *row_shape))
 
     def gather(self, arrays: Sequence[Array], pad_to: int | None = None) -> Array:

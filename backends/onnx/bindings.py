@@ -23,10 +23,11 @@ MOST_SIZES = 64
 class _Places:
     """The tensors of one batch size."""
 
-    __slots__ = ("binding", "inputs", "outputs")
+    __slots__ = ("binding", "inputs", "is_checked", "outputs")
 
     def __init__(self, session: ort.InferenceSession, signature: ModelSignature, rows: int) -> None:
         self.binding = session.io_binding()
+        self.is_checked = False
         self.inputs: dict[str, Array] = {}
         self.outputs: dict[str, Array] = {}
         for specs, places, bind in (
@@ -34,9 +35,19 @@ class _Places:
             (signature.outputs, self.outputs, self.binding.bind_output),
         ):
             for spec in specs:
-                array = np.empty((rows, *spec.model_dims), spec.datatype.numpy)
+                # Zeros, not what the allocator gives: outputs are answers to clients.
+                array = np.zeros((rows, *spec.model_dims), spec.datatype.numpy)
                 places[spec.name] = array
                 bind(spec.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+    def are_written(self) -> bool:
+        """Whether ONNX Runtime writes its outputs into the bound memory. REQUIRES: the binding has been run.
+
+        It does not where a graph output is a graph input, too: it then returns the input's memory and leaves the bound memory as it is.
+        This follows from the graph, not from the values, so one check for each batch size is enough.
+        """
+        values = zip(self.binding.get_outputs(), self.outputs.values(), strict=True)
+        return all(value.data_ptr() == array.ctypes.data for value, array in values)
 
 
 class Bindings:
@@ -48,17 +59,20 @@ class Bindings:
         self._signature = signature
         self._names = frozenset(spec.name for spec in signature.outputs)
         self._places: dict[int, _Places] = {}
+        self._are_usable = True
 
     def __len__(self) -> int:
         """Batch sizes that places are kept for."""
         return len(self._places)
 
     def run(self, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None) -> dict[str, Array] | None:
-        """The outputs; None where this batch is no case for bindings.
+        """The outputs; None where this batch is no case for bindings, or the model is none.
 
         Raises:
             Exception: as `InferenceSession.run`; so too where the model makes an output of another shape than its signature says.
         """
+        if not self._are_usable:
+            return None
         rows = next(iter(inputs.values())).shape[0]
         places = self._places.get(rows)
         if places is None:
@@ -70,6 +84,12 @@ class Bindings:
         for name, array in inputs.items():
             places.inputs[name][...] = array
         self._session.run_with_iobinding(places.binding, options)
+        if not places.is_checked:
+            places.is_checked = True
+            if not places.are_written():
+                self._are_usable = False
+                self._places.clear()
+                return None
         # Copies: the places hold the next batch soon, and answers are read later.
         return {name: array.copy() for name, array in places.outputs.items()}
 

@@ -124,7 +124,10 @@ class OnnxInstance(Instance):
             for name, array in inputs.items()
         }
         values = session.run_with_ort_values(output_names, feeds, self._run_options)
-        return {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
+        given = {value.data_ptr() for value in feeds.values()}
+        outputs = {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
+        # An output that is an input, too, is the input's memory, which the next batch overwrites.
+        return {name: array.copy() if array.ctypes.data in given else array for name, array in outputs.items()}
 
     def _open(self) -> ort.InferenceSession:
         if self._session is None:

@@ -107,7 +107,7 @@ class _Request:
         for name, port in outputs.items():
             # All large outputs, wanted or not: the memory that an earlier run wrote into is somebody's answer by now.
             if port.is_shared and port.shape is not None:
-                fresh[name] = np.empty(port.shape, port.dtype)
+                fresh[name] = np.zeros(port.shape, port.dtype)
                 request.set_output_tensor(port.place, port.tensor(fresh[name]))
         request.start_async(share_inputs=True)
         request.wait()

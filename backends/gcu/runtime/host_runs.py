@@ -101,7 +101,7 @@ def _check(tensor: GcuTensor, array: Array, where: str) -> None:
 
 
 def _empty(engine: Engine, samples: int) -> list[Array]:
-    return [np.empty((samples, *tensor.dims), tensor.dtype.numpy) for tensor in engine.outputs]
+    return [np.zeros((samples, *tensor.dims), tensor.dtype.numpy) for tensor in engine.outputs]
 
 
 def _buffer(engine: Engine, array: Array, stack: ExitStack) -> DeviceBuffer:

@@ -86,8 +86,8 @@ class SampleLayout:
         return self._served[name]
 
     def fresh(self, output: ServedOutput, samples: int) -> Array:
-        """Memory for `samples` samples of `output`, not yet filled."""
-        return np.empty(self._shape(output, samples), output.dtype)
+        """Memory for `samples` samples of `output`, zeroed: an answer never holds what the allocator left."""
+        return np.zeros(self._shape(output, samples), output.dtype)
 
     def zeros(self, output: ServedOutput, samples: int) -> Array:
         """What `samples` samples of `output` are where nothing is computed: shared by all, and read-only."""

@@ -75,7 +75,7 @@ class DynamicBatcher:
             self._submit([self._unfit(selection, Answer(future, {}, 1))])
             return
         memory = {
-            anchor.name: np.empty(self._shape(anchor, rows), anchor.tensor_info.data_type.numpy)
+            anchor.name: np.zeros(self._shape(anchor, rows), anchor.tensor_info.data_type.numpy)
             for anchor in graph.outputs
             if selection.outputs is None
         }
@@ -148,7 +148,7 @@ class DynamicBatcher:
             wanted = None if only is None else only.request.outputs.get(anchor.name)
             room = None if only is None or wanted is None else self._rows(wanted, only)
             if room is None or not is_direct(room):
-                room = np.empty(user_shape(anchor), anchor.tensor_info.data_type.numpy)
+                room = np.zeros(user_shape(anchor), anchor.tensor_info.data_type.numpy)
                 copies.append((anchor.name, room))
             outputs[anchor.name] = room.reshape(anchor.tensor_info.shape)
 

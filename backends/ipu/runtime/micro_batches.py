@@ -83,7 +83,7 @@ def cut(io: RunnerIo, selection: Selection) -> CutRequest:
         if target is None and anchor.name in selection.missing:
             continue
         memory = (
-            target if target is not None and is_direct(target) else np.empty(multiplied(anchor, count), anchor.tensor_info.data_type.numpy)
+            target if target is not None and is_direct(target) else np.zeros(multiplied(anchor, count), anchor.tensor_info.data_type.numpy)
         )
         if target is not None and memory is not target:
             request.copies.append((memory, target))

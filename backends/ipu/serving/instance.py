@@ -84,7 +84,7 @@ class PoplarInstance(Instance):
         part = _head(block, shape)
         if part.dtype == dtype:
             return part
-        answer = np.empty(shape, dtype)
+        answer = np.zeros(shape, dtype)
         misfit = cast_into(answer, part)
         if misfit:
             raise BackendFailed(f"output '{name}' {misfit}")

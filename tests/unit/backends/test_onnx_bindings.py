@@ -86,6 +86,32 @@ def test_places_are_kept_for_so_many_batch_sizes_only():
     assert len(served._bindings) == MOST_SIZES
 
 
+def passing_through(datatype: DataType = DataType.FP32) -> OnnxInstance:
+    """Outputs: the graph input `x` itself, and `y`, computed from it; `y` is of `datatype`."""
+    elements = {DataType.FP32: TensorProto.FLOAT, DataType.BF16: TensorProto.BFLOAT16}
+    x, y = (helper.make_tensor_value_info(name, of, ["n", 4]) for name, of in (("x", TensorProto.FLOAT), ("y", elements[datatype])))
+    node = helper.make_node("Cast", ["x"], ["y"], to=elements[datatype])
+    model = helper.make_model(helper.make_graph([node], "g", [x], [x, y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = ort.InferenceSession(
+        model.SerializeToString(), session_options(read_knobs({}, None, cpu_threads=1)), providers=["CPUExecutionProvider"]
+    )
+    outputs = (TensorSpec("x", DataType.FP32, (4,)), TensorSpec("y", datatype, (4,)))
+    served = ModelSignature((TensorSpec("x", DataType.FP32, (4,)),), outputs, 8)
+    return OnnxInstance(session, served, static_batch_size=None, shrink_arena=False)
+
+
+@pytest.mark.parametrize("datatype", [DataType.FP32, DataType.BF16])
+def test_an_output_that_is_an_input_holds_the_values_of_its_own_request(datatype: DataType):
+    """ONNX Runtime does not write such an output into bound memory, and may return the memory of the input itself."""
+    served = passing_through(datatype)
+    array = np.zeros((3, 4), np.float32)
+    answers = []
+    for number in (1.0, 2.0, 3.0):
+        array[...] = number
+        answers.append(served.execute({"x": array}, ("x", "y"))["x"])
+    assert [np.unique(answer).tolist() for answer in answers] == [[1.0], [2.0], [3.0]]
+
+
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
