@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from server.flags.declare import Switch, flag, number, one_of, option, path, time
-from server.flags.rules import ControlChoice, LoadingMethod, control, split_roots
+from server.flags.rules import ControlChoice, LoadingMethod, control
 from server.flags.values import FlagError
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name
 
@@ -17,7 +17,7 @@ class ModelFlags:
     """The panel "Models"."""
 
     model_base_path: Annotated[
-        list[Path] | None, path("model-base-path", panel=_PANEL, text="Model repository; may be given several times.")
+        list[Path] | None, path("model-base-path", panel=_PANEL, text="Model repository; may be repeated (environment: one per line).")
     ] = None
     model_control_mode: Annotated[
         ControlChoice | None,
@@ -76,7 +76,7 @@ class ModelFlags:
             raise FlagError(f"--model-config-name={self.model_config_name}: expected {MODEL_NAME_RULE}")
         mode, models = control(self.model_control_mode, self.loading_method, tuple(self.load_model or ()))
         return {
-            "repositories": tuple(root for given in self.model_base_path or () for root in split_roots(given)),
+            "repositories": tuple(self.model_base_path or ()),
             "control_mode": mode,
             "load_models": models,
             "poll_interval_s": self.repository_poll_secs,

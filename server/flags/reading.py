@@ -5,7 +5,6 @@ life (11 MiB and a fifth of the start, see docs/adr/0066). What a flag is stands
 declarations.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -89,10 +88,11 @@ def _value(place: str, flag: Flag, kind: Any, texts: Sequence[str]) -> Any:
 
 
 def _pieces(kind: Any, text: str) -> list[str]:
-    """What a variable holds: of a list, paths are separated as in PATH and texts by blanks."""
+    """What a variable holds: of a list, one path per line (a path may hold any other separator), or texts separated by blanks."""
     if not _holds(kind, list):
         return [text]
-    return [piece for piece in text.split(os.pathsep if _holds(kind, Path) else None) if piece]
+    pieces = text.splitlines() if _holds(kind, Path) else text.split()
+    return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def _holds(kind: Any, sought: type) -> bool:

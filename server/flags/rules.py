@@ -1,7 +1,6 @@
 """What `serve`'s flags mean together: flags that say the same thing, exclude each other, or set one thing in several pieces."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -29,11 +28,6 @@ class ControlChoice(StrEnum):
     NONE = "none"
     POLL = "poll"
     EXPLICIT = "explicit"
-
-
-def split_roots(given: Path) -> list[Path]:
-    """Several roots may come in one value, separated as in PATH (that is how the environment gives them)."""
-    return [Path(part) for part in str(given).split(os.pathsep) if part]
 
 
 def control(

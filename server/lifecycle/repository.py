@@ -18,6 +18,7 @@ from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.model_folder import CONFIG_NAME, entries
 from server.lifecycle.model_reader import ModelReader, broken_listing
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
+from server.lifecycle.root_advice import unreadable_root
 from server.lifecycle.tree import open_folder
 
 log = logging.getLogger("stoker.lifecycle")
@@ -55,7 +56,7 @@ class ModelRepository:
             try:
                 os.scandir(root).close()
             except OSError as error:
-                raise RepositoryUnreadable(f"model repository '{root}' cannot be read: {error.strerror or error}") from error
+                raise RepositoryUnreadable(unreadable_root(root, error)) from error
 
     def scan(self) -> RepositorySnapshot:
         """Everything that is there now. A root that has become unreadable counts as it was last seen.
@@ -107,7 +108,7 @@ class ModelRepository:
     def _last_seen(self, index: int, error: OSError) -> Mapping[str, ModelListing]:
         root = self.roots[index]
         if index not in self._kept:
-            raise RepositoryUnreadable(f"model repository '{root}' cannot be read: {error.strerror or error}") from error
+            raise RepositoryUnreadable(unreadable_root(root, error)) from error
         if index not in self._unreadable:
             self._unreadable.add(index)
             log.error(

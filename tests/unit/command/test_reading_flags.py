@@ -1,12 +1,12 @@
 """How the values of flags are read from a command line and the environment."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.flags.groups import annotations, defaults
+from server.flags.models import ModelFlags
 from server.flags.reading import Page, read_flags
 from server.flags.rules import ControlChoice
 from server.flags.spelling import spell
@@ -57,7 +57,7 @@ def test_the_command_line_stands_above_the_environment_and_an_empty_variable_is_
 
 def test_variables_hold_lists():
     assert read(STOKER_LOAD_MODEL=" a  b ")["load_model"] == ["a", "b"]
-    assert read(STOKER_MODEL_BASE_PATH=f"/a{os.pathsep}{os.pathsep}/b")["model_base_path"] == [Path("/a"), Path("/b")]
+    assert read(STOKER_MODEL_BASE_PATH="/a:1\n\n  s3://b \n")["model_base_path"] == [Path("/a:1"), Path("s3://b")]
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,9 @@ def test_a_page_is_given_whatever_else_is_wrong_and_the_first_asked_for():
 
 def test_the_end_of_the_flags_may_be_said():
     assert read("--grpc-port=1", "--")["grpc_port"] == 1
+
+
+@pytest.mark.parametrize("given", ["/data/v1:final", "C:\\models", "s3:/bucket/models"])
+def test_a_colon_is_part_of_a_repositorys_path(given):
+    assert read(f"--model-repository={given}", "--model-base-path=/other")["model_base_path"] == [Path(given), Path("/other")]
+    assert ModelFlags(model_base_path=[Path(given)]).settings()["repositories"] == (Path(given),)
