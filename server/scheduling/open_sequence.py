@@ -3,9 +3,10 @@
 from collections import deque
 from collections.abc import Callable
 
-from server.core.request import Done, InferRequest, InFlight
+from server.core.request import Done, InferRequest
 from server.core.sequence import Array, SequenceMark
 from server.core.timers import Timer
+from server.scheduling.pending import Pending
 
 
 class OpenSequence:
@@ -72,13 +73,18 @@ class Member:
         self.done = done
         self.ended = ended
         self.expiry: Timer | None = None
-        self.flight: InFlight | None = None
+        self.flight: Pending | None = None
         self.is_over = False
         self._withdraw = withdraw
 
     def cancel(self) -> None:
         if not self.is_over:
             self._withdraw(self)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a worker has taken it, so that the model sees it."""
+        return self.flight is not None and self.flight.dispatched_ns > 0
 
     def silence(self) -> None:
         """Nothing waits any more for it to have waited too long."""

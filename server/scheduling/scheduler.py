@@ -315,8 +315,9 @@ class Scheduler:
         for entry in (*waiting, *running):
             if entry.is_over:
                 continue  # withdrawn by whoever was answered before it
-            entry.is_counted = True
-            self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
+            if not entry.is_counted:
+                entry.is_counted = True
+                self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
             if self._order is not None:
                 self._order.forget(entry)
             self._answer(entry, Unavailable(why))

@@ -2,6 +2,10 @@
 
 It stands in front of a `Scheduler`, to which every request goes with the control inputs that tell the model where in its sequence it is,
 and with the states that the request before gave back. Rules and texts are Triton's.
+
+Fate of a request: once a worker has it, it counts, whoever still waits for its answer: what it leaves is given to the next request, and an
+END ends the sequence. One that is lost before (cancelled, too late, refused) leaves the sequence as it was. Without an executed START there
+is no sequence: when a START is lost or fails, the requests behind it are refused like any other request without START.
 """
 
 import logging
@@ -28,8 +32,9 @@ _NO_MARK = SequenceMark(0)
 class SequenceScheduler:
     """Sequences of one loaded version. Confined to: the event loop.
 
-    INVARIANT: a sequence has at most one request in the inner scheduler; it is in `_known` from its START until its END has been answered
-    or it was idle too long, unless another START took its id. One in `_backlog` has a request that waits, so that they are bounded too.
+    INVARIANT: a sequence has at most one request in the inner scheduler; it is in `_known` from its START until that START is lost or
+    fails, or its END has run, or it was idle too long, unless another START took its id. One in `_backlog` has a START that waits, so that
+    they are bounded too.
 
     Attributes:
         on_idle: Called whenever the last request that had no answer got one.
@@ -67,11 +72,6 @@ class SequenceScheduler:
         self._is_closed = False
 
     @property
-    def queue_depth(self) -> int:
-        """Requests waiting."""
-        return len(self._members) - self._inner.unanswered + self._inner.queue_depth
-
-    @property
     def unanswered(self) -> int:
         """Requests accepted that have no answer yet."""
         return len(self._members)
@@ -80,7 +80,8 @@ class SequenceScheduler:
         """As `Scheduler.submit`.
 
         Raises:
-            InvalidRequest: it names no sequence, or one that has not begun, or has several rows. And as `Scheduler.submit`.
+            InvalidRequest: it names no sequence, or one that has not begun, or has several rows. And as `Scheduler.submit`. A refused
+                START ends the sequence that has its id: what follows belongs to the one that was refused.
         """
         mark = request.sequence or _NO_MARK
         now_ns = self._clock.now_ns()
@@ -93,6 +94,9 @@ class SequenceScheduler:
             self._check(request, mark)
         except ServingError:
             self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
+            if mark.is_start and (before := self._known.get(mark.id)) is not None:
+                self._replace(before)
+                self._admit()
             raise
         sequence = self._begin(mark.id) if mark.is_start else self._known[mark.id]
         member = Member(sequence, request, mark, now_ns, done, ended or _ignore, self._withdraw)
@@ -101,7 +105,7 @@ class SequenceScheduler:
             try:
                 self._run(member)
             except ServingError:
-                self._pass_on(sequence, member)
+                self._lost(member)
                 raise
         else:
             sequence.waiting.append(member)
@@ -135,32 +139,42 @@ class SequenceScheduler:
         await self._inner.close()
 
     def _check(self, request: InferRequest, mark: SequenceMark) -> None:
-        said = f"[request id: {request.request_id or '<id_unknown>'}] inference request"
         if not mark.id:
-            raise InvalidRequest(f"{said} to model '{self._model}' must specify a non-zero or non-empty correlation ID")
+            raise InvalidRequest(f"{_named(request)} to model '{self._model}' must specify a non-zero or non-empty correlation ID")
         if request.rows > 1:
-            raise InvalidRequest(f"{said} to model '{self._model}' must specify batch-size 1 due to requirements of sequence batcher")
+            raise InvalidRequest(
+                f"{_named(request)} to model '{self._model}' must specify batch-size 1 due to requirements of sequence batcher"
+            )
         for control in self._batching.controls:
             if control.kind is ControlKind.ID:
                 id_array(control, mark.id, self._model)
         if not mark.is_start and mark.id not in self._known:
-            raise InvalidRequest(
-                f"{said} for sequence {mark.id} to model '{self._model}' must specify the START flag on the first request of the sequence"
-            )
+            raise self._without_start(request, mark)
+
+    def _without_start(self, request: InferRequest, mark: SequenceMark) -> InvalidRequest:
+        return InvalidRequest(
+            f"{_named(request)} for sequence {mark.id} to model '{self._model}' must specify the START flag"
+            " on the first request of the sequence"
+        )
 
     def _begin(self, sequence_id: int | str) -> OpenSequence:
         """A new sequence, in place of one of the same id: that only ends what it has begun."""
         before = self._known.get(sequence_id)
         if before is not None:
-            before.rest()
-            if before.is_admitted and before.running is None:
-                self._admitted -= 1
-                before.is_admitted = False
+            self._replace(before)
         states = first_states(self._batching, is_batched=self._signature.is_batched)
         sequence = self._known[sequence_id] = OpenSequence(sequence_id, states)
         self._backlog[sequence] = None
         self._admit()
         return sequence
+
+    def _replace(self, before: OpenSequence) -> None:
+        """Takes the id from a sequence; requests of it that wait or run go on, and it ends with the last of them."""
+        before.rest()
+        del self._known[before.id]
+        if before.is_admitted and before.running is None:
+            before.is_admitted = False
+            self._admitted -= 1
 
     def _admit(self) -> None:
         """Lets sequences that wait begin, as far as there is room; what of them cannot run is answered with why."""
@@ -211,30 +225,65 @@ class SequenceScheduler:
             try:
                 self._run(member)
             except ServingError as error:
+                if member.mark.is_start:
+                    self._forget(sequence)
                 self._answer(member, error)
-                if member.mark.is_end and not sequence.waiting:
-                    self._over(sequence)
+                if member.mark.is_start:
+                    self._refuse_followers(sequence)
                     return
         if sequence.running is None:
-            self._watch(sequence)
+            self._rest_or_end(sequence)
 
     def _finished(self, member: Member, answer: Answer) -> None:
         sequence = member.sequence
+        has_run = member.has_run  # before the front is called, which may cancel anything
+        is_response = isinstance(answer, InferResponse)
         if isinstance(answer, InferResponse):
             sequence.states.update(next_states(self._batching, answer.outputs))
             outputs = {name: answer.outputs[name] for name in member.request.output_names}
             answer = InferResponse(answer.model_name, answer.model_version, answer.request_id, outputs, self._signature)
         self._answer(member, answer)
-        self._pass_on(sequence, member)
-
-    def _pass_on(self, sequence: OpenSequence, member: Member) -> None:
-        """Goes on after `member`, which was the one that ran."""
-        if sequence.running is member:
-            sequence.running = None
-        if (member.mark.is_end or self._known.get(sequence.id) is not sequence) and not sequence.waiting:
-            self._over(sequence)
+        if not has_run or (member.mark.is_start and not is_response):
+            self._lost(member)
+            return
+        sequence.running = None
+        if member.mark.is_end:
+            self._refuse_followers(sequence)
         else:
             self._run_next(sequence)
+
+    def _lost(self, member: Member) -> None:
+        """Goes on after `member`, whose turn had come: it was not run, or it is a START that failed."""
+        sequence = member.sequence
+        if sequence.running is member:
+            sequence.running = None
+        if member.mark.is_start:
+            self._refuse_followers(sequence)
+        else:
+            self._run_next(sequence)
+
+    def _forget(self, sequence: OpenSequence) -> None:
+        """From now on a request for its id needs START."""
+        if self._known.get(sequence.id) is sequence:
+            del self._known[sequence.id]
+        self._backlog.pop(sequence, None)
+
+    def _refuse_followers(self, sequence: OpenSequence) -> None:
+        """Ends a sequence of which the model has executed the END, or not the START: what waits in it would need a START."""
+        self._forget(sequence)
+        while sequence.waiting:
+            follower = sequence.waiting.popleft()
+            follower.silence()
+            self._recorder.failed(FailureReason.REJECTED, request_ns=self._clock.now_ns() - follower.request.received_ns)
+            self._answer(follower, self._without_start(follower.request, follower.mark))
+        self._over(sequence)
+
+    def _rest_or_end(self, sequence: OpenSequence) -> None:
+        """Waits for the next request of a sequence that has none; one whose id another has taken gets no more."""
+        if self._known.get(sequence.id) is sequence:
+            self._watch(sequence)
+        else:
+            self._over(sequence)
 
     def _over(self, sequence: OpenSequence) -> None:
         sequence.rest()
@@ -251,21 +300,29 @@ class SequenceScheduler:
         sequence.idle = self._timers.call_at(self._clock.now_ns() + self._batching.idle_us * 1_000, lambda: self._over(sequence))
 
     def _withdraw(self, member: Member) -> None:
-        sequence = member.sequence
+        """Its client has left. What a worker has is run all the same, and what it leaves counts: another request must wait for it."""
         member.is_over = True
         self._members.discard(member)
-        if member.flight is not None:
+        if member.flight is None:
+            self._count_cancelled(member)
+            self._take_out(member)
+        elif not member.has_run:
             member.flight.cancel()
-            self._end(member)
-            self._pass_on(sequence, member)
-            return
-        self._leave(member)
-        self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - member.request.received_ns)
+        elif not member.flight.is_counted:
+            member.flight.is_counted = True
+            self._count_cancelled(member)
         self._end(member)
+        if member.flight is None:
+            self._after_taking_out(member)
+        elif not member.has_run:
+            self._lost(member)
+
+    def _count_cancelled(self, member: Member) -> None:
+        self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - member.request.received_ns)
 
     def _expire(self, member: Member) -> None:
         """Answers a request whose time ran out before its turn came."""
-        self._leave(member)
+        self._take_out(member)
         now_ns = self._clock.now_ns()
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - member.request.received_ns)
         deadline_ns = member.request.deadline_ns
@@ -273,15 +330,18 @@ class SequenceScheduler:
         self._answer(
             member, DeadlineExceeded("the request's deadline passed while it waited for its turn") if is_past_deadline else _queue_timeout()
         )
+        self._after_taking_out(member)
 
-    def _leave(self, member: Member) -> None:
-        """Takes out a request that waits for its turn; a sequence that has not begun is gone with its last one."""
+    def _take_out(self, member: Member) -> None:
+        """Takes out a request that waits for its turn. A sequence that loses its START cannot begin from now on."""
         member.silence()
-        sequence = member.sequence
-        sequence.waiting.remove(member)
-        if not sequence.is_admitted and not sequence.waiting:
-            self._backlog.pop(sequence, None)
-            self._over(sequence)
+        member.sequence.waiting.remove(member)
+        if member.mark.is_start:
+            self._forget(member.sequence)
+
+    def _after_taking_out(self, member: Member) -> None:
+        if member.mark.is_start:
+            self._refuse_followers(member.sequence)
 
     def _answer(self, member: Member, answer: Answer) -> None:
         if member.is_over:
@@ -302,6 +362,10 @@ class SequenceScheduler:
 
 def _queue_timeout() -> QueueTimeout:
     return QueueTimeout("Request timeout expired", retry_after_s=1.0)
+
+
+def _named(request: InferRequest) -> str:
+    return f"[request id: {request.request_id or '<id_unknown>'}] inference request"
 
 
 def _ignore() -> None:

@@ -16,7 +16,7 @@ def tally(recorder: VersionRecorder, entries: Iterable[Pending], result: BatchRe
     request_ns: list[int] = []
     queue_ns: list[int] = []
     for entry, outcome in zip(entries, result.outcomes, strict=True):
-        if entry.is_over:
+        if entry.is_over or entry.is_counted:
             continue  # withdrawn or abandoned, and counted then
         entry.is_counted = True
         if (trace := entry.request.trace) is not None:
