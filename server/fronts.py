@@ -12,6 +12,7 @@ from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
 from server.frontends.model_pages.places import GrpcDoor
+from server.frontends.restricted import Restrictions
 from server.frontends.tfs.service import TfsService
 from server.frontends.tls.key_ring import H2, HTTP_1, KeyRing
 from server.observability.logs import Logs
@@ -76,7 +77,14 @@ class Fronts:
         config, engine, limits = self._config, self._engine, self._config.limits
         adlik = AdlikService(engine, limits, _adlik_settings(config))
         tfs = TfsService(engine, limits, tfs_settings(config.serving_start))
-        extensions = Extensions(limits, config.kserve, self._logs, self._tracer, lambda model: engine.is_model_ready(model, None))
+        extensions = Extensions(
+            limits,
+            config.kserve,
+            self._logs,
+            self._tracer,
+            lambda model: engine.is_model_ready(model, None),
+            api_key=config.api_key,
+        )
         tls, sockets = config.tls, config.sockets
         endpoints: dict[str, Endpoint] = {}
         # Imported as needed: a server without gRPC, say, does not load it.
@@ -122,7 +130,15 @@ class Fronts:
 
             doors = DoorOptions(ring=http_ring) if tls.has_metrics else PLAIN_PORT
             path = tfs.settings.metrics_path
-            metrics = MetricsFront(engine, limits, config.metrics_address, config.metrics_port, serving_path=path, doors=doors)
+            metrics = MetricsFront(
+                engine,
+                limits,
+                config.metrics_address,
+                config.metrics_port,
+                serving_path=path,
+                restrictions=Restrictions(api_key=config.api_key),
+                doors=doors,
+            )
             endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port", doors)
         return endpoints
 

@@ -43,6 +43,7 @@ class ServerConfig:
         grpc_reflection: Whether gRPC reflection is on.
         sockets: Unix-domain sockets beside the ports, or instead of them.
         tls: Which ports are encrypted, and with what.
+        api_key: The bearer token that every call but those of health must bring, on every port; None: none.
         cors: Which web pages' scripts may read answers of the HTTP port.
         grpc: What carries gRPC, and what it asks of connections.
         ready_file: Where the addresses are written as JSON once ready.
@@ -87,6 +88,7 @@ class ServerConfig:
     grpc_reflection: bool = False
     sockets: SocketSettings = field(default_factory=SocketSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    api_key: str | None = field(default=None, repr=False)
     cors: CorsSettings = field(default_factory=CorsSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     ready_file: Path | None = None

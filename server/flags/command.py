@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from server.flags.api_key import key_notices, key_of_environment
 from server.flags.environment import unknown_variables
 from server.flags.groups import GROUPS, FlagGroup, annotations, flag_of
 from server.flags.reading import Page, read_flags
-from server.flags.rules import check_models, check_ports
+from server.flags.rules import check_models, check_ports, has_plain_public_port
 from server.flags.sockets import check_sockets
 from server.flags.spelling import spell
 from server.server_config import ServerConfig
@@ -29,9 +30,11 @@ def read_command(arguments: Sequence[str], environment: Mapping[str, str]) -> Se
         of_group = group.settings()
         notices += of_group.pop("notices", ())
         settings |= of_group
+    if settings["api_key"] is None:
+        settings["api_key"] = key_of_environment(environment)
     notices += unknown_variables(environment, (name for kind in annotations().values() for name in flag_of(kind).variables))
     config = ServerConfig(**settings, notices=tuple(notices))
     check_models(config)
     check_ports(config)
     check_sockets(config)
-    return config
+    return dataclasses.replace(config, notices=config.notices + key_notices(config.api_key, is_exposed=has_plain_public_port(config)))

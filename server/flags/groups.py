@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
 from server.flags.adlik import AdlikFlags
+from server.flags.api_key import ApiKeyFlags
 from server.flags.cors import CorsFlags
 from server.flags.declare import BOOLEAN_METAVAR, Flag
 from server.flags.grpc import GrpcFlags
@@ -34,6 +35,7 @@ GROUPS: tuple[type[Any], ...] = (
     NetworkFlags,
     SocketFlags,
     TlsFlags,
+    ApiKeyFlags,
     CorsFlags,
     GrpcFlags,
     MetricsFlags,

@@ -8,6 +8,7 @@ from typing import Any
 
 from server.flags.values import FlagError
 from server.frontends.limits import Limits
+from server.frontends.loopback import is_loopback
 from server.lifecycle.settings import ControlMode
 from server.server_config import ServerConfig
 
@@ -51,6 +52,21 @@ def check_ports(config: ServerConfig) -> None:
         address, port = getattr(config, f"{name}_address"), getattr(config, f"{name}_port")
         if port and (other := taken.setdefault((address, port), name)) != name:
             raise FlagError(f"--{other}-port and --{name}-port are both {port}: each needs a port of its own")
+
+
+def has_plain_public_port(config: ServerConfig) -> bool:
+    """Whether a port listens beyond this machine without TLS."""
+    if not config.sockets.allow_tcp:
+        return False
+    is_encrypted = {
+        "grpc": config.tls.grpc is not None,
+        "http": config.tls.http is not None,
+        "metrics": config.tls.http is not None and config.tls.has_metrics,
+    }
+    return any(
+        getattr(config, f"{name}_port") is not None and not encrypted and not is_loopback(getattr(config, f"{name}_address"))
+        for name, encrypted in is_encrypted.items()
+    )
 
 
 def check_models(config: ServerConfig) -> None:

@@ -40,7 +40,7 @@ from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
 from server.frontends.model_pages.places import GrpcDoor
-from server.frontends.restricted import Category, Restrictions, category_below_v1
+from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions, category_below_v1
 from server.frontends.tfs.service import TfsService
 from server.frontends.tfs.settings import METRICS_PATH
 
@@ -124,12 +124,15 @@ class MetricsFront:
         port: int,
         *,
         serving_path: str | None = METRICS_PATH,
+        restrictions: Restrictions = NO_RESTRICTIONS,
         doors: DoorOptions = PLAIN_PORT,
     ) -> None:
         """Listens on `address:port` once started; port 0: any free one.
 
-        At `serving_path` the metrics are under TensorFlow Serving's names; None: nowhere.
+        At `serving_path` the metrics are under TensorFlow Serving's names; None: nowhere. `restrictions` name the key that a scraper
+        must bring.
         """
+        self._restrictions = restrictions
         self._routes = plain_routes(engine, health=False, serving_path=serving_path)
         self._listener = HttpListener(self._answer, limits, address, port, doors=doors)
 
@@ -148,7 +151,12 @@ class MetricsFront:
         elif scope["method"] not in ("GET", "HEAD"):
             await send_response(send, 405, error_body("Method Not Allowed"), [*_JSON_HEADERS, (b"allow", b"GET, HEAD")])
         else:
-            await _send_plain(send, route)
+            try:
+                self._restrictions.require(route.category, header_of(scope["headers"]))
+            except ServingError as error:
+                await send_response(send, *error_response(error))
+            else:
+                await _send_plain(send, route)
 
 
 class _Dispatcher:

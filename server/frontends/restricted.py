@@ -1,5 +1,7 @@
 """Restricted APIs: calls of some categories are answered only if they bring a key, as Triton's flags of that name say it.
 
+An API key (`--api-key-file`, `STOKER_API_KEY`) guards every category but health, as a bearer token (RFC 6750), before any other key.
+
 What is restricted is a category, whatever protocol asks for it: with `inference` restricted over HTTP, Adlik's and TensorFlow Serving's
 ways to the same models want the key too. Each route and RPC has its category here, or cannot be served at all: a new one without a
 category fails when the table of routes is made. Checks happen where a request has found its route, so that no spelling of a path leads
@@ -14,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from backends.api.errors import RestrictedCall
+from backends.api.errors import RestrictedCall, Unauthenticated
 
 
 class Category(enum.StrEnum):
@@ -47,28 +49,51 @@ class Key:
 class Restrictions:
     """The keys of one port's categories. Immutable, but for the salt that no two servers share."""
 
-    def __init__(self, keys: Mapping[Category, Key] | None = None, *, what: str = "API") -> None:
-        """`what` is the word that Triton has for a category in its errors: API over HTTP, protocol over gRPC."""
+    def __init__(self, keys: Mapping[Category, Key] | None = None, *, what: str = "API", api_key: str | None = None) -> None:
+        """Requires `keys` of their categories, and `api_key` of every call but those of health.
+
+        Args:
+            keys: By restricted category, the key that calls must bring.
+            what: The word that Triton has for a category in its errors: API over HTTP, protocol over gRPC.
+            api_key: The bearer token; None: no call needs one.
+        """
         self._salt = secrets.token_bytes(32)
         self._what = what
         self._keys = {category: (key.header, self._digest(key.value)) for category, key in (keys or {}).items()}
+        self._api_key = None if api_key is None else self._digest(api_key)
 
     def restricts(self, category: Category | None) -> bool:
-        """Whether calls of that category must bring a key."""
-        return category in self._keys
+        """Whether calls of that category must bring a key. None: what belongs to no category, such as the documentation pages."""
+        return category in self._keys or (self._api_key is not None and category is not Category.HEALTH)
 
     def require(self, category: Category | None, header: Callable[[str], str | None]) -> None:
         """Lets a call pass; `header` gives the value of a header by its name.
 
         Raises:
+            Unauthenticated: the server requires an API key, and the call has none or another.
             RestrictedCall: the category is restricted, and the key missing or another.
         """
+        if self._api_key is not None and category is not Category.HEALTH:
+            self._authenticate(self._api_key, header("authorization"))
         if category is None or category not in self._keys:
             return
         name, expected = self._keys[category]
-        # Of equal length whatever was given, and compared in constant time: how long it takes tells nothing of the key.
-        if not hmac.compare_digest(self._digest(header(name) or ""), expected):
+        if not self._matches(header(name) or "", expected):
             raise RestrictedCall(f"This {self._what} is restricted, expecting header '{name}'")
+
+    def _authenticate(self, expected: bytes, authorization: str | None) -> None:
+        if authorization is None:
+            raise Unauthenticated("this server requires an API key: send it as 'Authorization: Bearer KEY'")
+        scheme, _, token = authorization.partition(" ")
+        # RFC 9110, 11.1: the name of a scheme is case-insensitive.
+        if scheme.lower() != "bearer":
+            raise Unauthenticated("the header 'Authorization' is of another scheme: this server expects 'Authorization: Bearer KEY'")
+        if not self._matches(token.strip(" "), expected):
+            raise Unauthenticated("the API key in the header 'Authorization' is not the key of this server")
+
+    def _matches(self, given: str, expected: bytes) -> bool:
+        """Compares digests of equal length in constant time, so that the duration discloses nothing about the key."""
+        return hmac.compare_digest(self._digest(given), expected)
 
     def _digest(self, value: str) -> bytes:
         return hashlib.blake2b(value.encode(errors="surrogateescape"), key=self._salt).digest()
@@ -139,7 +164,7 @@ def category_of_method(path: str) -> Category:
     return _METHODS[path]
 
 
-#: By a route's path, without what narrows it down. Documentation (/docs, /openapi.json) is no part of it: it is open.
+#: By a route's path, without what narrows it down. Documentation (/docs, /openapi.json) has no category: only an API key guards it.
 _ROUTES: Final[dict[str, Category]] = {
     "/v2": Category.METADATA,
     "/v2/health/live": Category.HEALTH,

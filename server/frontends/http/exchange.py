@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from backends.api.errors import ServingError, TooLarge
+from backends.api.errors import ErrorCode, ServingError, TooLarge
 from server.frontends.http.compression import ENCODINGS, UnsupportedEncoding, decompress
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
@@ -88,6 +88,8 @@ def error_response(error: ServingError) -> tuple[int, bytes, HeaderList]:
         headers.append((b"retry-after", after.encode()))
     if isinstance(error, UnsupportedEncoding):
         headers.append((b"accept-encoding", ", ".join(ENCODINGS).encode()))
+    if error.code is ErrorCode.UNAUTHENTICATED:
+        headers.append((b"www-authenticate", b"Bearer"))
     return kserve_status(error).http, error_body(error.message), headers
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge
+from backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge, Unauthenticated
 from server.core.access import Via
 from server.core.request import Answer as EngineAnswer
 from server.core.request import InferResponse, InFlight
@@ -45,8 +45,8 @@ class InferRoutes:
             return None
         try:
             self._restrictions.require(Category.INFERENCE, header_of(head.headers))
-        except RestrictedCall:
-            # Told so by the framework's way, to which the key is asked for again.
+        except (RestrictedCall, Unauthenticated):
+            # The general route checks the key again and sends the error.
             return None
         version = None if route[2] is None else int(route[2])
         return InferRoute(self._infer, infer_call(route[1].decode("ascii"), version, dict(head.headers), self._infer.headers), head.length)

@@ -26,13 +26,18 @@ class DocumentedApp(FastAPI):
         documented: What the document tells of.
     """
 
-    def __init__(self, title: str, version: str, **settings: Any) -> None:
-        """`title` and `version` head the document; `settings` are FastAPI's."""
+    def __init__(self, title: str, version: str, restrictions: Restrictions, **settings: Any) -> None:
+        """`title` and `version` head the document; `restrictions` are those of the port; `settings` are FastAPI's."""
         # FastAPI's own pages load their scripts from the internet, which a server's network often does not reach; its own route to the
         # document would make that on the loop.
         super().__init__(title=title, version=version, docs_url=None, redoc_url=None, openapi_url=None, **settings)
         self.documented: list[DocumentedRoute] = []
-        self.add_route("/openapi.json", self._answer_document)
+        self._restrictions = restrictions
+        self.add_page("/openapi.json", self._answer_document)
+
+    def add_page(self, path: str, endpoint: Endpoint) -> None:
+        """Adds a page that belongs to no category of restricted APIs and that the document leaves out. Only an API key guards it."""
+        self.add_route(path, _guarded(endpoint, None, self._restrictions) if self._restrictions.restricts(None) else endpoint)
 
     def openapi(self) -> dict[str, Any]:
         """The document. The first time it takes 0.1 s."""
@@ -85,7 +90,7 @@ class RouteAdder:
         self._app.routes.append(route)
 
 
-def _guarded(endpoint: Endpoint, category: Category, restrictions: Restrictions) -> Endpoint:
+def _guarded(endpoint: Endpoint, category: Category | None, restrictions: Restrictions) -> Endpoint:
     async def answer(request: Request) -> Response:
         restrictions.require(category, header_of(request.scope["headers"]))
         return await endpoint(request)

@@ -84,11 +84,12 @@ class RestRoutes:
         app = DocumentedApp(
             title=f"{server.name}: KServe v2 inference protocol, TensorFlow Serving's and Adlik's",
             version=server.version,
+            restrictions=self._restrictions,
             redirect_slashes=False,
             exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
         )
-        app.add_route("/docs", _docs)
-        app.add_route("/", _to_docs)
+        app.add_page("/docs", _docs)
+        app.add_page("/", _to_docs)
         add = RouteAdder(app, self._restrictions)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         for path, route in plain_routes(self._engine, metrics=self._metrics, serving_path=self._serving_path).items():

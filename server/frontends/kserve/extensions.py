@@ -34,6 +34,7 @@ class Extensions:
         logs: ChangeableLogs | None = None,
         tracer: Tracer | None = None,
         is_model_ready: Callable[[str], bool] = lambda _: False,
+        api_key: str | None = None,
     ) -> None:
         """Extensions as `settings` say.
 
@@ -43,13 +44,14 @@ class Extensions:
             logs: The process's logs, for clients to change their settings.
             tracer: The engine's, likewise.
             is_model_ready: Tells for which models trace settings may be made.
+            api_key: The bearer token that every call but those of health must bring; None: none.
         """
         settings = settings or KServeSettings()
         self.shared_memory = SharedMemory(limits, is_allowed=settings.allow_client_shm)
         self.logs = None if logs is None else LogControl(logs)
         self.traces = None if tracer is None else TraceControl(tracer, settings.trace.settings, limits, is_model_ready)
-        self.http_restrictions = Restrictions(settings.http_restricted)
-        self.grpc_restrictions = Restrictions(settings.grpc_restricted, what="protocol")
+        self.http_restrictions = Restrictions(settings.http_restricted, api_key=api_key)
+        self.grpc_restrictions = Restrictions(settings.grpc_restricted, what="protocol", api_key=api_key)
         takes_callers = tracer is not None and tracer.takes_callers
         self.http_headers = HeaderReader(HeaderForward(settings.http_forward_pattern), takes_callers=takes_callers)
         self.grpc_headers = HeaderReader(HeaderForward(settings.grpc_forward_pattern), takes_callers=takes_callers)

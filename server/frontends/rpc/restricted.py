@@ -1,20 +1,22 @@
-"""RPCs that want a key before they are run."""
+"""RPCs that require a key before they are run."""
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 from google.protobuf.message import Message
 
+from server.core.request import InFlight
 from server.frontends.restricted import Category, Restrictions, category_of_method
 from server.frontends.rpc.call import Call, StreamCall
-from server.frontends.rpc.method import Kind, Method, StreamHandler, UnaryHandler
+from server.frontends.rpc.method import Kind, LargeMessages, Method, StreamHandler, UnaryHandler, UnarySubmit, ViewSubmit
 
 
 def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterator[Method]:
-    """`methods`, those of a restricted category behind a check of their key. The others are as they were.
+    """Puts the methods of a restricted category behind a check of their key, and leaves the others as they are.
 
     Raises:
-        LookupError: one has no category.
+        LookupError: a method has no category.
     """
     for method in methods:
         category = category_of_method(method.path)
@@ -22,25 +24,41 @@ def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterato
 
 
 def _guarded(method: Method, category: Category, restrictions: Restrictions) -> Method:
-    if method.kind is Kind.UNARY:
-        run = cast("UnaryHandler", method.handle)
+    """`method` with a check in each of the ways that a transport may run it: `handle`, `submit` and `large`."""
+    if method.kind is not Kind.UNARY:
+        stream = cast("StreamHandler", method.handle)
 
-        async def handle(data: bytes, call: Call) -> bytes | Message:
+        async def handle_stream(call: StreamCall) -> None:
             restrictions.require(category, call.metadata.get)
-            return await run(data, call)
+            await stream(call)
 
-        return _with_handler(method, handle)
-    stream = cast("StreamHandler", method.handle)
+        return dataclasses.replace(method, handle=handle_stream, submit=None, large=None)
+    run = cast("UnaryHandler", method.handle)
 
-    async def handle_stream(call: StreamCall) -> None:
+    async def handle(data: bytes, call: Call) -> bytes | Message:
         restrictions.require(category, call.metadata.get)
-        await stream(call)
+        return await run(data, call)
 
-    return _with_handler(method, handle_stream)
-
-
-def _with_handler(method: Method, handle: UnaryHandler | StreamHandler) -> Method:
-    # Made anew: no other way into the method that a `Method` may offer comes along.
-    return Method(
-        path=method.path, kind=method.kind, handle=handle, status=method.status, most_bytes=method.most_bytes, failed=method.failed
+    submit, large = method.submit, method.large
+    return dataclasses.replace(
+        method,
+        handle=handle,
+        submit=None if submit is None else _guarded_submit(submit, category, restrictions),
+        large=None if large is None else LargeMessages(_guarded_view_submit(large.submit, category, restrictions), large.lead_bytes),
     )
+
+
+def _guarded_submit(submit: UnarySubmit, category: Category, restrictions: Restrictions) -> UnarySubmit:
+    def begin(data: bytes, call: Call, on_result: Callable[[bytes | Exception], None]) -> InFlight:
+        restrictions.require(category, call.metadata.get)
+        return submit(data, call, on_result)
+
+    return begin
+
+
+def _guarded_view_submit(submit: ViewSubmit, category: Category, restrictions: Restrictions) -> ViewSubmit:
+    def begin(data: memoryview, call: Call, on_result: Callable[[bytes | Exception], None]) -> InFlight:
+        restrictions.require(category, call.metadata.get)
+        return submit(data, call, on_result)
+
+    return begin

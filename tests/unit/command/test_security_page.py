@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from server.flags.aliases import PRIMARY
+from server.flags.api_key import MAX_KEY_BYTES, ApiKeyFlags
 from server.flags.cors import CorsFlags
 from server.flags.groups import annotations
 from server.flags.sockets import SocketFlags
@@ -26,8 +27,12 @@ def test_every_flag_of_the_page_is_one():
     assert named(PAGE) - OTHERS - {"limit"} <= known
 
 
+def test_the_page_states_the_longest_key():
+    assert f"at most {MAX_KEY_BYTES:,} bytes" in PAGE
+
+
 def test_every_flag_of_tls_sockets_and_cors_is_on_the_page():
-    for group in (TlsFlags, SocketFlags, CorsFlags):
+    for group in (TlsFlags, ApiKeyFlags, SocketFlags, CorsFlags):
         assert {name.replace("_", "-") for name in group.__dataclass_fields__} <= named(PAGE)
     serving = named((DOCS / "serving.md").read_text())
     assert {"grpc-use-ssl", "ssl-config-file", "grpc-socket-path", "allow-tcp", "http-cors-allow-origin"} <= serving

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from backends.api.errors import RestrictedCall, ServingError
+from backends.api.errors import RestrictedCall, ServingError, Unauthenticated
 from server.flags.command import read_command
 from server.flags.values import FlagError
 from server.frontends.adlik.service import AdlikService
@@ -89,11 +89,12 @@ async def statuses(port: int, requests: Sequence[tuple[str, str]], header: str) 
     return found
 
 
-def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[None]]) -> FakeEngine:
+def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[None]], api_key: str | None = None) -> FakeEngine:
     of = engine()
 
     async def main() -> None:
-        front = HttpFront(of, LIMITS, "127.0.0.1", 0, extensions=Extensions(LIMITS, KServeSettings(http_restricted=keys)))
+        extensions = Extensions(LIMITS, KServeSettings(http_restricted=keys), api_key=api_key)
+        front = HttpFront(of, LIMITS, "127.0.0.1", 0, extensions=extensions)
         port = await front.start()
         try:
             async with asyncio.timeout(60):
@@ -184,10 +185,11 @@ class FakeCall:
         return None
 
 
-def rpcs(keys: dict[Category, Key]) -> Any:
+def rpcs(keys: dict[Category, Key], api_key: str | None = None) -> Any:
     of = engine()
     adlik = AdlikService(of, LIMITS, AdlikSettings())
-    return grpc_methods(of, LIMITS, adlik=adlik, extensions=Extensions(LIMITS, KServeSettings(grpc_restricted=keys)), reflection=True)
+    extensions = Extensions(LIMITS, KServeSettings(grpc_restricted=keys), api_key=api_key)
+    return grpc_methods(of, LIMITS, adlik=adlik, extensions=extensions, reflection=True)
 
 
 async def run(method: Any, call: FakeCall) -> None:
@@ -220,15 +222,16 @@ def test_with_the_key_rpcs_are_as_they_were():
             continue
 
 
-def test_a_restricted_rpc_has_no_second_way_in():
-    closed = rpcs(ALL)
-    assert any(method.submit is not None for method in rpcs({}).values())
-    assert any(method.large is not None for method in rpcs({}).values())
-    assert not [path for path, method in closed.items() if method.submit is not None or method.large is not None]
-    # Whatever a method may come to offer beside its handler must be looked at here.
-    looked_at = {"path", "kind", "handle", "status", "most_bytes", "starts_inline", "submit", "large"}
-    # Hears of errors only.
-    looked_at.add("failed")
+def test_every_way_into_a_restricted_rpc_checks_the_key():
+    methods = rpcs(ALL).values()
+    submits = [method.submit for method in methods if method.submit is not None]
+    submits += [method.large.submit for method in methods if method.large is not None]
+    assert len(submits) >= 2
+    for submit in submits:
+        with pytest.raises(RestrictedCall, match="This protocol is restricted"):
+            submit(b"", FakeCall(), pytest.fail)
+    # Whatever else a method may come to offer beside its handler must be looked at here; `failed` receives errors only.
+    looked_at = {"path", "kind", "handle", "status", "most_bytes", "starts_inline", "submit", "large", "failed"}
     assert {field.name for field in fields(Method)} == looked_at
 
 
@@ -297,6 +300,96 @@ def test_another_form_is_refused_without_showing_keys(flag: str, text: str):
         parsed(flag)
     assert text in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+BEARERS = ["", "authorization: Bearer wrong\r\n", "authorization: s3cret\r\n", "authorization: Basic s3cret\r\n", "api-key: s3cret\r\n"]
+
+
+@pytest.mark.parametrize("header", BEARERS)
+def test_without_the_api_key_only_health_routes_answer(header: str):
+    async def scenario(port: int) -> None:
+        asked = [*declared_routes(), *(("GET", path) for path in sorted(OPEN))]
+        found = await statuses(port, [(method, path.format(**PATH_VALUES)) for method, path in asked], header)
+        refused = {path for (_, path), status in zip(asked, found, strict=True) if status == 401}
+        health = {path for _, path in asked if path not in OPEN and categories_of_route(path) == (Category.HEALTH,)}
+        assert refused == {path for _, path in asked} - health
+        assert "/v2/health/live" in health
+
+    touched = over_http({}, scenario, api_key="s3cret")
+    assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
+
+
+@pytest.mark.slow
+def test_no_spelling_leads_around_the_api_key():
+    is_health = {path: Category.HEALTH in categories_of_route(path) for _, path in declared_routes()}
+    closed = [(method, path.format(**PATH_VALUES)) for method, path in declared_routes() if not is_health[path]]
+    ways = [way for method, path in closed for way in spellings(method, path)]
+
+    async def scenario(port: int) -> None:
+        found = await statuses(port, ways, "")
+        passed = [(way, status) for way, status in zip(ways, found, strict=True) if status not in (400, 401, 404, 405)]
+        assert not passed
+
+    touched = over_http({}, scenario, api_key="s3cret")
+    assert [touched.requests, touched.loads, touched.unloads] == [[], [], []]
+
+
+def test_with_the_api_key_every_route_is_as_it_was():
+    async def scenario(port: int) -> None:
+        for header in ("authorization: Bearer s3cret\r\n", "Authorization: bearer s3cret\r\n"):
+            assert 401 not in await statuses(port, paths(), header)
+
+    over_http({}, scenario, api_key="s3cret")
+
+
+def test_a_refusal_names_the_scheme():
+    async def scenario(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /v2 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        head, _, body = (await reader.read(1 << 16)).partition(b"\r\n\r\n")
+        assert b"www-authenticate: Bearer" in head.split(b"\r\n")
+        assert b"send it as 'Authorization: Bearer KEY'" in body
+        writer.close()
+        await writer.wait_closed()
+
+    over_http({}, scenario, api_key="s3cret")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [FakeCall(), FakeCall(authorization="Bearer wrong"), FakeCall(authorization="s3cret"), FakeCall(other="Bearer s3cret")],
+    ids=["none", "wrong", "no scheme", "other"],
+)
+def test_without_the_api_key_only_health_rpcs_run(call: FakeCall):
+    refused = set()
+    methods = rpcs({}, "s3cret")
+    for method in methods.values():
+        try:
+            asyncio.run(run(method, call))
+        except ServingError as error:
+            if isinstance(error, Unauthenticated) and method.status(error).grpc == 16:
+                refused.add(method.path)
+    assert refused == {path for path in methods if category_of_method(path) is not Category.HEALTH}
+
+
+def test_with_the_api_key_rpcs_are_as_they_were():
+    for method in rpcs({}, "s3cret").values():
+        try:
+            asyncio.run(run(method, FakeCall(authorization="Bearer s3cret")))
+        except Unauthenticated:
+            pytest.fail(method.path)
+        except ServingError:
+            continue
+
+
+def test_a_restricted_category_needs_its_key_beside_the_api_key():
+    restrictions = Restrictions({Category.HEALTH: Key("k", "v"), Category.TRACE: Key("k", "v")}, api_key="s3cret")
+    restrictions.require(Category.HEALTH, {"k": "v"}.get)
+    restrictions.require(Category.TRACE, {"k": "v", "authorization": "Bearer s3cret"}.get)
+    with pytest.raises(Unauthenticated):
+        restrictions.require(Category.TRACE, {"k": "v"}.get)
+    with pytest.raises(RestrictedCall):
+        restrictions.require(Category.TRACE, {"authorization": "Bearer s3cret"}.get)
 
 
 def test_this_file_needs_no_list_of_routes():
