@@ -60,7 +60,8 @@ def _print_model(model: "ModelReport", suggest: bool) -> None:
 def _print_version(version: "VersionReport", suggest: bool) -> None:
     if version.backend:
         notes = f"; {'; '.join(version.notes)}" if version.notes else ""
-        print_line(f"  version {version.version}: backend {version.backend}, file {version.model_filename}{notes}")
+        file = f"file {version.model_filename}" if version.model_filename else "no model file needed"
+        print_line(f"  version {version.version}: backend {version.backend}, {file}{notes}")
     for warning in version.warnings:
         print_line(f"  warning: {warning}")
     rows = [(finding.kind.value, finding.field, finding.text) for finding in version.findings if finding.text not in version.warnings]

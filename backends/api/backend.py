@@ -31,7 +31,7 @@ class LoadRequest:
         model_name: For messages.
         version: For messages.
         files: The version's private copy.
-        model_filename: The file to load, relative to the version folder.
+        model_filename: The file to load, relative to the version folder; empty where the backend needs none and none of its own is there.
         signature: The completed signature; the backend checks that the file agrees with it.
         parameters: config.pbtxt `parameters`, key to string value.
         graph_level: config.pbtxt `optimization.graph.level`; None where not written.
@@ -107,6 +107,11 @@ class Backend(abc.ABC):
     default_model_filename: str
     #: What is looked for, in this order, where the config names this backend, but no file, and the version has no `default_model_filename`.
     further_model_filenames: tuple[str, ...] = ()
+    #: Whether a version needs a model file. If not, an empty version folder will do (git keeps one by a `.gitkeep`), and
+    #: `LoadRequest.model_filename` is empty where none of the backend's own file names is there.
+    needs_model_file: bool = True
+    #: Whether it serves no real models, but tries out clients and servers: error texts do not offer it to who looks for a backend.
+    is_for_tests: bool = False
     #: `parameters` keys this backend reads; other keys only warn.
     parameter_keys: frozenset[str] = frozenset()
     #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.

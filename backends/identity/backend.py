@@ -3,8 +3,8 @@
 What a backend needs is all here: a `Backend` that names itself, inspects, checks and loads, and an `Instance` that runs batches. One line
 in the entry-point group `stoker.backends` makes the server find it, and the conformance tests run over every backend found there.
 
-The version folder holds a file `model.identity`, whose content is of no interest; config.pbtxt says everything. Outputs are the inputs
-in the same order, of the same datatypes and dims. Parameters:
+config.pbtxt says everything: with `backend: "identity"` the version folder may be empty, or hold any files. Outputs are the inputs in the
+same order, of the same datatypes and dims. Parameters:
 
     execute_delay_ms   how long each batch takes, in milliseconds; fractions are fine
     fail_on            a number: a batch with that value anywhere in a numeric input fails, so that error handling can be rehearsed
@@ -26,15 +26,16 @@ MAX_DELAY_MS = 3_600_000.0
 
 
 class IdentityBackend(Backend):
-    """Serves `model.identity`."""
+    """Answers with its inputs. Its models need no file; `model.identity` chooses it where config.pbtxt names no backend."""
 
     name = "identity"
     platforms = ("identity",)
     default_model_filename = "model.identity"
+    needs_model_file = False
+    is_for_tests = True
     parameter_keys = frozenset({"execute_delay_ms", "fail_on"})
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        files.path(model_filename)
         return ModelFacts(inputs=None, outputs=None, notes=("outputs repeat the inputs in their order",))
 
     def check(self, candidate: Candidate) -> Iterator[Misfit]:

@@ -1,7 +1,7 @@
 """A backend that answers each request as often as its input has elements: to try streaming clients with, and the living example of one.
 
-It is Triton's repeat example. The version folder holds a file `model.repeat`, whose content is of no interest; config.pbtxt says
-everything, `model_transaction_policy { decoupled: true }` included:
+It is Triton's repeat example. config.pbtxt says everything, `backend: "repeat"` and `model_transaction_policy { decoupled: true }`
+included; the version folder may be empty, or hold any files:
 
     input   IN     any numeric type, [-1]    what to answer, one response an element
             DELAY  UINT32 [-1]               milliseconds to wait before each response; as many as IN
@@ -35,16 +35,17 @@ _DEFAULT_STREAMS = 16
 
 
 class RepeatBackend(Backend):
-    """Serves `model.repeat`."""
+    """Answers once per element. Its models need no file; `model.repeat` chooses it where config.pbtxt names no backend."""
 
     name = "repeat"
     platforms = ("repeat",)
     default_model_filename = "model.repeat"
+    needs_model_file = False
+    is_for_tests = True
     parameter_keys = frozenset({"streams", "fail_at"})
     streams = True
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
-        files.path(model_filename)
         return ModelFacts(inputs=None, outputs=None, notes=("answers once for each element of IN",))
 
     def check(self, candidate: Candidate) -> Iterator[Misfit]:

@@ -25,7 +25,7 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
         registry: The installed backends.
 
     Returns:
-        The backend, and `default_model_filename` or that of the backend's own which is there.
+        The backend, and `default_model_filename` or that of the backend's own which is there; empty where it needs no file.
 
     Raises:
         ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, or the file named is not there.
@@ -48,9 +48,10 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
 
 
 def _own_filename(backend: Backend, file_names: Collection[str]) -> str:
-    """The first of the backend's own file names that the version has; its default where it has none of them."""
+    """The first of the backend's own file names that the version has; where it has none of them: the default, or none if it needs none."""
     own = (backend.default_model_filename, *backend.further_model_filenames)
-    return next((name for name in own if name in file_names), backend.default_model_filename)
+    otherwise = backend.default_model_filename if backend.needs_model_file else ""
+    return next((name for name in own if name in file_names), otherwise)
 
 
 def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> Backend | None:

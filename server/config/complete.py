@@ -42,7 +42,7 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         parsed: The configuration as written.
         facts: What `backend` read from the version's file.
         backend: The backend chosen.
-        model_filename: The file chosen, relative to the version folder.
+        model_filename: The file chosen, relative to the version folder; empty where the backend needs none.
 
     Raises:
         ConfigError: the configuration and the file contradict each other, together leave something open, or are not what the backend
@@ -123,7 +123,7 @@ def _note_choices(parsed: ParsedConfig, backend: Backend, model_filename: str, f
         findings.inferred("backend", f"{backend.name}, from the file {model_filename}")
     if parsed.message.default_model_filename:
         findings.written("default_model_filename", model_filename)
-    else:
+    elif model_filename:
         findings.default("default_model_filename", f"{model_filename}, the backend's own")
     policy = parsed.version_policy
     match policy:

@@ -141,7 +141,7 @@ class ModelConfig:
         platform: The platform string clients see, such as `onnxruntime_onnx`.
         signature: Inputs, outputs, max_batch_size.
         version_policy: Which versions to serve.
-        model_filename: The file to load, relative to the version folder.
+        model_filename: The file to load, relative to the version folder; empty where the backend needs none.
         instance_groups: At least one.
         dynamic_batching: None: no batching of several requests.
         sequences: None: requests are not taken as sequences.

@@ -31,11 +31,10 @@ def test_outputs_are_the_inputs_in_their_order(tmp_path: Path) -> None:
     assert not np.shares_memory(found["p"], a)
 
 
-def test_the_file_tells_nothing_and_must_be_there(tmp_path: Path) -> None:
-    facts = IdentityBackend().inspect(version_files(tmp_path, {"model.identity": b"anything"}), "model.identity")
-    assert (facts.inputs, facts.outputs) == (None, None)
-    with pytest.raises(ModelLoadError, match=r"no file 'model\.identity'"):
-        IdentityBackend().inspect(version_files(tmp_path, {}), "model.identity")
+def test_a_file_tells_nothing_and_none_is_needed(tmp_path: Path) -> None:
+    for content, name in (({"model.identity": b"anything"}, "model.identity"), ({".gitkeep": b""}, "")):
+        facts = IdentityBackend().inspect(version_files(tmp_path, content), name)
+        assert (facts.inputs, facts.outputs) == (None, None)
 
 
 def test_each_batch_takes_the_delay() -> None:
