@@ -22,7 +22,7 @@ from compiler.output_files import write_text
 from compiler.passes import get_pass
 from compiler.precision.compare import LayerDistance
 from compiler.precision.drift import measure_drift
-from compiler.precision.samples import batches_of, inputs_of, load_samples
+from compiler.precision.samples import batches_of, inputs_of, load_samples, split
 from compiler.progress import Progress, console_on
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,8 @@ def report_drift(
 ) -> None:
     """Measures the drift of the outputs over the samples of `data_preprocess`; prints a table, writes `accuracy_drift.json` to `folder`.
 
-    Samples are for the source's inputs: where the conversion changed those, a warning says that nothing was measured.
+    Where calibration took samples of this file, the report is over those that it left out, if there are enough. Samples are for the
+    source's inputs: where the conversion changed those, a warning says that nothing was measured.
 
     Raises:
         OptionError: the samples cannot be read.
@@ -94,9 +95,16 @@ def report_drift(
         logger.warning("%s: its accuracy drift is not measured, since the conversion changed what the inputs hold", title)
         return
     with progress.phase(f"measuring the accuracy drift of {title}"):
-        report = measure_drift(source, converted, batches_of(inputs, samples))
+        batches = batches_of(inputs, samples, file=options.data_preprocess)
+        parts = split(batches)
+        if options.calibrates:
+            report = measure_drift(source, converted, parts.report, is_held_out=parts.is_held_out)
+        else:
+            report = measure_drift(source, converted, batches)
     write_text(folder / DRIFT_LOG, report.to_json() + "\n")
-    out.write(f"accuracy drift of {title}: converted ({options.precision}) against source, data of {options.data_preprocess}\n")
+    out.write(
+        f"accuracy drift of {title}: converted ({options.precision}) against source, data of {options.data_preprocess}: {report.about()}\n"
+    )
     console_on(out).print(report.table())
 
 

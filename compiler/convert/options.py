@@ -176,6 +176,12 @@ class ConversionOptions:
         if only_fp8 and self.precision not in ("fp8", "fp8_weight"):
             raise OptionError(f"{only_fp8[0]} is for precision fp8 and fp8_weight only")
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether conversion chooses formats, layers or codes by the samples of `data_preprocess`."""
+        is_asked = self.calibration_with_data or self.num_of_layers_keep_fp16 > 0 or self.calibration_loss_type == "gptq"
+        return self.data_preprocess is not None and self.precision in _EIGHT_BITS and is_asked
+
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
         """Options from what was written: text, lists or Python values, by name.

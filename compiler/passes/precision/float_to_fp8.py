@@ -14,7 +14,7 @@ from compiler.passes.registry import register
 from compiler.precision.calibration import write_log
 from compiler.precision.float8_plan import Float8Params, float8_layers, plan_float8, weight_of
 from compiler.precision.representation import FLOAT8_OP_TYPES, cast_activation, store_weight, use_float8_opset
-from compiler.precision.samples import Arrays, batches_of, inputs_of, load_samples, random_batches
+from compiler.precision.samples import Arrays, batches_of, inputs_of, load_samples, random_batches, split
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class FloatToFp8(Pass):
         self.keep_worst = num_of_layers_keep_fp16
         self.calibrates = calibration_with_data
         self.loss_name = calibration_loss_type
+        self.file = data_preprocess if isinstance(data_preprocess, str | Path) else None
         self.data = load_samples(data_preprocess) if isinstance(data_preprocess, str | Path) else data_preprocess
         self.weight_only = weight_only
         self.nan_on_overflow = nan_on_overflow
@@ -107,11 +108,11 @@ class FloatToFp8(Pass):
         return True
 
     def _batches(self, model: ir.Model) -> list[dict[str, Any]]:
-        """Samples, where something is to be decided by them."""
+        """Samples, where something is to be decided by them; without those held out for the report of drift."""
         if not self.calibrates and not self.keep_worst and self.loss_name != "gptq":
             return []
         inputs = inputs_of(model.graph)
-        return random_batches(inputs) if self.data is None else batches_of(inputs, self.data)
+        return random_batches(inputs) if self.data is None else split(batches_of(inputs, self.data, file=self.file)).calibration
 
     def _facts(self, batches: int) -> dict[str, object]:
         source = "random data" if self.data is None else "the data given"

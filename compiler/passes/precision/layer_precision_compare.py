@@ -43,6 +43,7 @@ class LayerPrecisionCompare(Pass):
             OptionError: the samples cannot be read.
         """
         self.source = source
+        self.file = data_preprocess if isinstance(data_preprocess, str | Path) else None
         self.data = load_samples(data_preprocess) if isinstance(data_preprocess, str | Path) else data_preprocess
         self.log_path = precision_compare_log
         self.distances: tuple[LayerDistance, ...] = ()
@@ -51,7 +52,9 @@ class LayerPrecisionCompare(Pass):
         if self.source is None:
             raise OptionError("pass 'layer_precision_compare' needs the source model to compare with; --precision_compare gives it")
         infer_shapes(model)
-        batches: Sequence[Arrays] | None = None if self.data is None else batches_of(inputs_of(model.graph), self.data)
+        batches: Sequence[Arrays] | None = None
+        if self.data is not None:
+            batches = batches_of(inputs_of(model.graph), self.data, file=self.file)
         self.distances = tuple(compare_layers(self.source, model, batches))
         for each in self.distances:
             log.info("%s", each)

@@ -33,6 +33,21 @@ def test_drift_is_reported_over_samples_that_were_given(stoker_compile, folder: 
     assert (drift["max_abs"] == 0) == (precision == "fp32")
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--precision", "fp8", "--calibration_with_data"), "8 samples, none of them calibrated with"),
+        (("--precision", "fp8_weight", "--calibration_loss_type", "gptq"), "8 samples, none of them calibrated with"),
+        (("--precision", "fp8"), "32 samples"),
+    ],
+)
+def test_drift_is_over_samples_that_calibration_did_not_see(stoker_compile, folder: Path, words: tuple[str, ...], text: str) -> None:
+    np.savez(folder / "samples.npz", x=np.random.default_rng(0).standard_normal((32, 3)).astype(np.float32))
+    ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.npz", *words)
+    assert ran.code == 0, ran.err
+    assert f"against source, data of samples.npz: {text}\n" in ran.out
+
+
 def test_samples_that_fit_no_input_are_refused(stoker_compile, folder: Path) -> None:
     np.savez(folder / "samples.npz", z=np.zeros((4, 3), np.float32))
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--data_preprocess", "samples.npz")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from compiler.errors import CompileError, OptionError
 from compiler.passes import get_pass
-from compiler.precision.drift import measure_drift
+from compiler.precision.drift import drift_between, measure_drift
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse, random_feeds
 
 TEXT = """g (float[4,6] x) => (float[4,3] scores, int64[4] winner) {
@@ -61,6 +61,43 @@ def test_a_report_is_a_table_and_json() -> None:
     assert figures["samples"] == 4
     assert figures["outputs"][0]["snr_db"] is None
     assert 50 < report.outputs[0].snr_db < 120
+
+
+def test_the_same_infinity_in_both_models_is_agreement_and_counted() -> None:
+    exact, other = np.float32([[1, -np.inf, np.nan, np.inf]]), np.float32([[1.5, -np.inf, np.nan, np.inf]])
+    (same,) = drift_between(["y"], [{"y": exact}], [{"y": exact}]).outputs
+    assert (same.mse, same.max_abs, same.snr_db, same.cosine, same.not_finite, same.not_finite_differ) == (0, 0, math.inf, 1, 3, 0)
+    (near,) = drift_between(["y"], [{"y": exact}], [{"y": other}]).outputs
+    assert (near.mse, near.max_abs, near.not_finite, near.not_finite_differ) == (0.25, 0.5, 3, 0)
+
+
+@pytest.mark.parametrize("found", [0.0, np.inf, np.nan])
+def test_an_infinity_in_one_model_only_is_an_infinite_error(found: float) -> None:
+    report = drift_between(["y"], [{"y": np.float32([1, -np.inf])}], [{"y": np.float32([1, found])}])
+    (drift,) = report.outputs
+    assert (drift.mse, drift.mae, drift.max_abs, drift.snr_db) == (math.inf, math.inf, math.inf, -math.inf)
+    assert (drift.not_finite, drift.not_finite_differ) == (1, 1)
+    assert report.snr_db == -math.inf
+    console = Console(file=io.StringIO(), width=200)
+    console.print(report.table())
+    assert "of these differ" in console.file.getvalue()
+
+
+def test_strings_are_compared_for_equality() -> None:
+    wanted, got = np.array(["cat", "dog", "cat", "eel"], object), np.array(["cat", "dog", b"cat", "emu"], object)
+    report = drift_between(["label"], [{"label": wanted}], [{"label": got}])
+    (drift,) = report.outputs
+    assert (drift.equal, drift.snr_db, report.snr_db) == (0.75, None, None)
+    assert json.loads(report.to_json())["outputs"][0]["equal"] == 0.75
+    console = Console(file=io.StringIO(), width=200)
+    console.print(report.table())
+    assert "75.00%" in console.file.getvalue()
+
+
+def test_the_report_says_how_many_samples_it_is_over() -> None:
+    feeds = [{"x": np.ones((4, 6), np.float32)}] * 3
+    report = measure_drift(net(), net(), feeds, is_held_out=True)
+    assert report.about() == "12 samples, none of them calibrated with"
 
 
 def test_an_output_that_conversion_lost_is_named() -> None:
