@@ -59,7 +59,8 @@ class LayerChoice:
         activation: Of input 0; None where only the weight is in eight bits.
         weight: Of input 1.
         method: How the weight is rounded: `nearest` or `gptq`.
-        is_kept: Whether it keeps its type after all, because its loss is among the worst.
+        is_kept: Whether it keeps its type after all, because its loss is among the worst, or for `reason`.
+        reason: Why eight bits cannot hold it; empty where they can.
     """
 
     node: str
@@ -68,6 +69,7 @@ class LayerChoice:
     weight: TensorChoice
     method: str = "nearest"
     is_kept: bool = False
+    reason: str = ""
 
     @property
     def noise(self) -> float:
@@ -76,7 +78,7 @@ class LayerChoice:
 
     def __str__(self) -> str:
         parts = [f"weight {self.weight}"] if self.activation is None else [f"input {self.activation}", f"weight {self.weight}"]
-        verdict = "keeps its type" if self.is_kept else f"fp8 ({self.method})"
+        verdict = f"keeps its type{f': {self.reason}' if self.reason else ''}" if self.is_kept else f"fp8 ({self.method})"
         return f"node '{self.node}' ({self.op_type}): {verdict}; {'; '.join(parts)}"
 
 
@@ -93,26 +95,36 @@ def loss_of(name: str) -> Loss:
 
 @dataclass(slots=True)
 class Reservoir:
-    """Some of the values of one tensor over several batches, evenly spaced, and always the largest of each."""
+    """Some of the finite values of one tensor over several batches, evenly spaced, and always the largest of each.
+
+    Attributes:
+        batches: How many there will be.
+        parts: What was taken of each.
+        not_finite: Values that were NaN or infinite.
+    """
 
     batches: int
     parts: list[NDArray[np.float32]] = field(default_factory=list)
+    not_finite: int = 0
 
     def add(self, array: NDArray[Any]) -> None:
         """Takes its share of one batch."""
         flat = array.reshape(-1)
+        finite = np.isfinite(flat)
+        self.not_finite += int(flat.size - np.count_nonzero(finite))
+        flat = flat[finite]
         share = max(1, SAMPLED_VALUES // max(1, self.batches))
         taken = flat[:: max(1, -(-flat.size // share))].astype(np.float32)
         if flat.size:
             taken = np.append(taken, np.float32(flat[np.argmax(np.abs(flat))]))
-        self.parts.append(taken[np.isfinite(taken)])
+        self.parts.append(taken)
 
     def values(self) -> NDArray[np.float32]:
         """All that was taken."""
         return np.concatenate(self.parts) if self.parts else np.zeros(0, np.float32)
 
 
-def sample_values(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[Arrays]) -> dict[str, NDArray[np.float32]]:
+def sample_values(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[Arrays]) -> dict[str, Reservoir]:
     """Samples of what `values` hold over `batches`, by name.
 
     Raises:
@@ -122,7 +134,7 @@ def sample_values(model: ir.Model, values: Sequence[ir.Value], batches: Sequence
     for observed in observe(model, values, batches):
         for name, array in observed.items():
             reservoirs[name].add(array)
-    return {name: reservoir.values() for name, reservoir in reservoirs.items()}
+    return reservoirs
 
 
 def choose_spec(tensor: str, values: NDArray[Any], start: Float8Spec, loss: Loss, *, data_type: ir.DataType) -> TensorChoice:

@@ -1,7 +1,7 @@
 """Decides which layers of a model go to eight bits, in which formats and scales, and with which codes; `float_to_fp8` then does it."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from compiler.errors import CompileError, OptionError
 from compiler.precision import gptq
-from compiler.precision.calibration import LayerChoice, TensorChoice, choose_spec, loss_of, rate_spec, sample_values, thinned, worst_layers
+from compiler.precision.calibration import (
+    LayerChoice,
+    Reservoir,
+    TensorChoice,
+    choose_spec,
+    loss_of,
+    rate_spec,
+    sample_values,
+    thinned,
+    worst_layers,
+)
 from compiler.precision.float8 import Float8Format, check_scale
 from compiler.precision.observe import observe
 from compiler.precision.representation import FLOAT8_OP_TYPES, Float8Spec, float8_use
@@ -140,7 +150,8 @@ def plan_float8(
         name = str(value.name)
         if (name, start) not in rated:
             constant = weight_of(node) if index == 1 else None
-            values = sampled.get(name) if constant is None else thinned(constant.numpy())
+            observed = sampled.get(name)
+            values = thinned(constant.numpy()) if constant is not None else None if observed is None else observed.values()
             if values is None or not values.size:
                 rated[name, start] = TensorChoice(tensor=name, spec=start)
             else:
@@ -152,15 +163,35 @@ def plan_float8(
         activation = None if weight_only else choose(node, 0, params.activation)
         # A product of two activations has no weight: its second factor is held as the first.
         weight = choose(node, 1, params.activation if weight_of(node) is None else params.weight)
-        chosen.append(LayerChoice(node=str(node.name), op_type=node.op_type, activation=activation, weight=weight))
+        reason = _not_finite(node, sampled)
+        if reason:
+            log.warning("node '%s' (%s) keeps its type: %s, which no range of eight bits holds", node.name, node.op_type, reason)
+        chosen.append(
+            LayerChoice(
+                node=str(node.name), op_type=node.op_type, activation=activation, weight=weight, is_kept=bool(reason), reason=reason
+            )
+        )
     kept = worst_layers(chosen, keep_worst)
-    chosen = [replace(each, is_kept=index in kept) for index, each in enumerate(chosen)]
+    chosen = [replace(each, is_kept=each.is_kept or index in kept) for index, each in enumerate(chosen)]
     codes: dict[ir.Node, NDArray[np.uint8]] = {}
     if uses_gptq and batches:
         wanted = [(node, each) for node, each in zip(layers, chosen, strict=True) if not each.is_kept]
         codes = _gptq_codes(model, wanted, batches)
         chosen = [replace(each, method="gptq") if node in codes else each for node, each in zip(layers, chosen, strict=True)]
     return Float8Plan(layers=tuple(zip(layers, chosen, strict=True)), codes=codes)
+
+
+def _not_finite(node: ir.Node, sampled: Mapping[str, Reservoir]) -> str:
+    """Which of the two inputs of `node` has NaN or infinity, as a weight or over the samples; empty where none is known to."""
+    for index, value in enumerate(node.inputs[:2]):
+        assert value is not None
+        constant = weight_of(node) if index == 1 else None
+        if constant is not None and not np.all(np.isfinite(constant.numpy())):
+            return f"its weight '{value.name}' has NaN or infinity"
+        observed = sampled.get(str(value.name))
+        if constant is None and observed is not None and observed.not_finite:
+            return f"its input '{value.name}' is NaN or infinite in {observed.not_finite} place(s) over the samples"
+    return ""
 
 
 def _rate(tensor: str, values: NDArray[Any], start: Float8Spec, loss: Any, *, data_type: ir.DataType) -> TensorChoice:

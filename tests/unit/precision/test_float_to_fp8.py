@@ -237,3 +237,22 @@ def test_nan_on_overflow_is_passed_to_activations_and_weights() -> None:
     assert np.all(np.isnan(run_onnx(strict, feeds)["y"]))
     node = next(node for node in ir.from_proto(strict).graph if node.op_type == "MatMul")
     assert not float8_use(node).saturates
+
+
+def test_layers_of_tensors_that_are_not_finite_keep_their_type(caplog: pytest.LogCaptureFixture) -> None:
+    text = """g (float[2,4] x) => (float[2,4] y, float[2,4] z) {
+        masked = Add(x, mask)
+        p = MatMul(masked, w)
+        y = MatMul(x, w)
+        z = MatMul(x, bad)
+    }"""
+    masks = {"mask": np.float32([0, 0, 0, -np.inf]), "w": normal((4, 4), 0), "bad": np.full((4, 4), np.inf, np.float32)}
+    model = parse(text, masks)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, [2, 4]))
+    for node, name in zip(model.graph.node, ("add", "of_mask", "plain", "of_weight"), strict=True):
+        node.name = name
+    with caplog.at_level(logging.WARNING):
+        after = get_pass("float_to_fp8", calibration_with_data=True, data_preprocess={"x": normal((2, 4), 1)})(model)
+    assert list(uses(after)) == ["plain"]
+    assert "node 'of_mask' (MatMul) keeps its type: its input 'masked' is NaN or infinite in 2 place(s) over the samples" in caplog.text
+    assert "node 'of_weight' (MatMul) keeps its type: its weight 'bad' has NaN or infinity" in caplog.text
