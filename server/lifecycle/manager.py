@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from backends.api.clock import Clock
 from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unavailable, UnknownModel
+from server.core.daemon_thread import in_daemon_thread
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.state import IndexEntry, VersionState
@@ -83,7 +84,7 @@ class ModelManager:
         Raises:
             RepositoryUnreadable: a root cannot be read, or is not a repository.
         """
-        snapshot = await asyncio.to_thread(self._repository.scan)
+        snapshot = await in_daemon_thread("scan", self._repository.scan)
         self._settler.start(snapshot)
         self._has_started = True
         named = self._settings.load_models
@@ -192,7 +193,7 @@ class ModelManager:
             Whether nothing is left to settle; else look again after the settling time.
         """
         async with self._scanning:
-            seen = await asyncio.to_thread(self._repository.scan)
+            seen = await in_daemon_thread("scan", self._repository.scan)
             if self._is_stopping:
                 return True
             if self._settings.control_mode is not ControlMode.POLL:
@@ -225,7 +226,7 @@ class ModelManager:
 
     async def _begin_list(self) -> None:
         async with self._scanning:
-            seen = await asyncio.to_thread(self._repository.scan)
+            seen = await in_daemon_thread("scan", self._repository.scan)
             # Whoever names the models says that they are complete: nothing has to settle, and the answer can tell what became of them.
             self._settler.restart(seen)
             self._wanted.take(seen)
@@ -267,10 +268,11 @@ class ModelManager:
             raise InvalidRequest(f"{shown(name)} is not a model name: expected {MODEL_NAME_RULE}")
 
     async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
-        found = await asyncio.to_thread(self._repository.find, name)
+        # In threads: a configuration may be long, and the folder may lie on a slow file system.
+        found = await in_daemon_thread("find", lambda: self._repository.find(name))
         self._wanted.look_at(name, found)
         try:
-            listing = apply_overrides(name, found, overrides, self._repository.roots)
+            listing = await in_daemon_thread("configure", lambda: apply_overrides(name, found, overrides, self._repository.roots))
         except ModelLoadError as error:
             self._recorder.load_failed(name, None)
             raise ModelLoadError(f"failed to load '{name}', {error.message}") from error

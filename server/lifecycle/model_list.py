@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from backends.api.errors import ModelLoadError
+from server.core.daemon_thread import in_daemon_thread
 from server.core.model_list import ListedModel
 from server.lifecycle.listed_models import ListedModels
 from server.lifecycle.version_labels import VersionLabels
@@ -49,10 +50,10 @@ class ModelList:
             ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
         """
         async with self._changing:
-            await asyncio.to_thread(lambda: self._source.admit(models, is_trusted=is_trusted))
+            await in_daemon_thread("admit", lambda: self._source.admit(models, is_trusted=is_trusted))
             # Labels first: from the list on, an old version may go at any moment, and no label may mean it then.
             self._label(models)
-            await asyncio.to_thread(self._source.replace, models)
+            await in_daemon_thread("list", lambda: self._source.replace(models))
             await self._follower.begin()
             failures = await self._follower.failures([model.name for model in models])
             failures += [text for model in models for text in self._misplaced(model.name)]

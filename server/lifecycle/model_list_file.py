@@ -9,6 +9,7 @@ from typing import Final
 from backends.api.errors import ServingError
 from server.config.errors import ConfigError, Problem
 from server.config.serving_files import read_model_list
+from server.core.daemon_thread import in_daemon_thread
 from server.core.model_list import ListedModel
 
 log = logging.getLogger("stoker.lifecycle")
@@ -44,7 +45,7 @@ class ModelListFile:
             await wait(period_s)
             before = self._content
             try:
-                models = await asyncio.to_thread(self.read)
+                models = await in_daemon_thread("model-list", self.read)
                 if self._content != before:
                     log.info("%s has changed: following it", self._path.name)
                     await replace(models)

@@ -1,12 +1,15 @@
 """The manager under explicit control: load, reload, overrides, unload, and calls that come at once."""
 
 import asyncio
+import threading
 
 import pytest
 
 from backends.api.errors import InvalidRequest, ModelLoadError, Unavailable, UnknownModel
 from server.core.model_config import AllVersions, NoVersions, SpecificVersions
 from server.core.overrides import LoadOverrides
+from server.lifecycle import manager
+from server.lifecycle.listing import ModelListing
 from server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, error_of, turn
 from tests.fakes.manager_bench import Bench, in_loop
@@ -311,3 +314,24 @@ async def test_the_index_learns_of_new_folders_by_a_rescan_that_loads_nothing() 
     await turn()
     assert bench.index() == [("n", None, "", "")]
     assert len(bench.loader.sources) == 1
+
+
+@in_loop
+async def test_the_configuration_of_a_load_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = await explicit({"m": FakeModel()})
+    has_begun, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def held(name: str, found: ModelListing | None, overrides: LoadOverrides, roots: object) -> ModelListing | None:
+        loop.call_soon_threadsafe(has_begun.set)
+        if not may_end.wait(30):
+            raise AssertionError("the event loop waits for the configuration to be read")
+        return found
+
+    monkeypatch.setattr(manager, "apply_overrides", held)
+    loading = asyncio.create_task(bench.manager.load("m", LoadOverrides(config_json="{}")))
+    await has_begun.wait()
+    assert bench.index() == [("m", None, "", "")]
+    may_end.set()
+    await loading
+    assert bench.manager.is_model_ready("m", 1)
