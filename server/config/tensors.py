@@ -1,8 +1,8 @@
 """Inputs, outputs and batching from config and model file together: completed where the config is silent, compared where both speak.
 
 Triton's rules. If the config writes both `input` and `output`, nothing is completed. Otherwise, if every tensor of the file has an open
-first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 4, or the largest batch that the file itself says it
-was made for, and the dimension is left out of `dims`.
+first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 32 (Triton: 4), or the largest batch that the file
+itself says it was made for, and the dimension is left out of `dims`.
 """
 
 from collections.abc import Sequence, Set

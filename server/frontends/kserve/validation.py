@@ -89,7 +89,10 @@ class SignatureCheck:
             least = "; the first, the number of rows, must be at least 1" if self._is_batched else ""
             raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; dimensions must not be negative{least}")
         if self._is_batched and shape[0] > self._max_batch_size:
-            raise SignatureMismatch(f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'")
+            raise SignatureMismatch(
+                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'; send the {shape[0]} rows in several "
+                f"requests, or write max_batch_size: {shape[0]} into the model's config.pbtxt, if its file takes such batches"
+            )
         return math.prod(shape)
 
     def complete(self, arrays: dict[str, Array]) -> int:

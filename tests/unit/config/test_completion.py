@@ -46,7 +46,7 @@ def warnings(completion: Completion) -> list[str]:
 def test_a_model_without_config_is_completed_from_its_file() -> None:
     completion = complete(empty_config("m"), BATCHABLE, onnx_like(), "model.onnx")
     config = completion.config
-    assert config.signature.max_batch_size == 4
+    assert config.signature.max_batch_size == 32
     assert config.signature.inputs == (TensorSpec("x", FP32, (8, -1)), TensorSpec("n", INT64, (1,), reshape=()))
     assert config.signature.outputs == (TensorSpec("y", FP32, (10,)),)
     assert config.dynamic_batching is not None
@@ -99,9 +99,9 @@ def test_a_written_scheduler_is_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("max_batch_size: 0", 4),
+        ("max_batch_size: 0", 32),
         ('max_batch_size: 0 input { name: "x" dims: [-1, 8, -1] }', 0),
-        ('input { name: "x" dims: [8, -1] }', 4),
+        ('input { name: "x" dims: [8, -1] }', 32),
     ],
 )
 def test_a_zero_max_batch_size_holds_once_tensors_are_written(text: str, expected: int) -> None:
@@ -210,9 +210,9 @@ def test_a_shape_unknown_to_the_file_is_taken_from_the_config() -> None:
             "2: input[0].data_type: must be written: a config with both 'input' and 'output' is not completed from the model file",
         ),
         (
-            "dynamic_batching {\n preferred_batch_size: 8 }",
+            "dynamic_batching {\n preferred_batch_size: 33 }",
             BATCHABLE,
-            "2: dynamic_batching.preferred_batch_size[0]: takes 1 to max_batch_size (4), not 8",
+            "2: dynamic_batching.preferred_batch_size[0]: takes 1 to max_batch_size (32), not 33",
         ),
         (
             "instance_group {\n kind: KIND_GPU }",
@@ -310,7 +310,7 @@ def test_graph_level_labels_tags_and_warmups_reach_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("sample", "field", "words"),
     [
-        ("batch_size: 5", "model_warmup[0].batch_size", "takes 0 to 4"),
+        ("batch_size: 33", "model_warmup[0].batch_size", "takes 0 to 32"),
         ('inputs { key: "q" value { data_type: TYPE_FP32 dims: 1 zero_data: true } }', 'model_warmup[0].inputs["q"]', "no such input"),
         (
             'inputs { key: "x" value { data_type: TYPE_FP16 dims: [8, 1] zero_data: true } }',
@@ -371,7 +371,7 @@ def test_the_batch_size_batches_grow_to_is_said() -> None:
     completion = completed("max_batch_size: 32 dynamic_batching { }", BATCHABLE)
     assert finding(completion, "dynamic_batching")[1] == "preferred size 32 (max_batch_size, as none is written), delay 0 us"
     reason = finding(completed("", BATCHABLE), "max_batch_size")[1]
-    assert reason == "4: the default for a file whose first dimensions are all open; write max_batch_size for more"
+    assert reason == "32: the default for a file whose first dimensions are all open; write max_batch_size for more"
 
 
 def test_a_decoupled_model_needs_a_backend_that_streams_and_threads() -> None:

@@ -24,7 +24,7 @@ version_policy { latest { num_versions: 1 } }
 instance_group { name: "m" count: 1 kind: KIND_CPU }
 optimization { input_pinned_memory { } output_pinned_memory { } }
 """
-BATCHES = "dynamic_batching { preferred_batch_size: [ 4 ] }"
+BATCHES = "dynamic_batching { preferred_batch_size: [ 32 ] }"
 #: A row of the model is a scalar.
 VECTOR_TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 1 ] reshape { } }
@@ -48,14 +48,14 @@ ROWS = {
     "nothing written, every first dimension open": (
         BATCHABLE,
         "",
-        f"""max_batch_size: 4 {BATCHES}
+        f"""max_batch_size: 32 {BATCHES}
         input {{ name: "x" data_type: TYPE_FP32 dims: [ 3, -1 ] }} input {{ name: "s" data_type: TYPE_STRING dims: [ 1 ] }}
         output {{ name: "y" data_type: TYPE_FP32 dims: [ 10 ] }}""",
     ),
     "a row that is a scalar is offered as a vector of one": (
         VECTORS,
         "",
-        f"""max_batch_size: 4 {BATCHES}
+        f"""max_batch_size: 32 {BATCHES}
         {VECTOR_TENSORS}""",
     ),
     "an input with a fixed first dimension": (
@@ -86,7 +86,7 @@ ROWS = {
     "a scheduler that is written is kept": (
         VECTORS,
         "dynamic_batching { max_queue_delay_microseconds: 7 preferred_batch_size: 2 }",
-        'max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 7 preferred_batch_size: [ 2 ] } ' + VECTOR_TENSORS,
+        'max_batch_size: 32 dynamic_batching { max_queue_delay_microseconds: 7 preferred_batch_size: [ 2 ] } ' + VECTOR_TENSORS,
     ),
     "only inputs written: outputs come from the file": (
         BATCHABLE,
@@ -115,9 +115,9 @@ def test_a_file_and_what_is_written_make_a_whole_configuration(name: str, tmp_pa
 
 def test_the_backends_default_batch_size_can_be_set(tmp_path: Path):
     backend = OnnxRuntimeBackend()
-    backend.configure({"default-max-batch-size": "32"})
+    backend.configure({"default-max-batch-size": "7"})
     facts = backend.inspect(onnx_files(tmp_path, VECTORS), "model.onnx")
-    assert complete(empty_config("m"), facts, backend, "model.onnx").config.signature.max_batch_size == 32
+    assert complete(empty_config("m"), facts, backend, "model.onnx").config.signature.max_batch_size == 7
 
 
 @pytest.mark.parametrize("settings", [{"other": "1"}, {"default-max-batch-size": "0"}, {"default-max-batch-size": "many"}])

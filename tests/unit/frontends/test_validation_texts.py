@@ -83,7 +83,11 @@ CORE = [
     (shape_of_first(1, 8), "unexpected shape for input 'INPUT0' for model 'simple'. Expected [-1,16], got [1,8]."),
     (shape_of_first(16), "Expected [-1,16], got [16]. The model is batched (max_batch_size 8)"),
     (shape_of_first(), "input 'INPUT0' has no shape but model requires batch dimension for 'simple'"),
-    (shape_of_first(9, 16), "inference request batch-size must be <= 8 for 'simple'"),
+    (
+        shape_of_first(9, 16),
+        "inference request batch-size must be <= 8 for 'simple'; send the 9 rows in several requests, or write max_batch_size: 9 into the "
+        "model's config.pbtxt, if its file takes such batches",
+    ),
     (shape_of_first(0, 16), "the number of rows, must be at least 1"),
     (shape_of_first(-1, 16), "dimensions must not be negative"),
     (shape_of_first(4, 1152921504606846978), "unexpected shape for input 'INPUT0'"),
