@@ -40,7 +40,7 @@ class Port:
         fixed = None if shape.is_dynamic else tuple(int(size.get_length()) for size in shape)
         is_large = fixed is not None and int(np.prod(fixed)) * dtype.itemsize >= SHARED_FROM_BYTES
         kind = port.get_element_type()
-        return cls(place, dtype, fixed, is_large, kind if kind == ov.Type.bf16 else None)
+        return cls(place, dtype, fixed, is_large and not _is_an_input(port), kind if kind == ov.Type.bf16 else None)
 
     def tensor(self, array: Array) -> ov.Tensor:
         """`array`, which must be writable and outlive the run, as a tensor without a copy."""
@@ -52,6 +52,12 @@ class Port:
         """The memory of `tensor` as an array."""
         array: Array = tensor.data
         return array.view(self.dtype) if self.element is not None else array
+
+
+def _is_an_input(port: ov.Output) -> bool:
+    """Whether an output is an input of the model, unchanged: OpenVINO then reads the input from the memory that is set for the output."""
+    node = port.get_node()
+    return bool(node.get_type_name() == "Result" and node.input_value(0).get_node().get_type_name() == "Parameter")
 
 
 class CompiledModel:

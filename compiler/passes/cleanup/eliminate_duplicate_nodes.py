@@ -27,9 +27,10 @@ class EliminateDuplicateNodes(Pass):
                 if not _is_repeatable(node, model.opset_imports.get("", 1)):
                     continue
                 earlier = first.setdefault(_identity(node), node)
-                if earlier is not node:
-                    for mine, theirs in zip(node.outputs, earlier.outputs, strict=True):
-                        substitute(mine, theirs)
+                if earlier is node:
+                    continue
+                # An Identity whose output is a graph output beside an equal one stays: only Identities can be both.
+                if all(substitute(mine, theirs) for mine, theirs in zip(node.outputs, earlier.outputs, strict=True)):
                     remove(node)
                     changed = True
         return changed

@@ -69,6 +69,11 @@ def test_equal_nodes_that_are_both_outputs_keep_both_names() -> None:
     assert op_types(made) == ["Relu", "Identity"]
 
 
+def test_identities_of_one_input_that_are_both_outputs_stay() -> None:
+    model = as_ir(parse("g (float[2] x) => (float[2] y, float[2] z) { y = Identity(x) z = Identity(x) }"))
+    assert not get_pass("eliminate_duplicate_nodes").apply(model)
+
+
 @pytest.mark.parametrize(
     "body",
     [
