@@ -11,6 +11,7 @@ from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
 from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
+from server.core.goaway import GoawayReason
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.reads import Reads
@@ -85,6 +86,9 @@ class Engine(Protocol):
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
         """Notes in the access log that an inference request was answered by `error`. Fronts say so of every one; none is noted twice."""
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        """Counts a gRPC connection that was sent GOAWAY."""
 
     def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         """Runs one request whose model may answer any number of times; a plain model answers once.

@@ -10,6 +10,7 @@ from backends.api.errors import ServingError, Unavailable
 from backends.api.model import ModelSignature
 from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
+from server.core.goaway import GoawayReason
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
 from server.core.reads import Reads
@@ -240,6 +241,9 @@ class ServingEngine:
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
         self._access.told(via, error, model, version)
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        self._metrics.note_goaway(reason)
 
     def reserve(self, size_bytes: int) -> bool:
         # One request larger than the whole budget may pass alone; else it could never be served.

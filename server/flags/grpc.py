@@ -51,6 +51,16 @@ class GrpcFlags:
             text="Pings in a row to a client that is sent nothing; 0 = without end, as --grpc-front=h2 always has it.",
         ),
     ] = 0
+    grpc_max_connection_idle: Annotated[
+        int,
+        number(
+            "grpc-max-connection-idle",
+            0,
+            _MOST_MS,
+            panel=_PANEL,
+            text="Milliseconds without a call after which a gRPC connection is drained; 0 = never. Clients connect again by themselves.",
+        ),
+    ] = 300_000
     grpc_max_connection_age: Annotated[
         int | None,
         number("grpc-max-connection-age", 1, _MOST_MS, panel=_PANEL, text="Milliseconds after which a gRPC connection is drained."),
@@ -71,6 +81,7 @@ class GrpcFlags:
                 max_ping_strikes=self.grpc_http2_max_ping_strikes,
                 permits_pings_without_calls=self.grpc_keepalive_permit_without_calls,
                 max_pings_without_data=self.grpc_http2_max_pings_without_data,
+                max_connection_idle_s=self.grpc_max_connection_idle / _MS_PER_S or None,
                 max_connection_age_s=None if age_ms is None else age_ms / _MS_PER_S,
                 max_connection_age_grace_s=self.grpc_max_connection_age_grace / _MS_PER_S,
             )

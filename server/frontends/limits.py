@@ -22,6 +22,14 @@ class Limits:
         grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
         grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is refused at once.
         grpc_unread_bytes: What answered calls of a gRPC connection may hold that its client does not read; above it new calls are refused.
+        grpc_control_burst: HTTP/2 control frames (SETTINGS, PING, PRIORITY, WINDOW_UPDATE and their like) that one gRPC connection may send
+            at once beyond those that its calls and data entitle it to.
+        grpc_control_per_s: The same, each second after.
+        grpc_reset_burst: Calls of one gRPC connection that its client may cancel, or that may be refused by REFUSED_STREAM, at once.
+        grpc_reset_per_s: The same, each second after.
+        grpc_fault_burst: Calls of one gRPC connection that may end because the client broke a rule of HTTP/2, or has sent too much
+            metadata, at once.
+        grpc_fault_per_s: The same, each second after.
         grpc_handshake_timeout_s: Time a new gRPC connection has for its HTTP/2 preface.
         stream_requests: Requests of one ModelStreamInfer stream that may be in work; reading pauses above it.
         stream_responses: Responses of one streamed request that may wait to be sent.
@@ -69,6 +77,12 @@ class Limits:
     grpc_connections: int = 2048
     grpc_concurrent_rpcs: int = 16_384
     grpc_unread_bytes: int = 64 * MIB
+    grpc_control_burst: int = 1000
+    grpc_control_per_s: float = 200.0
+    grpc_reset_burst: int = 4000
+    grpc_reset_per_s: float = 4000.0
+    grpc_fault_burst: int = 1000
+    grpc_fault_per_s: float = 200.0
     grpc_handshake_timeout_s: float = 3.0
     stream_requests: int = 64
     stream_responses: int = 16

@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from backends.api.clock import Clock
+from server.core.goaway import GoawayReason
 from server.core.state import VersionState
 from server.core.statistics import ModelStatistics
 from server.observability.exposition import write_exposition
@@ -93,6 +94,10 @@ class Metrics:
         if name not in failures and len(failures) >= MAX_FAILING_MODELS:
             name = FURTHER_MODELS
         failures[name] = failures.get(name, 0) + 1
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        """Counts a gRPC connection that was sent GOAWAY."""
+        self._series.goaways[reason] += 1
 
     def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
         self._entry(name, version).is_reload_failed = is_failed

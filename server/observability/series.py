@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from server.core.goaway import GoawayReason
 from server.core.state import VersionState
 from server.observability.histogram import SERVING_LATENCY_BOUNDS_NS, Histogram
 from server.observability.statistics import VersionStatistics
@@ -62,12 +63,14 @@ class ServerSeries:
         release: The server's own version.
         versions: By model name and version.
         load_failures: Failed loads and reloads, by model name.
+        goaways: gRPC connections that were sent GOAWAY, by reason.
         requests_in_flight, bytes_in_flight, log_lines_dropped, is_ready: Read at every scrape.
     """
 
     release: str
     versions: dict[tuple[str, int], VersionSeries] = field(default_factory=dict)
     load_failures: dict[str, int] = field(default_factory=dict)
+    goaways: dict[GoawayReason, int] = field(default_factory=lambda: dict.fromkeys(GoawayReason, 0))
     requests_in_flight: Callable[[], int] = _none_yet
     bytes_in_flight: Callable[[], int] = _none_yet
     log_lines_dropped: Callable[[], int] = _none_yet

@@ -47,6 +47,10 @@ class StokerFamilies:
         dropped = Metric("stoker_log_lines_dropped_total", "Log lines that could not be written and were dropped.", "counter")
         dropped.add_sample("stoker_log_lines_dropped_total", {}, series.log_lines_dropped())
         yield dropped
+        goaways = Metric("stoker_grpc_goaways_total", "gRPC connections that were sent GOAWAY, by reason.", "counter")
+        for reason, count in series.goaways.items():
+            goaways.add_sample("stoker_grpc_goaways_total", {"reason": reason.value}, count)
+        yield goaways
         for name, text, value in (
             ("stoker_requests_in_flight", "Requests taken in and not yet answered.", series.requests_in_flight()),
             ("stoker_bytes_in_flight", "Bytes that requests in flight hold of the admission budget.", series.bytes_in_flight()),

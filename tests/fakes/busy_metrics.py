@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from server.core.goaway import GoawayReason
 from server.core.state import VersionState
 from server.observability.metrics import Metrics
 from server.observability.metrics_settings import MetricsSettings
@@ -26,5 +27,6 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
         recorder.responses.answered(0, 1_000)
         recorder.failed(FailureReason.BACKEND, request_ns=1_000)
     metrics.load_failed("broken", 1)
+    metrics.note_goaway(GoawayReason.RESET_FLOOD)
     metrics.state("broken", 1, VersionState.FAILED)
     return metrics

@@ -11,6 +11,7 @@ from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.access import Via
 from server.core.description import ModelDescription, ServerDescription
+from server.core.goaway import GoawayReason
 from server.core.model_config import InstanceGroup, ModelConfig
 from server.core.model_list import ListedModel
 from server.core.overrides import LoadOverrides
@@ -88,6 +89,7 @@ class FakeEngine:
         self.failures: list[tuple[Via, type[ServingError]]] = []
         self.failed_models: list[str] = []
         self.failed_versions: list[int | None] = []
+        self.goaways: list[GoawayReason] = []
         self.models = {m.config.name: m for m in models}
         self.live = True
         self.ready = True
@@ -112,6 +114,9 @@ class FakeEngine:
         self.failures.append((via, type(error)))
         self.failed_models.append(model)
         self.failed_versions.append(version)
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        self.goaways.append(reason)
 
     def is_live(self) -> bool:
         return self.live

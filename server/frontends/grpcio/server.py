@@ -182,6 +182,8 @@ def _options(limits: Limits, settings: GrpcSettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)),
     ]
+    if settings.max_connection_idle_s is not None:
+        options.append(("grpc.max_connection_idle_ms", _ms(settings.max_connection_idle_s)))
     if settings.max_connection_age_s is not None:
         options.append(("grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)))
         options.append(("grpc.max_connection_age_grace_ms", _ms(settings.max_connection_age_grace_s)))

@@ -1,5 +1,18 @@
 """Budgets against floods: what a peer may do for nothing."""
 
+import enum
+
+
+class Flood(enum.Enum):
+    """What a peer may send too much of; the value names it in metrics."""
+
+    #: SETTINGS, PING, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and empty frames, and small ones for streams that were reset here.
+    CONTROL = "control_flood"
+    #: Streams that the peer resets, and requests that are refused by REFUSED_STREAM.
+    RESETS = "reset_flood"
+    #: Streams that end because the peer broke a rule, and requests with too large headers.
+    FAULTS = "fault_flood"
+
 
 class Budget:
     """A token bucket, filled up only when it is empty: after a long silence a burst may come twice. Confined to: one connection."""
@@ -28,3 +41,7 @@ class Budget:
     def earn(self, count: float) -> None:
         """Gives `count` more, never above the burst."""
         self._left = min(self._burst, self._left + count)
+
+    def refill(self) -> None:
+        """Gives the whole burst again."""
+        self._left = self._burst

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from server.frontends.h2 import frames
-from server.frontends.h2.control_frames import DRAIN_PING, ControlFrames
+from server.frontends.h2.control_frames import ControlFrames
 from server.frontends.h2.data_frames import DataFrames
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import ConnectionEnded, Event
 from server.frontends.h2.faults import ConnectionFault
+from server.frontends.h2.floods import FloodGuard
 from server.frontends.h2.frame_reader import FrameReader
 from server.frontends.h2.frames import SETTINGS
 from server.frontends.h2.header_frames import HeaderFrames
-from server.frontends.h2.inbound import ANY, Inbound
+from server.frontends.h2.inbound import ANY, DRAIN_PING, Inbound
 from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Inflow, Output
 from server.frontends.h2.sender import Data, Sender
@@ -51,10 +52,11 @@ class ServerConnection:
         self._sender = Sender(self._output, self._table, limits)
         #: A whole answer in one call: `Sender.answer`, without a method around it.
         self.send_answer = self._sender.answer
-        self._inbound = Inbound(limits, self._output, self._table, now_s)
+        guard = FloodGuard(limits, self._table, self._sender, inflow, now_s)
+        self._inbound = Inbound(guard, self._output, self._table, now_s)
         self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
         header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender)
-        self._control = ControlFrames(limits, self._inbound, self._output, self._table, self._sender, header_frames)
+        self._control = ControlFrames(self._inbound, self._output, self._table, self._sender, header_frames)
         self._reader = FrameReader(limits, self._inbound, self._data_frames, header_frames, self._control)
         self._is_over = False
 
@@ -153,6 +155,7 @@ class ServerConnection:
         """Sends a PING of eight bytes; `PingAcked` answers it."""
         if len(payload) != 8:
             raise ValueError(f"a PING carries 8 bytes, not {len(payload)}")
+        self._control.pings_out += 1
         self._output.control(frames.frame(frames.PING, 0, 0, payload))
 
     def drain(self) -> None:
@@ -164,12 +167,22 @@ class ServerConnection:
         if not self._is_over and not (self._control.is_draining or self._inbound.is_refusing):
             self._control.is_draining = True
             self._output.control(frames.goaway(frames.MOST_STREAM_ID, ErrorCode.NO_ERROR, b""))
-            self.ping(DRAIN_PING)
+            self._output.control(frames.frame(frames.PING, 0, 0, DRAIN_PING))
+
+    def refuse(self, code: ErrorCode, debug: bytes) -> None:
+        """Refuses new streams from now on and lets the open ones end; `debug` tells the peer why.
+
+        The connection is finished when they are and the peer has answered a PING that follows, or by `finish_drain`: so the peer has read
+        which was the last stream.
+        """
+        if not self._is_over and not self._inbound.is_refusing:
+            self._inbound.refuse_at_once(code, debug)
 
     def finish_drain(self) -> None:
-        """Names the last stream; later ones are refused."""
+        """Names the last stream; later ones are refused, and the peer's answer is no longer waited for."""
         if not self._is_over:
             self._inbound.refuse_new()
+            self._inbound.is_lingering = False
 
     def close(self, code: ErrorCode, debug: bytes = b"") -> None:
         """Ends the connection and all its streams; what is in the output is still to be written."""
@@ -209,6 +222,11 @@ class ServerConnection:
         return not (self._output.pieces or sender.drained or sender.can_move or self.is_finished)
 
     @property
+    def begun_streams(self) -> int:
+        """Streams that the peer has begun so far."""
+        return self._table.begun
+
+    @property
     def open_streams(self) -> int:
         """Streams that are not closed."""
         return len(self._table.open)
@@ -226,7 +244,8 @@ class ServerConnection:
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do but to write the output and to close the transport."""
-        return self._is_over or (self._inbound.is_refusing and not self._table.open)
+        inbound = self._inbound
+        return self._is_over or (inbound.is_refusing and not inbound.is_lingering and not self._table.open)
 
     @property
     def is_ready(self) -> bool:

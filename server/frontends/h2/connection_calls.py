@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from server.core.goaway import GoawayReason
 from server.frontends.h2.admission import Admission
 from server.frontends.h2.answer_blocks import metadata_too_large
 from server.frontends.h2.call import H2Call
@@ -11,6 +12,7 @@ from server.frontends.h2.events import (
     DataPlaced,
     DataReceived,
     Event,
+    FloodRefused,
     HeadersTooLarge,
     PingReceived,
     RequestStarted,
@@ -131,9 +133,14 @@ class ConnectionCalls:
             self._refuse(stream_id, metadata_too_large(size_bytes, count, connection.front.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
             if self._watch.pings.is_too_many(connection.front.loop.time(), has_calls=bool(self.open)):
-                connection.core.close(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
-                self.forget_all()
+                # gRPC proposal A8: clients that read this ping half as often from then on.
+                connection.core.refuse(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+                connection.note_refused(GoawayReason.PINGS)
+        elif isinstance(event, FloodRefused):
+            connection.note_refused(GoawayReason(event.flood.value))
         elif isinstance(event, ConnectionEnded):
+            is_excess = event.error_code == ErrorCode.ENHANCE_YOUR_CALM
+            connection.front.engine.note_goaway(GoawayReason.EXCESS if is_excess else GoawayReason.PROTOCOL)
             self.forget_all()
 
     def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:

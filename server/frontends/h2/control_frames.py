@@ -4,21 +4,18 @@ from struct import Struct
 from typing import Final
 
 from server.frontends.h2 import frames
+from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import PeerLeaving, PingAcked, PingReceived, StreamReset
 from server.frontends.h2.faults import ConnectionFault, StreamFault
 from server.frontends.h2.frames import FLAG_ACK, SETTINGS, SETTINGS_ACK
 from server.frontends.h2.header_frames import HeaderFrames
-from server.frontends.h2.inbound import ANY, Inbound
-from server.frontends.h2.limits import H2Limits
+from server.frontends.h2.inbound import ANY, DRAIN_PING, Inbound
 from server.frontends.h2.output import Output
 from server.frontends.h2.sender import Sender
 from server.frontends.h2.settings import read_settings
 from server.frontends.h2.stream_states import Step
 from server.frontends.h2.streams import StreamTable
-
-#: Payload of the PING that goes with the first GOAWAY of a graceful end.
-DRAIN_PING: Final = b"draining"
 
 _u32: Final = Struct(">I").unpack_from
 _two_u32: Final = Struct(">II").unpack_from
@@ -30,36 +27,32 @@ class ControlFrames:
     Attributes:
         is_draining: The peer was asked to open no more streams.
         awaits_ack: The peer has not acknowledged our SETTINGS.
+        pings_out: PINGs of ours that the peer has not acknowledged.
     """
 
     __slots__ = (
         "_header_frames",
         "_inbound",
         "_output",
-        "_paid_frames",
         "_sender",
         "_table",
-        "_updates_per_frame",
         "awaits_ack",
         "is_draining",
+        "pings_out",
     )
 
-    def __init__(
-        self, limits: H2Limits, inbound: Inbound, output: Output, table: StreamTable, sender: Sender, header_frames: HeaderFrames
-    ) -> None:
+    def __init__(self, inbound: Inbound, output: Output, table: StreamTable, sender: Sender, header_frames: HeaderFrames) -> None:
         self._inbound = inbound
         self._output = output
         self._table = table
         self._sender = sender
         self._header_frames = header_frames
-        self._updates_per_frame = limits.updates_per_frame
-        #: DATA frames sent that the budget of WINDOW_UPDATE has been raised for.
-        self._paid_frames = 0
         self.is_draining = False
         self.awaits_ack = True
+        self.pings_out = 0
 
     def _charge(self, what: str) -> None:
-        self._inbound.charge(self._inbound.control, what)
+        self._inbound.charge(Flood.CONTROL, what)
 
     def priority(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         """Deprecated, and without effect (RFC 9113, section 5.3.2)."""
@@ -72,7 +65,7 @@ class ControlFrames:
     def rst_stream(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         if end - start != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"RST_STREAM of {end - start} bytes")
-        self._inbound.charge(self._inbound.resets, "RST_STREAM frames")
+        self._inbound.charge(Flood.RESETS, "RST_STREAM frames")
         stream = self._table.open.get(stream_id)
         if stream is None:
             self._inbound.check_crossed(stream_id, Step.RECEIVE_RST_STREAM)
@@ -84,16 +77,19 @@ class ControlFrames:
     def settings(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"SETTINGS for stream {stream_id}")
-        self._charge("SETTINGS frames")
         if flags & FLAG_ACK:
             if end != start:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
             if self._inbound.expected == SETTINGS:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame acknowledges SETTINGS")
             if self.awaits_ack:
+                # The one that the peer owes is not charged.
                 self.awaits_ack = False
                 self._header_frames.settings_acked()
+            else:
+                self._charge("SETTINGS frames")
             return
+        self._charge("SETTINGS frames")
         values = read_settings(data[start:end])
         self._inbound.expected = ANY
         if (table_bytes := values.get(frames.SETTING_HEADER_TABLE_SIZE)) is not None:
@@ -112,15 +108,22 @@ class ControlFrames:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"PING for stream {stream_id}")
         if end - start != 8:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {end - start} bytes")
-        self._charge("PING frames")
+        inbound = self._inbound
         payload = data[start:end]
         if not flags & FLAG_ACK:
+            self._charge("PING frames")
             self._output.reply(frames.frame(frames.PING, FLAG_ACK, 0, payload))
-            self._inbound.events.append(PingReceived(payload))
-        elif payload == DRAIN_PING and self.is_draining:
-            self._inbound.refuse_new()
+            inbound.events.append(PingReceived(payload))
+            return
+        if payload == DRAIN_PING and (self.is_draining or inbound.is_lingering):
+            inbound.is_lingering = False
+            inbound.refuse_new()
+        elif self.pings_out:
+            # An answer that the peer owes is not charged.
+            self.pings_out -= 1
+            inbound.events.append(PingAcked(payload))
         else:
-            self._inbound.events.append(PingAcked(payload))
+            self._charge("PING frames")
 
     def goaway(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         if stream_id:
@@ -134,10 +137,7 @@ class ControlFrames:
         if end - start != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE of {end - start} bytes")
         inbound = self._inbound
-        sent = self._sender.data_frames
-        inbound.updates.earn((sent - self._paid_frames) * self._updates_per_frame)
-        self._paid_frames = sent
-        inbound.charge(inbound.updates, "WINDOW_UPDATE frames")
+        self._charge("WINDOW_UPDATE frames")
         increment = _u32(data, start)[0] & frames.MOST_WINDOW_BYTES
         if stream_id == 0:
             if not increment:

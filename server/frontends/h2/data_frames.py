@@ -3,6 +3,7 @@
 from typing import Final
 
 from server.frontends.h2 import frames
+from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import DataReceived
 from server.frontends.h2.faults import ConnectionFault, StreamFault
@@ -199,7 +200,7 @@ class DataFrames:
             if stream.body_left < 0 or (stream.body_left and ends):
                 raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "the body does not have its content-length")
         if not payload and not ends:
-            self._inbound.charge(self._inbound.control, "empty DATA frames")
+            self._inbound.charge(Flood.CONTROL, "empty DATA frames")
 
     def part(self, stream_id: int, data: bytes | memoryview, start: int, end: int, is_last: bool) -> None:
         """Hands on `data[start:end]` of the frame begun last; `is_last`: the frame has no more."""
@@ -267,5 +268,5 @@ class DataFrames:
         if not self._table.was_reset_here(stream_id):
             self._inbound.check_crossed(stream_id, _RECEIVE_DATA)
         if length < _LATE_FREE_BYTES:
-            self._inbound.charge(self._inbound.control, "frames for streams that are reset")
+            self._inbound.charge(Flood.CONTROL, "frames for streams that are reset")
         self._inflow.refund(length)

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from server.frontends.h2.budgets import Flood
+
 #: Fields in their order, names in lower case.
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -61,6 +63,13 @@ class TrailersReceived(NamedTuple):
     headers: Headers
 
 
+class FloodRefused(NamedTuple):
+    """The peer sends too much of something: GOAWAY is in the output, new streams are refused, open ones go on."""
+
+    flood: Flood
+    text: str
+
+
 class StreamReset(NamedTuple):
     """A stream is gone.
 
@@ -106,6 +115,7 @@ Event = (
     | DataReceived
     | DataPlaced
     | TrailersReceived
+    | FloodRefused
     | StreamReset
     | PingReceived
     | PingAcked

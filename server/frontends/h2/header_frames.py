@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import HeadersTooLarge, RequestStarted, TrailersReceived
 from server.frontends.h2.faults import ConnectionFault, StreamFault
@@ -106,7 +107,7 @@ class HeaderFrames:
             return
         if not self._table.was_reset_here(stream_id):
             self._inbound.check_crossed(stream_id, Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS)
-        self._inbound.charge(self._inbound.control, "frames for streams that are reset")
+        self._inbound.charge(Flood.CONTROL, "frames for streams that are reset")
         self._decoder.fields(block)
 
     def _request(self, stream_id: int, block: bytes, ends: bool) -> None:
@@ -115,7 +116,7 @@ class HeaderFrames:
         inbound = self._inbound
         limits = self._limits
         if inbound.is_refusing or len(self._open) >= limits.concurrent_streams:
-            inbound.charge(inbound.resets, "refused requests")
+            inbound.charge(Flood.RESETS, "refused requests")
             inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
             return
         if request.malformed is not None:
@@ -126,7 +127,7 @@ class HeaderFrames:
             stream_id, _ENDED if ends else _OPENED, self._window, self._sender.initial_window, request.content_length
         )
         if request.size_bytes > limits.header_list_bytes or len(request.headers) > limits.header_count:
-            inbound.charge(inbound.faults, "requests with too large headers")
+            inbound.charge(Flood.FAULTS, "requests with too large headers")
             inbound.events.append(HeadersTooLarge(stream_id, request.size_bytes, len(request.headers), ends))
         else:
             inbound.events.append(RequestStarted(stream_id, request.headers, ends))

@@ -3,18 +3,20 @@
 from typing import Final
 
 from server.frontends.h2 import frames
-from server.frontends.h2.budgets import Budget
+from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import DataPlaced, Event, StreamReset
+from server.frontends.h2.events import DataPlaced, Event, FloodRefused, StreamReset
 from server.frontends.h2.faults import ConnectionFault, StreamFault
+from server.frontends.h2.floods import FloodGuard
 from server.frontends.h2.frames import SETTINGS
-from server.frontends.h2.limits import H2Limits
 from server.frontends.h2.output import Output
 from server.frontends.h2.stream_states import NEXT, Next, Step
 from server.frontends.h2.streams import Stream, StreamTable
 
 #: `Inbound.expected` when any frame may come.
 ANY: Final = -1
+#: Payload of the PING behind a GOAWAY: the peer's answer shows that it has read the GOAWAY.
+DRAIN_PING: Final = b"draining"
 
 
 class Inbound:
@@ -25,51 +27,54 @@ class Inbound:
         now_s: The time of what is being received.
         expected: The type of the only frame that may come next, or `ANY`.
         is_refusing: New streams are refused.
-        control: Budget of SETTINGS, PING, PRIORITY, GOAWAY, unknown and empty frames.
-        updates: Budget of WINDOW_UPDATE.
-        resets: Budget of streams that are given up or refused.
-        faults: Budget of broken rules.
+        is_lingering: They are, and the peer may not know it yet.
     """
 
     __slots__ = (
+        "_guard",
+        "_has_flooded",
         "_last_served",
         "_output",
         "_table",
-        "control",
         "events",
         "expected",
-        "faults",
+        "is_lingering",
         "is_refusing",
         "now_s",
-        "resets",
-        "updates",
     )
 
-    def __init__(self, limits: H2Limits, output: Output, table: StreamTable, now_s: float) -> None:
+    def __init__(self, guard: FloodGuard, output: Output, table: StreamTable, now_s: float) -> None:
+        self._guard = guard
         self._output = output
         self._table = table
         self.events: list[Event] = []
         self.now_s = now_s
         self.expected = SETTINGS
         self.is_refusing = False
+        self.is_lingering = False
+        self._has_flooded = False
         self._last_served = 0
-        self.control = Budget(limits.control_burst, limits.control_per_s, now_s)
-        self.updates = Budget(limits.control_burst, limits.control_per_s, now_s)
-        self.resets = Budget(limits.reset_burst, limits.reset_per_s, now_s)
-        self.faults = Budget(limits.fault_burst, limits.fault_per_s, now_s)
 
-    def charge(self, budget: Budget, what: str) -> None:
-        """Takes one from a budget.
+    def charge(self, flood: Flood, what: str) -> None:
+        """Takes one from a budget. When it is empty for the first time, new streams are refused and the open ones go on.
 
         Raises:
-            ConnectionFault: ENHANCE_YOUR_CALM, there is none left.
+            ConnectionFault: ENHANCE_YOUR_CALM, a budget is empty for the second time.
         """
-        if not budget.spend(self.now_s):
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+        if self._guard.spend(flood, self.now_s):
+            return
+        text = f"too many {what}"
+        if self._has_flooded:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)
+        self._has_flooded = True
+        self._guard.refill(flood)
+        # NO_ERROR, and the reason in words: several clients drop their open streams at once for any other code.
+        self.refuse_at_once(ErrorCode.NO_ERROR, text.encode())
+        self.events.append(FloodRefused(flood, text))
 
     def fault(self, fault: StreamFault) -> None:
         """Resets a stream whose peer broke a rule."""
-        self.charge(self.faults, "frames that break rules")
+        self.charge(Flood.FAULTS, "frames that break rules")
         self.reset(fault.stream_id, fault.code)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
@@ -87,6 +92,12 @@ class Inbound:
         if stream.untold_bytes or ends:
             self.events.append(DataPlaced(stream.id, stream.untold_bytes, ends))
             stream.untold_bytes = 0
+
+    def refuse_at_once(self, code: ErrorCode, debug: bytes) -> None:
+        """Refuses new streams although the peer does not know it yet; the connection lasts until it does, and until the open ones end."""
+        self.go_away(code, debug)
+        self.is_refusing = self.is_lingering = True
+        self._output.control(frames.frame(frames.PING, 0, 0, DRAIN_PING))
 
     def refuse_new(self) -> None:
         """Names the last stream to the peer, and refuses later ones."""

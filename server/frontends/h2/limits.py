@@ -6,6 +6,7 @@ from server.frontends.h2.frames import DEFAULT_FRAME_BYTES, DEFAULT_WINDOW_BYTES
 from server.frontends.limits import MIB, Limits
 
 _FRONT = Limits()
+_CLOSED_STREAMS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +28,10 @@ class H2Limits:
         output_bytes: What is handed to the transport at a time; data of streams waits behind it in turn.
         stream_queue_bytes: What may wait on one stream when the application comes with more.
         control_frames_waiting: Frames that answer the peer's own (ACKs, RST_STREAM), kept while the transport is not writable.
-        control_burst, control_per_s: SETTINGS, PING, PRIORITY, unknown and empty frames and small ones for streams reset here;
-            on an account of its own, WINDOW_UPDATE beyond `updates_per_frame`.
-        updates_per_frame: WINDOW_UPDATE frames that each DATA frame sent entitles to.
+        control_burst, control_per_s: SETTINGS, PING, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and empty frames and small ones for streams
+            reset here, beyond those that the traffic entitles to: a KiB of DATA in either direction to one, and the two below.
+        control_per_stream: Control frames that each request entitles to.
+        control_per_data_frame: Control frames that each DATA frame sent entitles to.
         settings_count: Entries of one SETTINGS frame.
         reset_burst, reset_per_s: Streams that the peer resets or that are refused.
         fault_burst, fault_per_s: Streams that end because the peer broke a rule, and requests with too large headers.
@@ -49,15 +51,16 @@ class H2Limits:
     output_bytes: int = MIB
     stream_queue_bytes: int = MIB
     control_frames_waiting: int = 2000
-    control_burst: int = 1000
-    control_per_s: float = 200.0
-    updates_per_frame: int = 2
+    control_burst: int = _FRONT.grpc_control_burst
+    control_per_s: float = _FRONT.grpc_control_per_s
+    control_per_stream: int = 8
+    control_per_data_frame: int = 2
     settings_count: int = 32
-    reset_burst: int = 2000
-    reset_per_s: float = 500.0
-    fault_burst: int = 200
-    fault_per_s: float = 20.0
-    closed_streams: int = 1000
+    reset_burst: int = _FRONT.grpc_reset_burst
+    reset_per_s: float = _FRONT.grpc_reset_per_s
+    fault_burst: int = _FRONT.grpc_fault_burst
+    fault_per_s: float = _FRONT.grpc_fault_per_s
+    closed_streams: int = _CLOSED_STREAMS
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -87,4 +90,12 @@ class H2Limits:
             header_list_bytes=limits.grpc_metadata_bytes,
             header_count=limits.header_count,
             header_block_bytes=2 * limits.grpc_metadata_bytes,
+            control_burst=limits.grpc_control_burst,
+            control_per_s=limits.grpc_control_per_s,
+            reset_burst=limits.grpc_reset_burst,
+            reset_per_s=limits.grpc_reset_per_s,
+            fault_burst=limits.grpc_fault_burst,
+            fault_per_s=limits.grpc_fault_per_s,
+            # A client may have sent something on each of its open streams before it learns that they were all reset.
+            closed_streams=max(_CLOSED_STREAMS, limits.grpc_concurrent_streams),
         )

@@ -54,12 +54,13 @@ class Inflow:
         window: Bytes the peer may still send on all streams together.
     """
 
-    __slots__ = ("_half", "_output", "_owed", "window")
+    __slots__ = ("_granted", "_half", "_output", "_owed", "window")
 
     def __init__(self, output: Output, window_bytes: int) -> None:
         self._output = output
         self._half = max(1, window_bytes // 2)
         self._owed = 0
+        self._granted = window_bytes
         self.window = window_bytes
         if window_bytes > DEFAULT_WINDOW_BYTES:
             output.control(frames.window_update(0, window_bytes - DEFAULT_WINDOW_BYTES))
@@ -70,4 +71,10 @@ class Inflow:
         if self._owed >= self._half:
             self._output.control(frames.window_update(0, self._owed))
             self.window += self._owed
+            self._granted += self._owed
             self._owed = 0
+
+    @property
+    def received_bytes(self) -> int:
+        """DATA received so far, padding included."""
+        return self._granted - self.window

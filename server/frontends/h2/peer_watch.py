@@ -19,9 +19,15 @@ class PeerWatch:
         event_s: When something whole was last received.
         written_bytes: What was handed to the transport, ever.
         pings: gRPC's keepalive rules.
+        idle_since_s: Since when no stream was open, as far as `note_streams` saw.
     """
 
-    __slots__ = ("_limits", "_partial_s", "_stuck_s", "_taken_bytes", "event_s", "opened_s", "pings", "written_bytes")
+    # fmt: off
+    __slots__ = (
+        "_begun_streams", "_limits", "_partial_s", "_stuck_s", "_taken_bytes", "event_s", "idle_since_s", "opened_s", "pings",
+        "written_bytes",
+    )
+    # fmt: on
 
     def __init__(self, limits: Limits, settings: GrpcSettings, now_s: float) -> None:
         self._limits = limits
@@ -32,6 +38,16 @@ class PeerWatch:
         self._partial_s: float | None = None
         self._stuck_s: float | None = None
         self._taken_bytes = 0
+        self._begun_streams = 0
+        self.idle_since_s = now_s
+
+    def note_streams(self, core: ServerConnection, now_s: float) -> float:
+        """Looks whether the connection was used since the last time; returns for how many seconds it has been idle."""
+        begun_streams = core.begun_streams
+        if core.open_streams or begun_streams != self._begun_streams:
+            self._begun_streams = begun_streams
+            self.idle_since_s = now_s
+        return now_s - self.idle_since_s
 
     def is_lost(self, core: ServerConnection, buffered_bytes: int, unread: UnreadAnswers, now_s: float) -> bool:
         """Whether to give up the connection.

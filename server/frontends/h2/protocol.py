@@ -11,6 +11,7 @@ import ssl
 from collections import deque
 from typing import Final, cast
 
+from server.core.goaway import GoawayReason
 from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.connection_calls import ConnectionCalls
@@ -20,8 +21,9 @@ from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.in_place_reads import InPlaceReads
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
-from server.frontends.h2.refusals import SHUTTING_DOWN, TOO_SLOW
+from server.frontends.h2.refusals import ENDING, TOO_SLOW
 from server.frontends.h2.refused_call import RefusedCall
+from server.frontends.rpc.refusal import Refusal
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
 _SLICE: Final = 128
@@ -57,6 +59,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._is_full = False
         self._is_output_noticed = False
         self._is_draining = False
+        self._refused_s: float | None = None
 
     # ---- what the transport calls
 
@@ -209,17 +212,31 @@ class GrpcProtocol(asyncio.Protocol):
                 self._write()
         for call in [call for call in self._receiving.values() if watch.is_slow(call, now_s)]:
             call.refuse(TOO_SLOW)
+        idle_s = watch.note_streams(self.core, now_s)
+        if settings.max_connection_idle_s is not None and idle_s >= settings.max_connection_idle_s:
+            self.drain(GoawayReason.IDLE)
+        if self._refused_s is not None and now_s - self._refused_s >= settings.max_connection_age_grace_s:
+            self.cut_off(ENDING)
+            return
         if settings.max_connection_age_s is not None:
             over_age_s = now_s - watch.opened_s - settings.max_connection_age_s
             if over_age_s >= settings.max_connection_age_grace_s:
-                self.cut_off()
+                self.cut_off(ENDING)
             elif over_age_s >= 0:
-                self.drain()
+                self.drain(GoawayReason.AGE)
 
-    def drain(self) -> None:
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when there is no call, on the loop's clock and half a second exact; None: there is one, or the connection is ending."""
+        self._watch.note_streams(self.core, self.front.loop.time())
+        is_busy = self.core.open_streams or self._is_draining or self._refused_s is not None
+        return None if is_busy else self._watch.idle_since_s
+
+    def drain(self, reason: GoawayReason) -> None:
         """Lets calls in work end, takes no new ones, and closes."""
         if not self._is_draining:
             self._is_draining = True
+            self.front.engine.note_goaway(reason)
             self.core.drain()
             self.front.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
             self._write()
@@ -229,10 +246,17 @@ class GrpcProtocol(asyncio.Protocol):
             self.core.finish_drain()
             self._write()
 
-    def cut_off(self) -> None:
-        """Ends all calls and the connection."""
+    def note_refused(self, reason: GoawayReason) -> None:
+        """Notes that the core refuses new streams; the calls in work may go on for `max_connection_age_grace_s`."""
+        if self._refused_s is None:
+            self._refused_s = self.front.loop.time()
+            self.front.engine.note_goaway(reason)
+            self.front.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
+
+    def cut_off(self, refusal: Refusal) -> None:
+        """Ends all calls by `refusal`, and the connection."""
         for call in list(self._open.values()):
-            call.refuse(SHUTTING_DOWN)
+            call.refuse(refusal)
         self.core.close(ErrorCode.NO_ERROR)
         self.calls.forget_all()
         self._write()

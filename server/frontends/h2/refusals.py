@@ -8,4 +8,5 @@ from server.frontends.rpc.refusal import Refusal
 TOO_SLOW: Final = Refusal(DEADLINE_EXCEEDED, "the request came too slowly")
 TOO_MANY_CALLS: Final = Refusal(RESOURCE_EXHAUSTED, "the server has as many calls in work as it may: try again later")
 TOO_MUCH_UNREAD: Final = Refusal(RESOURCE_EXHAUSTED, "too many bytes of answers to this connection are unread: read them first")
+ENDING: Final = Refusal(UNAVAILABLE, "the server ends this connection: call again on another one")
 SHUTTING_DOWN: Final = Refusal(UNAVAILABLE, "the server is shutting down")

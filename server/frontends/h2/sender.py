@@ -57,6 +57,7 @@ class Sender:
     """
 
     __slots__ = (
+        "_granted",
         "_is_tableless",
         "_most_output",
         "_most_sent_frame",
@@ -85,6 +86,7 @@ class Sender:
         self._notice = b""
         self._is_tableless = False
         self.window = DEFAULT_WINDOW_BYTES
+        self._granted = DEFAULT_WINDOW_BYTES
         self.initial_window = DEFAULT_WINDOW_BYTES
         self.frame_bytes = min(DEFAULT_FRAME_BYTES, limits.sent_frame_bytes)
         self.data_frames = 0
@@ -94,6 +96,11 @@ class Sender:
     def can_move(self) -> bool:
         """Whether data that waits could be sent now."""
         return self.window > 0 and bool(self._queue)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of DATA sent so far."""
+        return self._granted - self.window
 
     def headers(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
@@ -207,6 +214,7 @@ class Sender:
     def enlarge(self, increment: int) -> None:
         """The peer's WINDOW_UPDATE for the connection."""
         self.window += increment
+        self._granted += increment
         if self.window > MOST_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"the connection's window grows above {MOST_WINDOW_BYTES}")
 

@@ -4,10 +4,12 @@ import asyncio
 import functools
 import logging
 
+from server.core.goaway import GoawayReason
 from server.engine.interface import Engine
 from server.frontends.doors import PLAIN_PORT, DoorOptions, Doors
 from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.protocol import GrpcProtocol
+from server.frontends.h2.refusals import SHUTTING_DOWN
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import MethodTable
 from server.frontends.rpc.settings import GrpcSettings
@@ -62,19 +64,24 @@ class H2Server:
         self._doors.close()
         state.is_draining = True
         for connection in list(state.connections):
-            connection.drain()
+            connection.drain(GoawayReason.SHUTDOWN)
         gone = functools.partial(_within, state=state)
         await all_gone(gone, lambda: [connection.transport for connection in state.connections], grace_s)
         if state.calls:
             _log.warning("cutting off %d gRPC calls still in work after %g s", state.calls, grace_s)
         for connection in list(state.connections):
-            connection.cut_off()
+            connection.cut_off(SHUTTING_DOWN)
         await _within(_CLOSE_S, state)
         for connection in list(state.connections):
             connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._sweeper = self._state = None
+
+    @property
+    def connections(self) -> list[GrpcProtocol]:
+        """Those that are open."""
+        return [] if self._state is None else list(self._state.connections)
 
     @property
     def open_connections(self) -> int:

@@ -23,6 +23,7 @@ class GrpcSettings:
         max_ping_strikes: Pings above that which are forgiven.
         permits_pings_without_calls: Whether connections without a call in work ping, and are pinged, as others do.
         max_pings_without_data: How often a client that is sent nothing is pinged in a row; 0: without end. grpcio alone counts them.
+        max_connection_idle_s: A connection without a call for so long is drained; None: never.
         max_connection_age_s: A connection older than this is drained; None: never.
         max_connection_age_grace_s: How long its calls may then go on.
     """
@@ -34,5 +35,6 @@ class GrpcSettings:
     max_ping_strikes: int = 2
     permits_pings_without_calls: bool = True
     max_pings_without_data: int = 0
+    max_connection_idle_s: float | None = 300.0
     max_connection_age_s: float | None = None
     max_connection_age_grace_s: float = 30.0

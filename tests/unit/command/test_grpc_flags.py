@@ -27,6 +27,7 @@ def test_tritons_milliseconds_become_seconds():
         "--grpc-keepalive-timeout=250",
         "--grpc-http2-min-recv-ping-interval-without-data=0",
         "--grpc-http2-max-ping-strikes=7",
+        "--grpc-max-connection-idle=7000",
         "--grpc-max-connection-age=60000",
         "--grpc-max-connection-age-grace=0",
     )
@@ -36,9 +37,14 @@ def test_tritons_milliseconds_become_seconds():
         keepalive_timeout_s=0.25,
         min_ping_interval_s=0.0,
         max_ping_strikes=7,
+        max_connection_idle_s=7.0,
         max_connection_age_s=60.0,
         max_connection_age_grace_s=0.0,
     )
+
+
+def test_connections_without_a_call_are_kept_for_ever_where_that_is_asked_for():
+    assert parsed("--grpc-max-connection-idle=0") == GrpcSettings(max_connection_idle_s=None)
 
 
 def test_an_unknown_transport_is_named():

@@ -1,10 +1,14 @@
-"""Peers that want to wear the server out: each ends in GOAWAY, soon, and with bounded memory."""
+"""Peers that want to wear the server out: each is refused new streams, then ends in GOAWAY, soon, and with bounded memory.
+
+Open streams go on until then, and frames that ordinary clients owe for their calls are no flood.
+"""
 
 import pytest
 from hpack import Encoder
 
+from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import HeadersTooLarge, StreamReset
+from server.frontends.h2.events import FloodRefused, HeadersTooLarge, StreamReset
 from server.frontends.h2.header_blocks import encode_block
 from server.frontends.h2.limits import H2Limits
 from tests.fakes.h2_raw import (
@@ -57,7 +61,7 @@ def too_large(number):
     return request(3 + 2 * number, fields=[*REQUEST, (b"x", b"v" * 20_000)])
 
 
-#: Frames by their number, and how many of them a peer may send at once at least, and at most.
+#: Frames by their number, and how many of them a peer may send at once.
 FLOODS = {
     "rapid reset": (cancelled, 40),
     "resets of streams that are closed": (lambda number: frame(RST_STREAM, 0, 1, u32(0)), 40),
@@ -79,17 +83,97 @@ FLOODS = {
 }
 
 
+def refused(peer):
+    """The events that say that new streams are refused."""
+    return [event for event in peer.events if isinstance(event, FloodRefused)]
+
+
+def flood(peer, make, most):
+    """Sends frames until the server refuses new streams; how many it took."""
+    for number in range(most):
+        if refused(peer):
+            return number
+        peer.send(make(number))
+    raise AssertionError("the flood goes on")
+
+
 @pytest.mark.parametrize("name", FLOODS)
-def test_flood_is_borne_up_to_its_burst_and_then_ends_the_connection(name):
+def test_flood_above_its_burst_is_refused_new_streams(name):
     make, burst = FLOODS[name]
     peer = RawPeer(LIMITS)
     peer.send(request(1))
-    sent = 0
-    while peer.end() is None:
-        assert sent < 3 * burst, "the flood goes on"
-        peer.send(make(sent))
-        sent += 1
-    assert burst - 3 <= sent <= burst + 2
+    # One stream is begun: it entitles to `control_per_stream` control frames.
+    assert burst - 3 <= flood(peer, make, 3 * burst) <= burst + LIMITS.control_per_stream + 2
+    told = next(sent for sent in peer.output() if sent.kind == GOAWAY)
+    code, text = int.from_bytes(told.payload[4:8], "big"), told.payload[8:]
+    assert (code, text.decode()) == (ErrorCode.NO_ERROR, refused(peer)[0].text)
+    assert peer.end() is None
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_open_stream_ends_as_usual_while_new_ones_are_refused(name):
+    make, burst = FLOODS[name]
+    peer = RawPeer(LIMITS)
+    peer.send(request(1), request(3))
+    flood(peer, lambda number: make(number + 1), 3 * burst)
+    told = next(sent for sent in peer.output() if sent.kind == GOAWAY)
+    assert int.from_bytes(told.payload[:4], "big") >= 3
+    new_id = 10_001
+    peer.send(request(new_id))
+    assert (RST_STREAM, u32(ErrorCode.REFUSED_STREAM)) in [(sent.kind, sent.payload) for sent in peer.output() if sent.stream_id == new_id]
+    peer.send(frame(DATA, END_STREAM, 3, b"rest"))
+    assert peer.events[-1].data == b"rest"
+    peer.server.send_answer(3, HEAD, b"answer", TRAILERS)
+    assert [sent.kind for sent in peer.output() if sent.stream_id == 3] == [HEADERS, DATA, HEADERS]
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_flood_that_goes_on_ends_the_connection(name):
+    make, burst = FLOODS[name]
+    peer = RawPeer(LIMITS)
+    peer.send(request(1))
+    sent = flood(peer, make, 3 * burst)
+    # Behind the first GOAWAY, what opens streams is charged for their being refused.
+    most = max(burst, LIMITS.reset_burst) + 2
+    more = 0
+    while (code := peer.end()) is None:
+        assert more <= most, "the flood goes on"
+        peer.send(make(sent + more))
+        more += 1
+    assert code == CALM
+
+
+def test_refused_peer_is_given_time_to_read_which_stream_was_the_last():
+    peer = RawPeer(LIMITS)
+    flood(peer, FLOODS["PING"][0], 100)
+    assert peer.server.open_streams == 0
+    assert not peer.server.is_finished
+    ping = next(sent for sent in peer.output() if sent.kind == PING and not sent.flags)
+    peer.send(frame(PING, ACK, 0, ping.payload))
+    assert peer.server.is_finished
+
+
+def test_refused_peer_that_never_answers_is_given_up_in_the_end():
+    peer = RawPeer(LIMITS)
+    flood(peer, FLOODS["PING"][0], 100)
+    peer.server.finish_drain()
+    assert peer.server.is_finished
+
+
+def test_second_kind_of_flood_ends_the_connection_too():
+    peer = RawPeer(LIMITS)
+    peer.send(request(1))
+    flood(peer, FLOODS["PRIORITY"][0], 100)
+    for number in range(60):
+        peer.send(cancelled(number))
+    assert peer.end() == CALM
+
+
+def test_the_kind_of_flood_is_named():
+    for name, kind in (("PING", Flood.CONTROL), ("rapid reset", Flood.RESETS), ("malformed requests", Flood.FAULTS)):
+        peer = RawPeer(LIMITS)
+        flood(peer, FLOODS[name][0], 100)
+        assert refused(peer)[0].flood is kind
 
 
 @pytest.mark.parametrize("name", FLOODS)
@@ -107,7 +191,7 @@ def test_rapid_reset_of_ten_thousand_streams_ends_early_at_the_default_limits():
     peer = RawPeer()
     peer.send(b"".join(cancelled(number) for number in range(10_000)))
     assert peer.end() == CALM
-    assert len(peer.events) < 4100
+    assert len(peer.events) < 8100
 
 
 def test_refused_requests_are_bounded():
@@ -156,6 +240,65 @@ def test_peer_that_provokes_answers_and_does_not_read_them():
     assert peer.end() == CALM
 
 
+@pytest.mark.parametrize("answer", ["trailers alone", "reset by the server", "reset by the client"])
+def test_control_frames_of_calls_that_fail_are_no_flood(answer):
+    """grpc-core sends WINDOW_UPDATE for every call, whether DATA comes for it or not; grpc-go pings when it has received something."""
+    peer = RawPeer(H2Limits(control_burst=50, control_per_s=10.0))
+    for stream_id in range(1, 8001, 2):
+        peer.send(request(stream_id), frame(WINDOW_UPDATE, 0, stream_id, u32(5)), frame(DATA, END_STREAM, stream_id, b"x"))
+        if answer == "trailers alone":
+            peer.server.send_headers(stream_id, TRAILERS, end_stream=True)
+        elif answer == "reset by the server":
+            peer.server.reset_stream(stream_id, ErrorCode.CANCEL)
+        elif stream_id < 4000:
+            peer.send(frame(RST_STREAM, 0, stream_id, u32(ErrorCode.CANCEL)))
+        peer.send(frame(WINDOW_UPDATE, 0, 0, u32(5)), frame(PING, 0, 0, bytes(8)))
+        peer.server.data_to_send()
+    assert not refused(peer)
+    assert peer.end() is None
+
+
+def test_two_thousand_cancelled_calls_a_second_are_no_flood():
+    peer = RawPeer()
+    for number in range(60_000):
+        peer.send(cancelled(number), now_s=number / 2000)
+        peer.server.data_to_send()
+    assert not refused(peer)
+    assert peer.end() is None
+
+
+def test_window_updates_for_small_parts_of_large_answers_are_no_flood():
+    """A client may give back what it has read in far smaller parts than the DATA frames that it came in."""
+    peer = RawPeer(H2Limits(control_burst=100, control_per_s=10.0))
+    peer.send(frame(SETTINGS, 0, 0, setting(5, 1 << 20)), request(1, END_HEADERS | END_STREAM))
+    peer.server.send_headers(1, HEAD)
+    for _ in range(100):
+        peer.server.send_data(1, bytes(60 * 1024))
+        peer.server.data_to_send()
+        for _ in range(30):
+            peer.send(frame(WINDOW_UPDATE, 0, 0, u32(2048)), frame(WINDOW_UPDATE, 0, 1, u32(2048)))
+    assert not refused(peer)
+
+
+def test_control_frames_beside_a_long_upload_are_no_flood():
+    peer = RawPeer(LIMITS)
+    peer.send(request(1))
+    for _ in range(1000):
+        peer.send(frame(DATA, 0, 1, bytes(4096)), frame(PING, 0, 0, bytes(8)) * 3)
+        peer.server.consumed(1, 4096)
+        peer.server.data_to_send()
+    assert not refused(peer)
+
+
+def test_answers_to_our_own_pings_are_no_flood():
+    peer = RawPeer(LIMITS)
+    for _ in range(200):
+        peer.server.ping(b"01234567")
+        peer.server.data_to_send()
+        peer.send(frame(PING, ACK, 0, b"01234567"))
+    assert not refused(peer)
+
+
 def test_window_updates_for_answers_are_no_flood():
     peer = RawPeer(LIMITS)
     stream_id = 1
@@ -180,7 +323,7 @@ def test_answer_drawn_out_byte_by_byte_ends_the_connection():
         peer.server.data_to_send()
         peer.send(frame(WINDOW_UPDATE, 0, 1, u32(1)))
         frames += 1
-        assert frames < 100
+        assert frames <= 2 * LIMITS.control_burst + LIMITS.control_per_stream + 2
     assert peer.end() == CALM
 
 
@@ -191,7 +334,9 @@ def test_streams_that_are_reset_here_may_get_what_was_on_its_way_but_not_more():
     for _ in range(200):
         peer.send(frame(DATA, 0, 1, bytes(16_384)) * 4)
         peer.server.data_to_send()
-    assert peer.end() is None
+    assert not refused(peer)
+    peer.send(frame(DATA, 0, 1, b"x") * 100)
+    assert refused(peer)
     peer.send(frame(DATA, 0, 1, b"x") * 100)
     assert peer.end() == CALM
 
