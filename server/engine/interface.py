@@ -107,6 +107,14 @@ class Engine(Protocol):
             Unavailable: the control mode does not allow it. ModelLoadError and others: why it failed; what served goes on serving.
         """
 
+    async def refresh(self, name: str) -> None:
+        """Serves of a model, under polling, what the repository holds of it now, without waiting for the next poll. What has failed before
+        is tried again; a model that is not in the repository is unloaded.
+
+        Raises:
+            Unavailable: the repository is not polled. ModelLoadError and others: why it failed; what served goes on serving.
+        """
+
     async def replace_models(self, models: Sequence[ListedModel]) -> None:
         """Takes `models` in place of the list of models that is served; returns when what is new of them serves.
 

@@ -207,6 +207,10 @@ class ServingEngine:
         self._refuse_while_stopping()
         await self._manager.load(name, overrides)
 
+    async def refresh(self, name: str) -> None:
+        self._refuse_while_stopping()
+        await self._manager.refresh(name)
+
     async def replace_models(self, models: Sequence[ListedModel]) -> None:
         self._refuse_while_stopping()
         await self._manager.replace_models(models, is_trusted=False)

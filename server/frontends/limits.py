@@ -35,6 +35,7 @@ class Limits:
         stream_responses: Responses of one streamed request that may wait to be sent.
         http_body_bytes: Largest HTTP body, as sent and after decompression.
         control_bytes: Largest control request (all but infer and load), over HTTP and gRPC.
+        control_timeout_s: How long a client waits for a load, an unload, a model operation or a new list of models; the work goes on.
         generate_bytes: Largest body of a generate request: flat JSON is parsed in one go.
         json_bytes: Largest JSON text (the whole body, or the JSON part before binary tensors).
         json_special_bytes: JSON text in which `NaN` or `Infinity` stand, besides long runs of numbers: a slower parser reads those.
@@ -88,6 +89,7 @@ class Limits:
     stream_responses: int = 16
     http_body_bytes: int = 128 * MIB
     control_bytes: int = 64 * 1024
+    control_timeout_s: float = 600.0
     generate_bytes: int = 8 * MIB
     json_bytes: int = 64 * MIB
     json_special_bytes: int = 16 * MIB

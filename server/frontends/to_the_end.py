@@ -1,19 +1,23 @@
-"""`ToTheEnd`: work that goes on when the client who asked for it goes away. A model half loaded because a client hung up helps nobody."""
+"""`ToTheEnd`: work that goes on when the client who asked for it goes away. A model half loaded because a client hung up helps nobody.
+
+A client that waits is answered within a bound, whatever the work waits for.
+"""
 
 import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from backends.api.errors import ServingError
+from backends.api.errors import DeadlineExceeded, ServingError
 
 
 class ToTheEnd:
     """Confined to: the event loop."""
 
-    def __init__(self, what: str, log: logging.Logger) -> None:
-        """`what` names the work in the line that a defect leaves in `log`."""
+    def __init__(self, what: str, log: logging.Logger, limit_s: float) -> None:
+        """`what` names the work in texts and in the line that a defect leaves in `log`; clients wait for it up to `limit_s`, in seconds."""
         self._what = what
+        self._limit_s = limit_s
         self._log = log
         self._running: set[asyncio.Task[None]] = set()
 
@@ -21,12 +25,18 @@ class ToTheEnd:
         """Awaits `work`; cancelling the caller does not end it.
 
         Raises:
-            What `work` raises.
+            DeadlineExceeded: it has not ended within the limit; it goes on. And what `work` raises.
         """
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
-        await asyncio.shield(task)
+        ended, _ = await asyncio.wait({task}, timeout=self._limit_s)
+        if not ended:
+            raise DeadlineExceeded(
+                f"{self._what} has not ended within {self._limit_s:g} s (--limit control_timeout_s); it goes on,"
+                " and the repository index shows its outcome"
+            )
+        task.result()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

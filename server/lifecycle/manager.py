@@ -34,6 +34,7 @@ log = logging.getLogger("stoker.lifecycle")
 
 ALL_MODELS = "*"
 CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
+REFRESH_REFUSED = "the model repository is not polled"
 CONTROL_REFUSED_NONE = "the list of models is fixed: the server was started to load it once"
 NO_LIST = "this server serves a model repository, not a list of models: start it with --model_config_file or --model_name"
 
@@ -250,6 +251,20 @@ class ModelManager:
         check_overrides(name, overrides)
         await self._turns.in_turn(name, lambda: self._load_now(name, overrides))
 
+    async def refresh(self, name: str) -> None:
+        """Looks at one model at once; returns when what the repository holds of it serves. For whoever has changed it and is done with it.
+
+        Nothing has to settle, and what has failed before is tried again. It goes on if the caller is cancelled.
+
+        Raises:
+            Unavailable: the repository is not polled, or the server is shutting down. InvalidRequest: the name is not allowed.
+            ModelLoadError: why a wanted version does not serve; what served goes on serving.
+        """
+        if self._settings.control_mode is not ControlMode.POLL:
+            raise Unavailable(REFRESH_REFUSED)
+        self._check_may_change(name)
+        await self._turns.in_turn(name, lambda: self._refresh_now(name))
+
     async def unload(self, name: str) -> None:
         """Takes a model out of service; returns once no new request reaches it. Unloading what is not loaded changes nothing.
 
@@ -262,6 +277,9 @@ class ModelManager:
     def _check_control(self, name: str) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
             raise Unavailable(CONTROL_REFUSED)
+        self._check_may_change(name)
+
+    def _check_may_change(self, name: str) -> None:
         if self._is_stopping:
             raise Unavailable(SHUTTING_DOWN)
         if not is_model_name(name):
@@ -287,6 +305,19 @@ class ModelManager:
             self._wanted.tidy(record)
             raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
         record.is_required = True
+
+    async def _refresh_now(self, name: str) -> None:
+        async with self._scanning:
+            found = await asyncio.to_thread(self._repository.find, name)
+            if self._is_stopping:
+                raise Unavailable(SHUTTING_DOWN)
+            self._settler.accept(name, found)
+            record = self._wanted.take_one(name, found)
+        if found is None or (found.config is not None and not found.versions):
+            return  # nothing is wanted of it
+        await self._reconciler.loads_end([record])
+        if failures := record.failures():
+            raise ModelLoadError(f"model '{name}' failed to load: {'; '.join(failures)}")
 
     async def _unload_now(self, name: str) -> None:
         record = self._table.get(name)

@@ -57,6 +57,12 @@ class Settler:
     def start(self, snapshot: RepositorySnapshot) -> None:
         """Accepts all of `snapshot` at once: at start nothing is worth waiting for."""
         for name, listing in snapshot.models.items():
+            self.accept(name, listing)
+
+    def accept(self, name: str, listing: ModelListing | None) -> None:
+        """Accepts one model as it was found (None: it is gone), because whoever changed it says that it is complete."""
+        self._models.pop(name, None)
+        if listing is not None:
             versions = {version: _Watched(accepted=part, seen=part) for version, part in listing.versions.items()}
             self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, last=listing)
 

@@ -61,6 +61,21 @@ class Wanted:
             self.records[name].listing = None
             self.withdraw(self.records[name])
 
+    def take_one(self, name: str, found: ModelListing | None) -> ModelRecord:
+        """Makes what was found of one model (None: it is not there) what is wanted of it. What has failed before is tried again."""
+        self.look_at(name, found)
+        record = self.record(name)
+        record.listing = found
+        if found is None:
+            self.withdraw(record)
+            return record
+        record.is_required = True
+        for known in record.versions.values():
+            if known.failed is not None:
+                known.failed, known.reason = None, ""
+        self.adopt(record, found)
+        return record
+
     def look(self, snapshot: RepositorySnapshot) -> None:
         """Takes note of `snapshot`; what is wanted stays as it was."""
         self.on_disk = snapshot

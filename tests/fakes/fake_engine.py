@@ -198,6 +198,10 @@ class FakeEngine:
         if self.load_error is not None:
             raise self.load_error
 
+    async def refresh(self, name: str) -> None:
+        if self.load_error is not None:
+            raise self.load_error
+
     async def replace_models(self, models: Sequence[ListedModel]) -> None:
         self.lists.append(tuple(models))
         if self.load_error is not None:

@@ -1,19 +1,20 @@
 """ModelOperateService: clients add, delete, activate and list models.
 
 Failures are answers with `status: "ERROR"` and a text, never a status of gRPC. Every operation changes the repository on disk and answers
-once the change has taken effect: under explicit control by a load or unload, under polling when the server has noticed. What fails is
-taken back, and what served goes on serving. Operations on one model are done one after the other, and to the end even if their caller goes
-away; different models never wait for each other.
+once the change has taken effect: under explicit control by a load or unload, under polling by a look at that model at once. What fails is
+taken back, and what served goes on serving: each operation is judged by the loads that it has begun itself. Operations on one model are
+done one after the other, and to the end even if their caller goes away; different models never wait for each other. A caller waits for a
+bounded time.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
-from backends.api.errors import Conflict, InvalidRequest, NotFound, ServingError, Unavailable
+from backends.api.errors import Conflict, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
 from server.core.overrides import LoadOverrides
-from server.core.state import IndexEntry, VersionState
+from server.core.state import VersionState
 from server.engine.interface import Engine
 from server.frontends.adlik.repository_edit import RepositoryEditor, Undo
 from server.frontends.adlik.settings import AdlikSettings
@@ -27,9 +28,6 @@ from server.pb.adlik import operate_pb2 as pb
 
 NOT_ALLOWED = "model operations are not allowed on this server: start it with --allow_model_operate"
 NOTHING_LOADS = "model operations need --model_control_mode=poll or explicit (loading_method automatic or manual)"
-#: How often, and for how long, an operation looks whether a polling server has noticed a change.
-_LOOK_PERIOD_S = 0.05
-_PATIENCE_S = 600.0
 #: Adlik's names of the states; what is not loaded is OFFLINE.
 _STATES = {
     VersionState.NEW: "NEW",
@@ -46,14 +44,13 @@ _log = logging.getLogger(__name__)
 class ModelOperations:
     """The six operations. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, settings: AdlikSettings, *, patience_s: float = _PATIENCE_S) -> None:
-        """`patience_s` bounds how long an operation waits for a polling server."""
+    def __init__(self, engine: Engine, settings: AdlikSettings, *, limit_s: float) -> None:
+        """`limit_s` bounds how long a client waits for an operation."""
         self._engine = engine
         self._settings = settings
-        self._patience_s = patience_s
         self._editor = RepositoryEditor(settings.repositories, settings.operate_root)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._to_the_end = ToTheEnd("a model operation", _log)
+        self._to_the_end = ToTheEnd("the model operation", _log, limit_s)
         self._operations: dict[str, Callable[[pb.ModelOperateRequest], Awaitable[None]]] = {
             "addModel": self._add_model,
             "addModelVersion": self._add_version,
@@ -81,43 +78,38 @@ class ModelOperations:
             await self._operations[verb](request)
 
     async def _add_model(self, request: pb.ModelOperateRequest) -> None:
-        name, before = request.model_name, self._known(request.model_name)
+        name = request.model_name
         undo = await run_off_loop(self._editor.add_model, name, request.path)
-        await self._take_effect(name, before, undo)
+        await self._take_effect(name, undo)
 
     async def _add_version(self, request: pb.ModelOperateRequest) -> None:
-        name, before = request.model_name, self._known(request.model_name)
+        name = request.model_name
         number, undo = await run_off_loop(self._editor.add_version, name, request.path, request.model_version)
-        await self._take_effect(name, before, undo)
+        await self._take_effect(name, undo)
         _log.info("version %d of model '%s' was added by a client", number, name)
 
     async def _delete_model(self, request: pb.ModelOperateRequest) -> None:
-        name, before = request.model_name, self._known(request.model_name)
+        name = request.model_name
         put_back, discard = await run_off_loop(self._editor.take_model, name)
-        await self._take_effect(name, before, put_back)
+        await self._take_effect(name, put_back)
         await run_off_loop(discard)
 
     async def _delete_version(self, request: pb.ModelOperateRequest) -> None:
-        name, before = request.model_name, self._known(request.model_name)
+        name = request.model_name
         put_back, discard = await run_off_loop(self._editor.take_version, name, request.model_version)
-        await self._take_effect(name, before, put_back, is_reload=True)
+        await self._take_effect(name, put_back, is_reload=True)
         await run_off_loop(discard)
 
     async def _activate(self, request: pb.ModelOperateRequest) -> None:
-        name, version, before = request.model_name, request.model_version, self._known(request.model_name)
-        failed = _trouble(entry for entry in before if entry.version == version and entry.state is VersionState.FAILED)
-        if failed and self._settings.control_mode is ControlMode.POLL:
-            # A polling server does not try again what failed, so there is nothing to wait for.
-            raise Conflict(f"version {version} of model '{name}' failed to load: {failed}")
+        name, version = request.model_name, request.model_version
         undo = await run_off_loop(self._editor.want_only, name, version)
-        await self._take_effect(name, before, undo)
+        await self._take_effect(name, undo)
 
-    async def _take_effect(self, name: str, before: frozenset[IndexEntry], undo: Undo, *, is_reload: bool = False) -> None:
+    async def _take_effect(self, name: str, undo: Undo, *, is_reload: bool = False) -> None:
         """Returns once what the repository holds of `name` is what serves.
 
         Args:
             name: The model.
-            before: What the index said of it before the change.
             undo: Takes the change back.
             is_reload: Whether a model that is not served is to stay so.
 
@@ -127,7 +119,7 @@ class ModelOperations:
         try:
             listing = await run_off_loop(self._editor.repository.find, name)
             if self._settings.control_mode is ControlMode.POLL:
-                await self._noticed(name, before, listing)
+                await self._refresh(name, listing)
             elif listing is None or not listing.versions:
                 await self._engine.unload(name)
             elif not is_reload or self._engine.is_model_ready(name, None):
@@ -138,46 +130,37 @@ class ModelOperations:
             raise error from None
 
     async def _return_to_before(self, name: str) -> None:
-        """After an undo, makes an explicitly controlled server want what is there again."""
-        if self._settings.control_mode is not ControlMode.EXPLICIT:
-            return
+        """After an undo, makes the server want what is there again."""
         try:
-            if await run_off_loop(self._editor.repository.find, name) is None:
+            if self._settings.control_mode is ControlMode.POLL:
+                await self._engine.refresh(name)
+            elif await run_off_loop(self._editor.repository.find, name) is None:
                 await self._engine.unload(name)
             elif self._engine.is_model_ready(name, None):
                 await self._engine.load(name, LoadOverrides())
         except ServingError as error:
             _log.error("model '%s' cannot return to what it was before a failed operation: %s", name, error.message)
 
-    async def _noticed(self, name: str, before: frozenset[IndexEntry], listing: ModelListing | None) -> None:
-        """Waits until a polling server serves of `name` exactly what `listing` wants (None: nothing).
+    async def _refresh(self, name: str, listing: ModelListing | None) -> None:
+        """Makes a polling server serve of `name` exactly what `listing` wants (None: nothing).
 
         Raises:
-            Conflict: it failed to load. InvalidRequest: its config.pbtxt is wrong. Unavailable: the server is stopping, or has not
-                noticed in time.
+            Conflict: it does not load, or the server does not serve it for another reason. InvalidRequest: its config.pbtxt is wrong.
+            Unavailable: the server is stopping.
         """
         if listing is not None and listing.config is None:
             raise InvalidRequest(listing.error or f"model '{name}' has no valid configuration")
+        try:
+            await self._engine.refresh(name)
+        except ModelLoadError as error:
+            raise Conflict(error.message) from None
         wanted = (
             frozenset() if listing is None or listing.config is None else wanted_versions(listing.config.version_policy, listing.versions)
         )
-        end_ns = self._engine.now_ns() + round(self._patience_s * 1e9)
-        while self._engine.is_live():
-            known = self._known(name)
-            concerned = [entry for entry in known if entry.version is None or entry.version in wanted]
-            # What was wrong before may be what this operation mends, and the server has not looked yet.
-            if failed := _trouble(entry for entry in concerned if entry not in before):
-                raise Conflict(f"model '{name}' failed to load: {failed}")
-            if {entry.version for entry in known if entry.state is VersionState.READY} == wanted:
-                return
-            if self._engine.now_ns() > end_ns:
-                why = _trouble(concerned) or "the server has not noticed yet"
-                raise Unavailable(f"model '{name}' does not serve as asked for after {self._patience_s:g} s: {why}")
-            await asyncio.sleep(_LOOK_PERIOD_S)
-        raise Unavailable("the server is shutting down")
-
-    def _known(self, name: str) -> frozenset[IndexEntry]:
-        return frozenset(entry for entry in self._engine.index() if entry.name == name)
+        ready = {entry.version for entry in self._engine.index(ready_only=True) if entry.name == name}
+        if missing := wanted - ready:
+            versions = ", ".join(str(version) for version in sorted(missing))
+            raise Conflict(f"model '{name}' does not serve version {versions}: the server does not take models from its repository alone")
 
     async def _query(self, request: pb.ModelOperateRequest) -> pb.ModelOperateResponse:
         try:
@@ -198,12 +181,3 @@ class ModelOperations:
                     shown = _OFFLINE if state is None else _STATES[state]
                     info.versions.add(version_no=version, state=shown, path=f"{name}/{version}")
         return answer
-
-
-def _trouble(entries: Iterable[IndexEntry]) -> str:
-    """Why a version of `entries` is not what it should be; empty where nothing is wrong."""
-    return "; ".join(
-        entry.reason
-        for entry in entries
-        if entry.reason and (entry.state in (VersionState.FAILED, VersionState.READY) or entry.version is None)
-    )

@@ -30,7 +30,7 @@ class AdlikService:
 
     def __init__(self, engine: Engine, limits: Limits, settings: AdlikSettings) -> None:
         self.predicting = Predict(engine, limits)
-        self.operations = ModelOperations(engine, settings)
+        self.operations = ModelOperations(engine, settings, limit_s=limits.control_timeout_s)
         self.settings = settings
         self._engine = engine
         self._limits = limits

@@ -44,7 +44,7 @@ class KServeService:
         self.stream_inference = StreamInference(engine, self.inference, limits, self.headers)
         self._engine = engine
         self._limits = limits
-        self._to_the_end = ToTheEnd("a load or unload", _log)
+        self._to_the_end = ToTheEnd("the load or unload", _log, limits.control_timeout_s)
 
     async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._engine.is_live())

@@ -3,6 +3,8 @@
 Predict, which is hot, is in `predict.py`; Classify and its kin are in `example_calls.py`.
 """
 
+import logging
+
 from backends.api.errors import Forbidden, InvalidRequest, ModelLoadError
 from server.engine.interface import Engine
 from server.frontends.limits import Limits
@@ -16,10 +18,12 @@ from server.frontends.tfs.settings import TfsSettings
 from server.frontends.tfs.signatures import signature_def_map
 from server.frontends.tfs.states import model_status
 from server.frontends.tfs.status import FailedPrecondition
+from server.frontends.to_the_end import ToTheEnd
 from server.pb.tensorflow.core.protobuf import error_codes_pb2
 from server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_management_pb2
 
 SIGNATURE_DEF = "signature_def"
+_log = logging.getLogger(__name__)
 
 
 class TfsService:
@@ -38,6 +42,7 @@ class TfsService:
         self.settings = settings or TfsSettings()
         self._engine = engine
         self._limits = limits
+        self._to_the_end = ToTheEnd("the change of the list of models", _log, limits.control_timeout_s)
         self.targets = Targets(engine, limits)
         self.predicting = Predict(engine, limits, self.targets)
         self.inference = ExampleInference(engine, limits, self.targets)
@@ -91,13 +96,14 @@ class TfsService:
 
         Raises:
             Forbidden: clients may not, or a folder is not allowed. InvalidRequest: the list. Unavailable: the server follows none.
+            DeadlineExceeded: the models have not loaded in time; the change goes on.
             FailedPrecondition: a model does not load, or a label belongs to a version that does not serve.
         """
         if not self.settings.allow_reload:
             raise Forbidden("this server takes no list of models from clients: start it with --allow_model_reload")
         models = read_reload(request)
         try:
-            await self._engine.replace_models(models)
+            await self._to_the_end.run(self._engine.replace_models(models))
         except ModelLoadError as error:
             raise FailedPrecondition(error.message) from None
         answer = model_management_pb2.ReloadConfigResponse()

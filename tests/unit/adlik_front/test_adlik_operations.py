@@ -21,17 +21,20 @@ from tests.fakes.fake_engine import FakeEngine
 CONFIG = 'backend: "identity" # kept\nmax_batch_size: 2\ninput { name: "x" data_type: TYPE_FP32 dims: 2 }\n'
 
 
+#: How long a client waits for an operation where the test does not say, seconds.
+LIMIT_S = 15.0
+
+
 class PollingEngine(FakeEngine):
-    """Serves at once what the repository on disk wants, but for versions in `broken`."""
+    """Serves what the repository on disk wants, but for versions in `broken`."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.repository = ModelRepository([root])
         self.broken: set[int] = set()
-        self.looks = 0
+        self.refreshes: list[str] = []
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
-        self.looks += 1
         entries: list[IndexEntry] = []
         for name, listing in self.repository.scan().models.items():
             if listing.config is None:
@@ -42,6 +45,12 @@ class PollingEngine(FakeEngine):
                 state = VersionState.FAILED if is_broken else VersionState.READY
                 entries.append(IndexEntry(name, version, state, "it is broken" if is_broken else ""))
         return entries
+
+    async def refresh(self, name: str) -> None:
+        self.refreshes.append(name)
+        failed = [entry for entry in self.index() if entry.name == name and entry.state is not VersionState.READY]
+        if failed:
+            raise ModelLoadError(f"model '{name}' failed to load: {failed[0].reason}")
 
     def is_model_ready(self, name: str, version: int | None) -> bool:
         return any(entry.name == name and entry.state is VersionState.READY for entry in self.index())
@@ -85,7 +94,7 @@ class Bench:
     def do(self, verb: str, **fields: object) -> pb.ModelOperateResponse:
         async def operate() -> pb.ModelOperateResponse:
             async with asyncio.timeout(20):
-                return await ModelOperations(self.engine, self.settings, patience_s=5).run(verb, pb.ModelOperateRequest(**fields))
+                return await ModelOperations(self.engine, self.settings, limit_s=LIMIT_S).run(verb, pb.ModelOperateRequest(**fields))
 
         answer = asyncio.run(operate())
         assert sorted(path.name for path in self.root.iterdir() if path.name.startswith(".")) == []
@@ -319,7 +328,7 @@ def test_operations_on_different_models_do_not_wait_for_each_other(tmp_path: Pat
             await super().load(name, overrides)
 
     async def scenario() -> None:
-        operations = ModelOperations(Slow(bench.root), bench.settings)
+        operations = ModelOperations(Slow(bench.root), bench.settings, limit_s=LIMIT_S)
         slow = asyncio.create_task(operations.run("addModelVersion", pb.ModelOperateRequest(model_name="m", path="three")))
         done = await operations.run("activateModel", pb.ModelOperateRequest(model_name="other", model_version=1))
         assert done.status == "SUCCESS"
@@ -343,7 +352,7 @@ def test_operations_on_a_model_are_done_one_after_the_other_and_to_the_end(tmp_p
     engine = Slow(bench.root)
 
     async def scenario() -> None:
-        operations = ModelOperations(engine, bench.settings)
+        operations = ModelOperations(engine, bench.settings, limit_s=LIMIT_S)
         adding = asyncio.create_task(operations.run("addModelVersion", pb.ModelOperateRequest(model_name="m", path="three")))
         await entered.wait()
         second = asyncio.create_task(operations.run("deleteModelVersion", pb.ModelOperateRequest(model_name="m", model_version=1)))
@@ -358,15 +367,49 @@ def test_operations_on_a_model_are_done_one_after_the_other_and_to_the_end(tmp_p
     assert set(bench.files()) == {"m/config.pbtxt", "m/2/model.bin", "m/3/model.bin"}
 
 
-def test_a_server_that_never_notices_is_not_waited_for_for_ever(tmp_path: Path):
+def test_a_server_that_takes_its_models_from_elsewhere_refuses(tmp_path: Path):
     bench = Bench(tmp_path, ControlMode.POLL)
     bench.engine.index = lambda **_: []  # type: ignore[method-assign]
-
-    async def operate() -> pb.ModelOperateResponse:
-        operations = ModelOperations(bench.engine, bench.settings, patience_s=-1)
-        return await operations.run("activateModel", pb.ModelOperateRequest(model_name="m", model_version=1))
-
-    answer = asyncio.run(operate())
-    assert answer.status == "ERROR"
-    assert "has not noticed" in answer.error_message
+    bench.fails("activateModel", "does not serve version 1", model_name="m", model_version=1)
     assert bench.files()["m/config.pbtxt"].decode() == CONFIG
+
+
+def test_a_client_does_not_wait_longer_than_the_limit_and_the_operation_goes_on(bench: Bench):
+    held = asyncio.Event()
+    take_effect = bench.engine.load if bench.mode is ControlMode.EXPLICIT else bench.engine.refresh
+
+    async def slow(*given: object) -> None:
+        await held.wait()
+        await take_effect(*given)  # type: ignore[call-arg, arg-type]
+
+    bench.engine.load = bench.engine.refresh = slow  # type: ignore[assignment, method-assign]
+
+    async def scenario() -> None:
+        operations = ModelOperations(bench.engine, bench.settings, limit_s=1e-3)
+        for verb, fields in (("addModelVersion", {"path": "three"}), ("activateModel", {"model_version": 1})):
+            answer = await operations.run(verb, pb.ModelOperateRequest(model_name="m", **fields))  # type: ignore[arg-type]
+            assert answer.status == "ERROR"
+            assert "has not ended within 0.001 s" in answer.error_message, "also for the one that waits for the first"
+        held.set()
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+    asyncio.run(scenario())
+    assert "m/3/model.bin" in bench.files()
+    assert "versions: [ 1 ]" in bench.files()["m/config.pbtxt"].decode()
+
+
+@pytest.mark.parametrize("clients", [1, 8])
+def test_what_fails_may_be_repeated_at_once_and_leaves_nothing(clients: int, bench: Bench):
+    bench.engine.broken = {1}
+    before = bench.files()
+
+    async def scenario() -> None:
+        operations = ModelOperations(bench.engine, bench.settings, limit_s=LIMIT_S)
+        for _ in range(3):
+            asked = [operations.run("addModel", pb.ModelOperateRequest(model_name="fresh", path="new")) for _ in range(clients)]
+            for answer in await asyncio.gather(*asked):
+                assert answer.status == "ERROR"
+                assert "it is broken" in answer.error_message
+            assert bench.files() == before
+
+    asyncio.run(scenario())

@@ -1,0 +1,51 @@
+"""A client of any protocol waits for a control operation for a bounded time, and the operation goes on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from backends.api.errors import DeadlineExceeded
+from server.frontends.http.call import HttpCall
+from server.frontends.kserve.service import KServeService
+from server.frontends.limits import Limits
+from server.frontends.tfs.service import TfsService
+from server.frontends.tfs.settings import TfsSettings
+from server.pb import grpc_service_pb2 as pb
+from server.pb.tensorflow_serving.apis import model_management_pb2
+from tests.fakes.fake_engine import FakeEngine
+
+LIMITS = Limits(control_timeout_s=1e-3)
+
+
+def kserve_load(engine: FakeEngine) -> Awaitable[object]:
+    return KServeService(engine, LIMITS).repository_model_load(pb.RepositoryModelLoadRequest(model_name="m"), HttpCall(()))
+
+
+def kserve_unload(engine: FakeEngine) -> Awaitable[object]:
+    return KServeService(engine, LIMITS).repository_model_unload(pb.RepositoryModelUnloadRequest(model_name="m"), HttpCall(()))
+
+
+def tfs_reload(engine: FakeEngine) -> Awaitable[object]:
+    request = model_management_pb2.ReloadConfigRequest()
+    request.config.model_config_list.config.add(name="m", base_path="/m", model_platform="tensorflow")
+    return TfsService(engine, LIMITS, TfsSettings(allow_reload=True)).reload_config(request)
+
+
+@pytest.mark.parametrize("call", [kserve_load, kserve_unload, tfs_reload])
+def test_a_client_is_answered_and_the_operation_goes_on(call: Callable[[FakeEngine], Awaitable[object]]) -> None:
+    async def scenario() -> None:
+        go, ended = asyncio.Event(), asyncio.Event()
+
+        async def slow(*given: object, **options: object) -> None:
+            await go.wait()
+            ended.set()
+
+        engine = FakeEngine()
+        engine.load = engine.unload = engine.replace_models = slow  # type: ignore[assignment, method-assign]
+        with pytest.raises(DeadlineExceeded, match=r"has not ended within 0\.001 s \(--limit control_timeout_s\); it goes on"):
+            await call(engine)
+        go.set()
+        await ended.wait()
+
+    asyncio.run(scenario())

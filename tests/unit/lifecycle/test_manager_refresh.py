@@ -1,0 +1,105 @@
+"""The manager when it is asked to look at one model at once: what appears, fails again and again, and vanishes."""
+
+import asyncio
+
+import pytest
+
+from backends.api.errors import InvalidRequest, ModelLoadError, Unavailable
+from server.core.model_config import AllVersions, SpecificVersions
+from server.lifecycle.settings import ControlMode
+from tests.fakes.fake_loader import FakeModel, turn
+from tests.fakes.manager_bench import Bench, in_loop
+
+
+@in_loop
+async def test_a_model_serves_when_refresh_returns_and_the_next_scan_changes_nothing() -> None:
+    bench = await Bench({"m": FakeModel()}).started()
+    bench.models["new"] = FakeModel({1: "a", 2: "b"}, AllVersions())
+    await bench.manager.refresh("new")
+    assert bench.manager.ready_versions("new") == (1, 2)
+    assert await bench.manager.rescan(), "nothing is left to settle"
+    assert [source.name for source in bench.loader.sources] == ["m", "new", "new"], "each version was loaded once"
+    del bench.models["new"]
+    await bench.manager.refresh("new")
+    assert bench.manager.ready_versions("new") == ()
+    await turn()
+    assert bench.index() == [("m", 1, "READY", "")]
+    await bench.manager.stop(1)
+    bench.assert_nothing_leaks()
+
+
+@in_loop
+async def test_each_refresh_of_what_does_not_load_is_answered_by_its_own_attempt() -> None:
+    bench = await Bench({"m": FakeModel()}).started()
+    bench.loader.errors["bad", 1] = ModelLoadError("corrupt")
+    for attempt in range(1, 4):
+        bench.models["bad"] = FakeModel()
+        with pytest.raises(ModelLoadError, match=r"^model 'bad' failed to load: version 1: corrupt$"):
+            await bench.manager.refresh("bad")
+        del bench.models["bad"]
+        await bench.manager.refresh("bad")
+        assert bench.index() == [("m", 1, "READY", "")], "no trace of it is left"
+        assert [source.name for source in bench.loader.sources].count("bad") == attempt
+    assert bench.manager.is_ready()
+
+
+@in_loop
+async def test_the_same_content_is_tried_again_and_what_serves_is_left_alone() -> None:
+    bench = Bench({"m": FakeModel({1: "a", 2: "b"}, AllVersions())})
+    bench.loader.errors["m", 2] = ModelLoadError("out of memory")
+    await bench.started()
+    with pytest.raises(ModelLoadError, match="version 2: out of memory"):
+        await bench.manager.refresh("m")
+    bench.loader.errors.clear()
+    await bench.manager.refresh("m")
+    assert bench.manager.ready_versions("m") == (1, 2)
+    assert [source.version for source in bench.loader.sources] == [1, 2, 2, 2]
+
+
+@in_loop
+async def test_refreshes_of_eight_callers_at_once_all_end() -> None:
+    bench = await Bench({}, holds=True).started()
+    bench.models["bad"] = FakeModel()
+    callers = [asyncio.create_task(bench.manager.refresh("bad")) for _ in range(8)]
+    failed = 0
+    while not all(caller.done() for caller in callers):
+        await turn()
+        for load in list(bench.loader.pending):
+            load.fail("corrupt")
+            failed += 1
+    assert {str(caller.exception()) for caller in callers} == {"model 'bad' failed to load: version 1: corrupt"}
+    assert failed == 8, "each was answered by a load of its own"
+
+
+@in_loop
+async def test_what_cannot_be_wanted_is_said() -> None:
+    bench = await Bench({"m": FakeModel()}).started()
+    bench.models["m"] = FakeModel(error="config.pbtxt:1: no")
+    with pytest.raises(ModelLoadError, match="no"):
+        await bench.manager.refresh("m")
+    assert bench.manager.ready_versions("m") == (1,)
+    bench.models["m"] = FakeModel(policy=SpecificVersions((5,)))
+    with pytest.raises(ModelLoadError, match="version 5: named by the version policy, but not in the repository"):
+        await bench.manager.refresh("m")
+    bench.models["m"] = FakeModel({})
+    await bench.manager.refresh("m")
+    assert bench.manager.ready_versions("m") == (), "the last version was taken away"
+    with pytest.raises(InvalidRequest):
+        await bench.manager.refresh("../m")
+
+
+@pytest.mark.parametrize("mode", [ControlMode.EXPLICIT, ControlMode.NONE])
+@in_loop
+async def test_only_a_polled_repository_is_refreshed(mode: ControlMode) -> None:
+    bench = await Bench({"m": FakeModel()}, mode=mode).started()
+    with pytest.raises(Unavailable, match="not polled"):
+        await bench.manager.refresh("m")
+    await bench.manager.stop(1)
+
+
+@in_loop
+async def test_a_stopping_server_refuses() -> None:
+    bench = await Bench({"m": FakeModel()}).started()
+    await bench.manager.stop(1)
+    with pytest.raises(Unavailable, match="shutting down"):
+        await bench.manager.refresh("m")
