@@ -62,6 +62,11 @@ class Restrictions:
         self._keys = {category: (key.header, self._digest(key.value)) for category, key in (keys or {}).items()}
         self._api_key = None if api_key is None else self._digest(api_key)
 
+    @property
+    def needs_api_key(self) -> bool:
+        """Whether every call but those of health must bring an API key."""
+        return self._api_key is not None
+
     def restricts(self, category: Category | None) -> bool:
         """Whether calls of that category must bring a key. None: what belongs to no category, such as the documentation pages."""
         return category in self._keys or (self._api_key is not None and category is not Category.HEALTH)

@@ -65,9 +65,11 @@ def test_the_calls_by_tritonclient_run_as_printed(server: ServerProcess, clients
 def test_the_call_by_grpcurl_is_a_request_that_is_answered(server: ServerProcess, model: str):
     """Its JSON is what grpcurl turns into the request by the server's reflection; here the message does it."""
     printed = calls(server, model)["grpcurl"]
-    found = re.fullmatch(r"grpcurl -plaintext -d '(.*)' \\\n  (\S+) inference\.GRPCInferenceService/ModelInfer", printed, re.DOTALL)
+    command = r"grpcurl -plaintext -d (@|'.*') (?:\\\n  )?(\S+) inference\.GRPCInferenceService/ModelInfer"
+    found = re.search(command, printed, re.DOTALL)
     assert found is not None
-    request = json_format.Parse(found[1], pb.ModelInferRequest())
+    body = shell(printed.replace(found[0], "cat")) if found[1] == "@" else found[1].strip("'")
+    request = json_format.Parse(body, pb.ModelInferRequest())
     with grpc.insecure_channel(found[2].replace("localhost", "127.0.0.1")) as channel:
         answer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(request.SerializeToString(), timeout=30)
     assert pb.ModelInferResponse.FromString(answer).outputs[0].name == OUTPUTS[model.split("/")[0]]

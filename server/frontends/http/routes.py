@@ -67,7 +67,6 @@ class RestRoutes:
 
         At `serving_path` they are under TensorFlow Serving's names; None: nowhere. `grpc` is the port that models' pages show calls for.
         """
-        self._pages = ModelPages(engine, grpc)
         self._engine = engine
         self._limits = limits
         self._infer = infer
@@ -77,6 +76,7 @@ class RestRoutes:
         self._metrics = metrics
         self._serving_path = serving_path
         self._restrictions = NO_RESTRICTIONS if extensions is None else extensions.http_restrictions
+        self._pages = ModelPages(engine, grpc, needs_key=self._restrictions.needs_api_key)
 
     def app(self) -> DocumentedApp:
         """The app, with its OpenAPI page at /docs."""

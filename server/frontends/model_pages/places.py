@@ -31,12 +31,14 @@ class Places:
         http: `host:port` of the HTTP front; the port may be left out.
         is_http_secure: Whether it speaks TLS.
         grpc: `host:port`; None: there is no gRPC port.
+        needs_key: Whether calls must bring an API key.
     """
 
     http: str
     is_http_secure: bool
     grpc: str | None
     is_grpc_secure: bool
+    needs_key: bool = False
 
     @property
     def http_url(self) -> str:
@@ -49,17 +51,18 @@ class Places:
         return f"{'grpcs' if self.is_grpc_secure else 'grpc'}://{self.grpc}"
 
 
-def places(host: str, scheme: str, door: GrpcDoor | None) -> Places:
+def places(host: str, scheme: str, door: GrpcDoor | None, *, needs_key: bool = False) -> Places:
     """What follows from a request for the page.
 
     Args:
         host: Its Host header.
         scheme: How it came: `http` or `https`.
         door: The gRPC port; None: there is none.
+        needs_key: Whether calls must bring an API key.
     """
     known = _HOST.match(host)
     if known is None:
         host, name = "localhost:8501", "localhost"
     else:
         name = known[1]
-    return Places(host, scheme == "https", None if door is None else f"{name}:{door.port}", door is not None and door.is_secure)
+    return Places(host, scheme == "https", None if door is None else f"{name}:{door.port}", door is not None and door.is_secure, needs_key)

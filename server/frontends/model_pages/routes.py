@@ -25,8 +25,15 @@ _TAG: Final = "models"
 class ModelPages:
     """What each model's pages and documents are made of. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, grpc: GrpcDoor | None) -> None:
-        """`grpc` is the port that calls over gRPC are shown for; None: such calls are left out."""
+    def __init__(self, engine: Engine, grpc: GrpcDoor | None, *, needs_key: bool = False) -> None:
+        """Pages of the models of `engine`.
+
+        Args:
+            engine: What knows the models.
+            grpc: The port that calls over gRPC are shown for; None: such calls are left out.
+            needs_key: Whether the calls must bring an API key.
+        """
+        self._needs_key = needs_key
         self._engine = engine
         self._grpc = grpc
 
@@ -55,7 +62,7 @@ class ModelPages:
             # As pages have it: what KServe v2 answers for an unknown model, Triton's 400, is for its clients.
             return _page(error_page(up, error.message), 404 if isinstance(error, UnknownModel) else kserve_status(error).http)
         asked = sample(description, version)
-        where = places(request.headers.get("host", ""), request.url.scheme, self._grpc)
+        where = places(request.headers.get("host", ""), request.url.scheme, self._grpc, needs_key=self._needs_key)
         has_reflection = self._grpc is not None and self._grpc.has_reflection
         calls = [*shell_calls(asked, where, has_reflection=has_reflection), *python_calls(asked, where)]
         return _page(model_page(description, version, calls))

@@ -9,8 +9,8 @@ from backends.api.tensor import DataType
 from server.core.description import ModelDescription
 from server.frontends.kserve.json_tensor import BINARY_ONLY
 
-#: Elements of one request up to which they are printed one by one.
-PRINTED_ELEMENTS = 256
+#: Elements of one request up to which they are printed one by one: two lines of numbers.
+PRINTED_ELEMENTS = 32
 #: What every element of a BYTES tensor holds.
 TEXT = "text"
 

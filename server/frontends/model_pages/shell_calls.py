@@ -1,8 +1,9 @@
-"""Calls by curl and grpcurl. Names go through the shell's own quoting; bodies too long to read are made by a line of Python."""
+"""Calls by curl and grpcurl. Names go through the shell's own quoting; a short Python program makes a body that is too long to read."""
 
 import base64
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any, Final
 
 from server.frontends.model_pages.calls import Call
@@ -11,6 +12,8 @@ from server.frontends.model_pages.samples import TEXT, Sample, SampleTensor
 
 _SEQUENCE: Final = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 _NO_JSON: Final = "FP16 and BF16 tensors travel as binary only."
+#: How a command sends the key that this server requires: the reader's shell holds it.
+_BEARER: Final = '"Authorization: Bearer $STOKER_API_KEY"'
 #: The field of typed contents that holds elements of a type.
 _CONTENTS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
@@ -44,27 +47,27 @@ def infer_path(sample: Sample, verb: str = "infer") -> str:
 
 
 def _curl_json(sample: Sample, places: Places) -> str:
-    inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs] if sample.is_printed else []
     rest = {"parameters": _SEQUENCE} if sample.is_sequence else {}
     url = places.http_url + infer_path(sample)
     if sample.is_printed:
-        return _posted({**rest, "inputs": inputs}, url)
-    made = ", ".join(f"{{**{_facts(tensor)!r}, 'data': [{tensor.element!r}] * {tensor.count}}}" for tensor in sample.inputs)
-    return _made(f"{{**{rest!r}, 'inputs': [{made}]}}", f"curl -s {shlex.quote(url)} -d @-")
+        inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs]
+        return _posted({**rest, "inputs": inputs}, url, places)
+    inputs = [_python_dict(_facts(tensor), f'"data": [{_python(tensor.element)}] * {tensor.count}') for tensor in sample.inputs]
+    return _made(rest, "inputs", inputs, f"{_curl(places)} {shlex.quote(url)} -d @-")
 
 
 def _curl_tfs(sample: Sample, places: Places) -> str:
     version = "" if sample.version is None else f"/versions/{sample.version}"
     url = f"{places.http_url}/v1/models/{sample.model}{version}:predict"
     if sample.is_printed:
-        return _posted({"inputs": {tensor.name: tensor.nested for tensor in sample.inputs}}, url)
-    values = []
+        return _posted({"inputs": {tensor.name: tensor.nested for tensor in sample.inputs}}, url, places)
+    lines = []
     for tensor in sample.inputs:
-        value = repr(tensor.element)
+        value = _python(tensor.element)
         for size in reversed(tensor.shape):
             value = f"[{value}] * {size}"
-        values.append(f"{tensor.name!r}: {value}")
-    return _made(f"{{'inputs': {{{', '.join(values)}}}}}", f"curl -s {shlex.quote(url)} -d @-")
+        lines.append(f"{_python(tensor.name)}: {value}")
+    return _made({}, "inputs", lines, f"{_curl(places)} {shlex.quote(url)} -d @-", brackets="{}")
 
 
 def _curl_generate(sample: Sample, places: Places) -> str:
@@ -74,7 +77,9 @@ def _curl_generate(sample: Sample, places: Places) -> str:
     }
     if sample.is_sequence:
         body["parameters"] = _SEQUENCE
-    return f"curl -sN {shlex.quote(places.http_url + infer_path(sample, 'generate_stream'))} -d {shlex.quote(json.dumps(body))}"
+    return (
+        f"{_curl(places, '-sN')} {shlex.quote(places.http_url + infer_path(sample, 'generate_stream'))} -d {shlex.quote(json.dumps(body))}"
+    )
 
 
 def _curl_binary(sample: Sample, places: Places) -> Call:
@@ -84,7 +89,7 @@ def _curl_binary(sample: Sample, places: Places) -> Call:
     parts = [f"printf %s {shlex.quote(text)}", *(_bytes_of(tensor) for tensor in sample.inputs)]
     lines = ";\n  ".join(parts)
     url = shlex.quote(places.http_url + infer_path(sample))
-    curl = f"curl -s {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
+    curl = f"{_curl(places)} {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
     note = "The tensors follow the JSON as raw bytes; with binary_data_output the answer's do, too."
     return Call(
         "curl, binary tensors", "curl-binary", "sh", f"{{ {lines}; }} |\n{curl}", note if sample.fits_json else f"{_NO_JSON} {note}"
@@ -101,7 +106,7 @@ def _bytes_of(tensor: SampleTensor) -> str:
 
 
 def _grpcurl(sample: Sample, places: Places) -> str:
-    plain = "" if places.is_grpc_secure else "-plaintext "
+    options = ("" if places.is_grpc_secure else "-plaintext ") + (f"-H {_BEARER} " if places.needs_key else "")
     streaming = sample.is_decoupled
     method = f"inference.GRPCInferenceService/{'ModelStreamInfer' if streaming else 'ModelInfer'}"
     head: dict[str, Any] = {"model_name": sample.model}
@@ -116,12 +121,12 @@ def _grpcurl(sample: Sample, places: Places) -> str:
     if sample.is_printed:
         contents = [{_CONTENTS[tensor.datatype.value]: [_proto_element(tensor)] * tensor.count} for tensor in sample.inputs]
         inputs = [{**_facts(tensor), "contents": held} for tensor, held in zip(sample.inputs, contents, strict=True)]
-        return f"grpcurl {plain}-d {shlex.quote(json.dumps({**head, 'inputs': inputs}))} \\\n  {shlex.quote(places.grpc or '')} {method}"
-    made = ", ".join(
-        f"{{**{_facts(tensor)!r}, 'contents': {{{_CONTENTS[tensor.datatype.value]!r}: [{_proto_element(tensor)!r}] * {tensor.count}}}}}"
-        for tensor in sample.inputs
-    )
-    return _made(f"{{**{head!r}, 'inputs': [{made}]}}", f"grpcurl {plain}-d @ {shlex.quote(places.grpc or '')} {method}")
+        return f"grpcurl {options}-d {shlex.quote(json.dumps({**head, 'inputs': inputs}))} \\\n  {shlex.quote(places.grpc or '')} {method}"
+    lines = []
+    for tensor in sample.inputs:
+        elements = f"[{_python(_proto_element(tensor))}] * {tensor.count}"
+        lines.append(_python_dict(_facts(tensor), f'"contents": {{{_python(_CONTENTS[tensor.datatype.value])}: {elements}}}'))
+    return _made(head, "inputs", lines, f"grpcurl {options}-d @ {shlex.quote(places.grpc or '')} {method}")
 
 
 def _proto_element(tensor: SampleTensor) -> bool | int | float | str:
@@ -132,10 +137,30 @@ def _facts(tensor: SampleTensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype.value, "shape": list(tensor.shape)}
 
 
-def _posted(body: dict[str, Any], url: str) -> str:
-    return f"curl -s {shlex.quote(url)} -d {shlex.quote(json.dumps(body))}"
+def _curl(places: Places, flags: str = "-s") -> str:
+    return f"curl {flags} -H {_BEARER}" if places.needs_key else f"curl {flags}"
 
 
-def _made(expression: str, then: str) -> str:
-    program = f"import json\nprint(json.dumps({expression}))"
-    return f"python3 -c {shlex.quote(program)} |\n{then}"
+def _posted(body: dict[str, Any], url: str, places: Places) -> str:
+    return f"{_curl(places)} {shlex.quote(url)} -d {shlex.quote(json.dumps(body))}"
+
+
+def _made(head: dict[str, Any], key: str, lines: Sequence[str], then: str, *, brackets: str = "[]") -> str:
+    """A Python program that prints `head` and, under `key`, what `lines` hold as JSON, piped into the command `then`."""
+    begin = "".join(f"{_python(name)}: {_python(value)}, " for name, value in head.items())
+    opening, closing = brackets
+    inner = "".join(f"    {line},\n" for line in lines)
+    return f"python3 - <<'EOF' | {then}\nimport json\nprint(json.dumps({{{begin}{_python(key)}: {opening}\n{inner}{closing}}}))\nEOF"
+
+
+def _python_dict(facts: dict[str, Any], last: str) -> str:
+    return "{" + "".join(f"{_python(name)}: {_python(value)}, " for name, value in facts.items()) + last + "}"
+
+
+def _python(value: Any) -> str:
+    """`value` as a Python expression on one line, its strings in double quotes: a JSON string is a Python string too."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_python(name)}: {_python(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_python, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

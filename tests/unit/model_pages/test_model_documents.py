@@ -35,6 +35,16 @@ def described(*inputs, outputs=None, max_batch_size=8, name="m", **changes):
     return ModelDescription(made.config, changes.pop("version", 1), (1,))
 
 
+def shell_words(text):
+    """The words of a shell call, and the Python program in its here-document; None: there is none."""
+    first, _, rest = text.partition("\n")
+    if "<<'EOF'" not in first:
+        return shlex.split(text), None
+    program, end, after = rest.partition("\nEOF")
+    assert (end, after) == ("\nEOF", "")
+    return shlex.split(first), program
+
+
 def calls_of(description, version=None, where=HERE):
     asked = sample(description, version)
     return [*shell_calls(asked, where, has_reflection=True), *python_calls(asked, where)]
@@ -81,8 +91,11 @@ def test_every_call_can_be_read_by_what_it_is_written_for(datatype, size):
         if call.language == "python":
             ast.parse(call.text)
         else:
-            assert shlex.split(call.text)
-            assert len(call.text) < 8000
+            words, program = shell_words(call.text)
+            assert words[0] in ("curl", "grpcurl", "python3", "{")
+            assert (program is None) == (size == 3 or call.key == "curl-binary")
+            ast.parse(program or "")
+            assert max(map(len, call.text.splitlines())) < 200
 
 
 def test_hostile_names_are_text_in_shell_python_and_html():
@@ -92,12 +105,53 @@ def test_hostile_names_are_text_in_shell_python_and_html():
             names = [node.value for node in ast.walk(ast.parse(call.text)) if isinstance(node, ast.Constant)]
             assert HOSTILE in names
         else:
-            words = shlex.split(call.text)
+            words, _ = shell_words(call.text)
             assert any(json.dumps(HOSTILE)[1:-1] in word for word in words), call.key
             assert not any(word.startswith(("$(", "touch", "`")) for word in words)
     page = model_page(description, None, calls_of(description))
     assert_is_plain(page)
     assert HOSTILE in unescape(page)
+
+
+def test_a_program_in_a_call_has_hostile_names_as_text_and_prints_the_request():
+    description = described(TensorSpec(f"{HOSTILE}\nEOF\n😀", DataType.BYTES, (5000,)))
+    programs = {call.key: shell_words(call.text)[1] for call in calls_of(description) if call.language == "sh"}
+    assert {key for key, program in programs.items() if program is not None} == {"curl-json", "curl-tfs", "grpcurl"}
+    printed = {}
+    for key, program in programs.items():
+        if program is not None:
+            exec(program, {"print": lambda text, key=key: printed.__setitem__(key, json.loads(text))})
+    facts = {"name": f"{HOSTILE}\nEOF\n😀", "datatype": "BYTES", "shape": [1, 5000]}
+    assert printed == {
+        "curl-json": {"inputs": [{**facts, "data": ["text"] * 5000}]},
+        "curl-tfs": {"inputs": {facts["name"]: [["text"] * 5000]}},
+        "grpcurl": {"model_name": "m", "inputs": [{**facts, "contents": {"bytes_contents": ["dGV4dA=="] * 5000}}]},
+    }
+
+
+def test_a_call_for_an_image_is_a_short_program_and_a_command():
+    description = described(TensorSpec("image", DataType.FP32, (3, 224, 224)), name="resnet")
+    [call] = [each for each in calls_of(description) if each.key == "curl-json"]
+    assert call.text == (
+        "python3 - <<'EOF' | curl -s http://localhost:8501/v2/models/resnet/infer -d @-\n"
+        "import json\n"
+        'print(json.dumps({"inputs": [\n'
+        '    {"name": "image", "datatype": "FP32", "shape": [1, 3, 224, 224], "data": [0.0] * 150528},\n'
+        "]}))\n"
+        "EOF"
+    )
+
+
+@pytest.mark.parametrize("size", [3, 5000])
+def test_calls_bring_the_api_key_where_the_server_needs_one(size):
+    description = described(TensorSpec("x", DataType.INT32, (size,)))
+    for call in calls_of(description, where=replace(HERE, needs_key=True)):
+        assert "STOKER_API_KEY" in call.text, call.key
+        if call.language == "python":
+            ast.parse(call.text)
+        else:
+            assert "-H 'Authorization: Bearer $STOKER_API_KEY'" in shlex.join(shell_words(call.text)[0])
+    assert not [call.key for call in calls_of(description) if "STOKER_API_KEY" in call.text]
 
 
 def test_a_hostile_model_name_is_text_in_the_list():
@@ -127,6 +181,14 @@ def test_a_decoupled_models_page_has_a_call_that_generate_reads(max_batch_size):
     request = decode(SignatureCheck("m", made.config.signature, Limits()), Target("m", 1, 0), body.encode(), Limits())
     lead = [1] if max_batch_size else []
     assert {name: list(array.shape) for name, array in request.inputs.items()} == {"x": [*lead, 2], "y": [*lead, 1]}
+
+
+def test_only_the_last_column_of_a_table_breaks_within_words():
+    # `anywhere` lets a browser shrink a column to one letter, in favour of a long text beside it.
+    style = list_page([]).partition("<style>")[2].partition("</style>")[0]
+    rules = re.findall(r"([^{}]+)\{([^{}]*)\}", style)
+    cells = {selector.strip() for selector, body in rules if "overflow-wrap: anywhere" in body and re.match(r"\s*t[dh]\b", selector)}
+    assert cells == {"td:last-child"}
 
 
 class Elements(HTMLParser):
