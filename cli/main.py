@@ -37,7 +37,6 @@ app = typer.Typer(
     cls=Group,
     help="Serve models, and talk to servers that do. Options of the server and --json may stand before the command or after it. "
     "Flags may be spelled with - or _.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

@@ -26,7 +26,12 @@ class CommandOptions:
     target: str | None = option(TEXT, "What to compile for: `ipu`, `gcu` or `cpu`.", group=_GENERAL)
     config_yaml: str | None = option(PATH, "YAML file with the same options, and `model_fusion` for several models in one.", group=_GENERAL)
     list_all_passes: bool = option(FLAG, "Print all passes and what they do.", group=_GENERAL, default=False)
-    print_completion: str | None = option(TEXT, "Print a completion script for this shell.", group=_GENERAL, choices=("bash", "zsh"))
+    print_completion: str | None = option(
+        TEXT,
+        "Print a script that completes the options of this command; `source <(stoker compile --print_completion bash)` loads it.",
+        group=_GENERAL,
+        choices=("bash", "zsh"),
+    )
     logging_level: str = option(
         TEXT, "Least severe messages to print; DEBUG also prints tracebacks.", group=_GENERAL, default="WARNING", choices=LEVELS
     )
@@ -170,7 +175,8 @@ class _Help(argparse.HelpFormatter):
 def completion_script(shell: str, program: str) -> str:
     """A script that completes options, their choices and paths in `bash` or `zsh`.
 
-    `program` may be several words, such as `stoker compile`; the first is the command that the shell completes.
+    `program` may be several words, such as `stoker compile`; the first is the command that the shell completes. What stands before the
+    second word is left to the completion that the first command installs for itself (`stoker --install-completion`), if that is loaded.
     """
     shown = {**COMMAND_SPECS, **all_specs()}
     names = " ".join(f"--{name}" for name in sorted(shown))
@@ -178,8 +184,12 @@ def completion_script(shell: str, program: str) -> str:
     paths = sorted(name for name, spec in shown.items() if spec.kind.name in ("path", "list of paths"))
     command, *inner = program.split()
     function = f"_{program.replace(' ', '_').replace('-', '_')}"
+    own = f"_{command.replace('-', '_')}_completion"
     guard = (
-        f'    [[ "${{COMP_WORDS[1]}}" == "{inner[0]}" ]] || {{ COMPREPLY=($(compgen -W "{inner[0]}" -- "$current")); return; }}\n'
+        f'    if [[ $COMP_CWORD -lt 2 || "${{COMP_WORDS[1]}}" != "{inner[0]}" ]]; then\n'
+        f'        if declare -F {own} > /dev/null; then {own} "$@"; else COMPREPLY=($(compgen -W "{inner[0]}" -- "$current")); fi\n'
+        "        return\n"
+        "    fi\n"
         if inner
         else ""
     )

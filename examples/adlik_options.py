@@ -1,6 +1,7 @@
 """The command-line options that every example client over Adlik's protocol has, and the connection they ask for."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,8 +18,12 @@ def add_server_options(parser: argparse.ArgumentParser, model_name: str) -> None
     """Adds -m, -b, -u, -i and -v."""
     parser.add_argument("-m", "--model-name", default=model_name, help="name of the model (default: %(default)s)")
     parser.add_argument("-b", "--batch-size", type=positive, default=1, help="samples sent at a time (default: %(default)s)")
-    parser.add_argument("-u", "--url", help=f"host:port of the server (default: {_ADDRESSES['grpc']}, with -i http {_ADDRESSES['http']})")
-    parser.add_argument("-i", "--protocol", choices=("grpc", "http"), default="grpc", help="spoken with the server (default: %(default)s)")
+    parser.add_argument(
+        "-u", "--url", help=f"host:port of the server (default: STOKER_URL, else {_ADDRESSES['grpc']}, with -i http {_ADDRESSES['http']})"
+    )
+    parser.add_argument(
+        "-i", "--protocol", choices=("grpc", "http"), help="spoken with the server (default: that of STOKER_URL, else grpc)"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="print the time of every request")
 
 
@@ -29,9 +34,11 @@ def served_model(options: argparse.Namespace) -> Iterator[PredictContext]:
     Raises:
         SystemExit: no such server or model, a batch larger than it takes, or a request that fails.
     """
-    url = options.url or _ADDRESSES[options.protocol]
+    url, protocol = _server(options.url, options.protocol, os.environ.get("STOKER_URL"))
     try:
-        context = PredictContext(options.model_name, url=url, protocol=options.protocol, verbose=options.verbose)
+        context = PredictContext(
+            options.model_name, url=url, protocol=protocol, verbose=options.verbose, api_key=os.environ.get("STOKER_API_KEY") or None
+        )
     except (StokerError, ValueError) as error:  # ValueError: not an address
         raise SystemExit(f"{url}: {error}") from None
     with context:
@@ -42,3 +49,11 @@ def served_model(options: argparse.Namespace) -> Iterator[PredictContext]:
             yield context
         except StokerError as error:
             raise SystemExit(f"{url}: {error}") from None
+
+
+def _server(url: str | None, protocol: str | None, variable: str | None) -> tuple[str, str]:
+    """Address and protocol: `url` and `protocol` as the options give them, else those of `variable`, the value of STOKER_URL."""
+    if url is None and variable and protocol in (None, "http" if variable.startswith("http") else "grpc"):
+        return variable, "http" if variable.startswith("http") else "grpc"
+    protocol = protocol or "grpc"
+    return url or _ADDRESSES[protocol], protocol

@@ -7,6 +7,7 @@ Needs the extra `examples` (Pillow).
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,9 @@ def main() -> None:
     parser.add_argument("picture", type=Path, help="image file")
     parser.add_argument(
         "--server",
-        default="grpc://127.0.0.1:8500",
+        default=os.environ.get("STOKER_URL") or "grpc://127.0.0.1:8500",
         metavar="URL",
-        help="grpc://host:port, http://host:port, or host:port for gRPC (default: %(default)s)",
+        help="grpc://host:port, http://host:port, or host:port for gRPC (default: STOKER_URL, here %(default)s)",
     )
     parser.add_argument("--show", type=Path, metavar="FILE", help="also write what the model sees, enlarged, as an image file")
     options = parser.parse_args()
@@ -85,7 +86,7 @@ def main() -> None:
         raise SystemExit(f"{options.picture}: {error}") from None
     url = options.server if "://" in options.server else f"grpc://{options.server}"
     try:
-        with connect(url) as client:
+        with connect(url, api_key=os.environ.get("STOKER_API_KEY") or None) as client:
             scores = client.infer("digits", {"image": image[np.newaxis]})["scores"][0]
     except (StokerError, ValueError) as error:  # ValueError: not an address
         raise SystemExit(f"{url}: {error}") from None

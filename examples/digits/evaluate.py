@@ -3,6 +3,7 @@
     make serve                                      # in another terminal
     python examples/digits/evaluate.py
     python examples/digits/evaluate.py --model digits_ipu
+    STOKER_URL=http://127.0.0.1:9501 python examples/digits/evaluate.py     # one server address, one protocol
 
 Every image is a request of its own, one after the other. The same images go through ONNX Runtime in this process, where it is installed:
 the server must answer the same, or, where the model is compiled for another precision, be as right within half a percentage point. Exits 0
@@ -10,12 +11,13 @@ if every protocol reaches 0.97 and agrees, 1 if not.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 
 import numpy as np
 
-from stoker_client import Client, GrpcClient, HttpClient, StokerError
+from stoker_client import Client, StokerError, connect
 
 WANTED_ACCURACY = 0.97
 #: ONNX Runtime may sum in another order for another batch size; probabilities then differ in the last digits.
@@ -55,10 +57,18 @@ def accuracy(scores: np.ndarray, digits: np.ndarray) -> float:
     return float((scores.argmax(axis=1) == digits).mean())
 
 
+def addresses(grpc: str | None, http: str | None, only: str | None) -> list[tuple[str, str]]:
+    """Protocol and URL of each run: `only` where neither `grpc` nor `http` is given, else both protocols."""
+    if only and grpc is None and http is None:
+        return [("HTTP" if only.startswith("http") else "gRPC", only if "://" in only else f"grpc://{only}")]
+    grpc, http = grpc or "127.0.0.1:8500", http or "127.0.0.1:8501"
+    return [("gRPC", grpc if "://" in grpc else f"grpc://{grpc}"), ("HTTP", http if "://" in http else f"http://{http}")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grpc", default="127.0.0.1:8500", metavar="URL", help="host:port or grpc://host:port (default: %(default)s)")
-    parser.add_argument("--http", default="127.0.0.1:8501", metavar="URL", help="host:port or http://host:port (default: %(default)s)")
+    parser.add_argument("--grpc", metavar="URL", help="host:port or grpc://host:port (default: 127.0.0.1:8500, or STOKER_URL alone)")
+    parser.add_argument("--http", metavar="URL", help="host:port or http://host:port (default: 127.0.0.1:8501, or STOKER_URL alone)")
     parser.add_argument("--model", default="digits", help="model to ask, such as digits_ipu (default: %(default)s)")
     parser.add_argument("--heldout", type=Path, default=HERE / "heldout.npz", help="images and their digits (default: %(default)s)")
     options = parser.parse_args()
@@ -70,13 +80,10 @@ def main() -> None:
     if reference is not None:
         print(f"  in process  accuracy {accuracy(reference, digits):.4f}")
     good = True
-    kinds: tuple[tuple[str, type[GrpcClient] | type[HttpClient], str], ...] = (
-        ("gRPC", GrpcClient, options.grpc),
-        ("HTTP", HttpClient, options.http),
-    )
-    for protocol, kind, url in kinds:
+    for protocol, url in addresses(options.grpc, options.http, os.environ.get("STOKER_URL")):
         try:
-            scores, elapsed_ms = served(kind(url), options.model, images)
+            client = connect(url, api_key=os.environ.get("STOKER_API_KEY") or None)
+            scores, elapsed_ms = served(client, options.model, images)
         except (StokerError, ValueError) as error:  # ValueError: not an address
             raise SystemExit(f"{protocol} at {url}: {error}") from None
         found = accuracy(scores, digits)

@@ -35,6 +35,7 @@ class PredictContext:
         timeout_s: Limit of a call in seconds, retries included; None: no limit, as in Adlik.
         retry: When and how often failed calls are sent again.
         timing: Where time comes from; for tests.
+        api_key: Sent as `authorization: Bearer <key>`.
 
     Raises:
         ValueError: the address or a setting is unusable.
@@ -55,6 +56,7 @@ class PredictContext:
         timeout_s: float | None = None,
         retry: RetryPolicy = RetryPolicy(),
         timing: Timing = Timing(),
+        api_key: str | None = None,
     ) -> None:
         if protocol not in WIRES:
             raise ValueError(f"protocol is {protocol!r}; expected 'grpc' or 'http'")
@@ -67,7 +69,7 @@ class PredictContext:
         if (credentials is not None or grpc_domain is not None) and "://" not in url:
             url = f"{protocol}s://{url}"
         tls = None if credentials is None and grpc_domain is None else TlsConfig(ca=credentials, server_name=grpc_domain)
-        connection = make_connection(url, protocol, tls=tls, api_key=None, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
+        connection = make_connection(url, protocol, tls=tls, api_key=api_key, headers=None, max_message_bytes=MAX_MESSAGE_BYTES)
         self._wire = WIRES[protocol](connection)
         try:
             self._config = self._model_config()
