@@ -52,8 +52,8 @@ def _curl_json(sample: Sample, places: Places) -> str:
     if sample.is_printed:
         inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs]
         return _posted({**rest, "inputs": inputs}, url, places)
-    inputs = [_python_dict(_facts(tensor), f'"data": [{_python(tensor.element)}] * {tensor.count}') for tensor in sample.inputs]
-    return _made(rest, "inputs", inputs, f"{_curl(places)} {shlex.quote(url)} -d @-")
+    lines = [_python_dict(_facts(tensor), f'"data": [{_python(tensor.element)}] * {tensor.count}') for tensor in sample.inputs]
+    return _made(rest, "inputs", lines, f"{_curl(places)} {shlex.quote(url)} -d @-")
 
 
 def _curl_tfs(sample: Sample, places: Places) -> str:
@@ -67,7 +67,7 @@ def _curl_tfs(sample: Sample, places: Places) -> str:
         for size in reversed(tensor.shape):
             value = f"[{value}] * {size}"
         lines.append(f"{_python(tensor.name)}: {value}")
-    return _made({}, "inputs", lines, f"{_curl(places)} {shlex.quote(url)} -d @-", brackets="{}")
+    return _made({}, "inputs", lines, f"{_curl(places)} {shlex.quote(url)} -d @-", brackets=("{", "}"))
 
 
 def _curl_generate(sample: Sample, places: Places) -> str:
@@ -145,7 +145,7 @@ def _posted(body: dict[str, Any], url: str, places: Places) -> str:
     return f"{_curl(places)} {shlex.quote(url)} -d {shlex.quote(json.dumps(body))}"
 
 
-def _made(head: dict[str, Any], key: str, lines: Sequence[str], then: str, *, brackets: str = "[]") -> str:
+def _made(head: dict[str, Any], key: str, lines: Sequence[str], then: str, *, brackets: tuple[str, str] = ("[", "]")) -> str:
     """A Python program that prints `head` and, under `key`, what `lines` hold as JSON, piped into the command `then`."""
     begin = "".join(f"{_python(name)}: {_python(value)}, " for name, value in head.items())
     opening, closing = brackets
