@@ -1,19 +1,15 @@
 """Which backend serves a model: by `backend`, else by `platform`, else by the files of the version folder."""
 
 from collections.abc import Collection
-from typing import Final
 
 from backends.api.backend import Backend
 from backends.api.errors import ModelLoadError
 from backends.api.registry import BackendRegistry
 from server.config.errors import ConfigError, Problem
+from server.config.model_formats import conversion, next_step, next_step_of
 from server.config.parsed import ParsedConfig
 from server.config.report import Report
 from server.config.suggestions import allowed_names
-
-#: What every TensorFlow SavedModel has.
-_SAVED_MODEL: Final = "saved_model.pb"
-_CONVERT: Final = "a SavedModel has to be converted to ONNX: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
 
 
 def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> tuple[Backend, str]:
@@ -44,7 +40,11 @@ def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: 
             "default_model_filename", f"the version folder has no file '{written}'{allowed_names(written, sorted(file_names)[:10])}"
         )
         report.raise_if_any()
-    return backend, written or _own_filename(backend, file_names)
+    filename = written or _own_filename(backend, file_names)
+    if filename and filename not in file_names and (step := conversion(file_names)) is not None:
+        report.error("default_model_filename", f"the version folder has no file '{filename}'; {step}")
+        report.raise_if_any()
+    return backend, filename
 
 
 def _own_filename(backend: Backend, file_names: Collection[str]) -> str:
@@ -58,14 +58,18 @@ def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> 
     try:
         return registry.get(name)
     except ModelLoadError as error:
-        known = registry.all()
-        spellings = [backend.name for backend in known]
-        spellings += [spelling for backend in known for spelling in (backend.platforms if field == "platform" else backend.aliases)]
         if name in registry.names():
             report.error(field, error.message)
         else:
-            hint = f"; {_CONVERT}" if name.startswith("tensorflow") else ""
-            report.error(field, f"no {field} '{name}' is installed{allowed_names(name, dict.fromkeys(spellings))}{hint}")
+            known = {
+                spelling: backend
+                for backend in registry.all()
+                for spelling in (backend.name, *(backend.platforms if field == "platform" else backend.aliases))
+            }
+            offered = sorted(spelling for spelling, backend in known.items() if not backend.is_for_tests)
+            step = next_step_of(name)
+            hint = f"; {step}" if step is not None else ""
+            report.error(field, f"no {field} '{name}' is installed{allowed_names(name, offered, also=known, most=len(offered))}{hint}")
         return None
 
 
@@ -81,11 +85,11 @@ def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: Backe
         what = f"the version folder, which holds {', '.join(sorted(file_names)[:10]) or 'nothing'}"
     if len(fitting) == 1:
         return fitting[0]
-    files = ", ".join(f"{backend.default_model_filename} ({backend.name})" for backend in known)
+    files = ", ".join(sorted(f"{backend.default_model_filename} ({backend.name})" for backend in known if not backend.is_for_tests))
     if fitting:
         message = f"must be written: {what}, fits {' and '.join(backend.name for backend in fitting)}"
     else:
         message = f"neither 'backend' nor 'platform' is written, and no backend fits {what}; known model files: {files or 'none'}"
-    if any(name.rpartition("/")[2] == _SAVED_MODEL for name in file_names):
-        message += f"; {_CONVERT}"
+        step = next_step([written] if written else file_names)
+        message += f"; {step}" if step is not None else ""
     raise ConfigError([Problem(parsed.source, parsed.first_line, "backend", message)])

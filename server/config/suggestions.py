@@ -31,15 +31,21 @@ _TYPE_SPELLINGS = {
 }  # fmt: skip
 
 
-def allowed_names(wrong: str, allowed: Iterable[str]) -> str:
+def allowed_names(wrong: str, allowed: Iterable[str], *, also: Iterable[str] = (), most: int = _FEW) -> str:
     """The end of a message about a name that is not among `allowed`: `; did you mean 'x'? allowed: x, y, z`.
 
     Of many names only the nearest are listed: `; did you mean 'x'? allowed: x, y, ... (27 in all)`.
+
+    Args:
+        wrong: The name.
+        allowed: In the order in which they are listed.
+        also: Further names that may have been meant, and are not listed.
+        most: So many names are all listed.
     """
     names = list(allowed)
-    meant = _meant(wrong, names)
+    meant = _meant(wrong, list(dict.fromkeys([*names, *also])))
     hint = f"; did you mean '{meant}'?" if meant else ";"
-    if len(names) <= _FEW:
+    if len(names) <= most:
         return f"{hint} allowed: {', '.join(names) or 'nothing'}"
     nearest = sorted(names, key=lambda name: (name != meant, -_likeness(wrong, name)))[:_FEW]
     return f"{hint} allowed: {', '.join(nearest)}, ... ({len(names)} in all)"

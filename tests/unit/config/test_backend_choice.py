@@ -54,7 +54,7 @@ def test_a_file_written_but_not_there_is_named() -> None:
 def test_an_unknown_backend_is_refused_with_the_installed_ones() -> None:
     assert error_of('\nbackend: "onnxruntme"', "model.onnx") == (
         "m/config.pbtxt:2: backend: no backend 'onnxruntme' is installed; did you mean 'onnxruntime'? "
-        "allowed: onnxruntime, topsinference, onnx"
+        "allowed: onnx, onnxruntime, topsinference"
     )
     assert error_of('platform: "tensorrt_plan"').startswith("m/config.pbtxt:1: platform: no platform 'tensorrt_plan' is installed; ")
 

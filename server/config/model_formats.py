@@ -1,0 +1,259 @@
+"""Model files that are recognised by their names: those that are served, and those that have to be exported to ONNX first, and how.
+
+Names alone decide: nothing here opens a file. Commands are complete but for what only the model's author knows: an example of its input, or
+the number of its features.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+#: Served as they are, by suffix; the value is the name that the suffix's backend looks for.
+SERVED_NAMES: Final = {".onnx": "model.onnx", ".popef": "executable.popef", ".exec": "model.exec"}
+#: OpenVINO IR is two files; an `.xml` alone may be anything.
+_IR, _IR_WEIGHTS, _IR_NAME = ".xml", ".bin", "model.xml"
+#: A file's name that may stand in a command without quotes.
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
+_SKLEARN: Final = (
+    "open('model.onnx', 'wb').write(skl2onnx.to_onnx(model, X[:1]).SerializeToString()), where X is what it was trained on "
+    "(pip install skl2onnx)"
+)
+_FEATURES: Final = '[("input", onnxmltools.convert.common.data_types.FloatTensorType([None, FEATURES]))]'
+_TORCH: Final = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},))'
+
+
+@dataclass(frozen=True, slots=True)
+class RawFormat:
+    """A kind of model file that no backend serves.
+
+    Attributes:
+        what: What is wrong with it, as a clause.
+        suffixes: In lower case, with the dot.
+        names: Whole names that tell it, where the suffix alone does not.
+        step: From the file's name to what makes it ONNX.
+        is_certain: Whether a file of that suffix is a model wherever it lies; if not, only where a model file is looked for.
+    """
+
+    what: str
+    suffixes: tuple[str, ...]
+    step: Callable[[str], str]
+    names: tuple[str, ...] = ()
+    is_certain: bool = True
+
+
+#: In the order in which they are looked for: a folder that holds several is told by the first.
+RAW_FORMATS: Final = (
+    RawFormat(
+        "a SavedModel has to be converted to ONNX",
+        (),
+        lambda file: f"python -m tf2onnx.convert --saved-model {_folder(file)} --output model.onnx",
+        names=("saved_model.pb",),
+    ),
+    RawFormat(
+        "a TorchScript or PyTorch file has to be converted to ONNX",
+        (".pt", ".pth"),
+        lambda file: (
+            f"in Python, with model = torch.jit.load('{file}') or your module with its weights, and an example of its input: {_TORCH}"
+        ),
+    ),
+    RawFormat(
+        "an exported PyTorch program has to be converted to ONNX",
+        (".pt2",),
+        lambda file: f"python -c \"import torch; torch.onnx.export(torch.export.load('{file}'), dynamo=True).save('model.onnx')\"",
+    ),
+    RawFormat(
+        "a pickled model has to be converted to ONNX",
+        (".pkl", ".pickle", ".joblib"),
+        lambda file: (
+            f"in Python, with model = joblib.load('{file}'), {_SKLEARN}; "
+            "XGBoost and LightGBM: onnxmltools.convert_xgboost, onnxmltools.convert_lightgbm"
+        ),
+    ),
+    RawFormat(
+        "a Keras model has to be converted to ONNX",
+        (".h5", ".hdf5", ".keras"),
+        lambda file: (
+            f"python -c \"import keras; keras.models.load_model('{file}').export('model.onnx', format='onnx')\" (pip install keras tf2onnx)"
+        ),
+    ),
+    RawFormat(
+        "a TensorFlow Lite model has to be converted to ONNX",
+        (".tflite",),
+        lambda file: f"python -m tf2onnx.convert --tflite {file} --output model.onnx",
+    ),
+    RawFormat(
+        "a CatBoost model has to be converted to ONNX",
+        (".cbm",),
+        lambda file: f"python -c \"import catboost; catboost.CatBoost().load_model('{file}').save_model('model.onnx', format='onnx')\"",
+    ),
+    RawFormat(
+        "a PaddlePaddle model has to be converted to ONNX",
+        (".pdmodel",),
+        lambda file: (
+            f"paddle2onnx --model_dir . --model_filename {file} --params_filename {PurePosixPath(file).stem}.pdiparams "
+            "--save_file model.onnx"
+        ),
+    ),
+    RawFormat(
+        "a frozen TensorFlow graph has to be converted to ONNX",
+        (".pb",),
+        lambda file: f"python -m tf2onnx.convert --graphdef {file} --inputs INPUT:0 --outputs OUTPUT:0 --output model.onnx",
+    ),
+    RawFormat(
+        "an XGBoost model has to be converted to ONNX",
+        (".ubj", ".xgb"),
+        lambda file: _xgboost(file),
+    ),
+    RawFormat(
+        "weights alone are no model",
+        (".safetensors",),
+        lambda file: (
+            "optimum-cli export onnx --model FOLDER OUTPUT, where FOLDER holds the weights with their config.json "
+            "(pip install 'optimum[onnx]'); other PyTorch weights: load them into your module, then " + _TORCH
+        ),
+    ),
+    RawFormat(
+        "a TensorRT plan runs on the GPU it was built for",
+        (".plan", ".engine", ".trt"),
+        lambda file: "export the model that it was built from to ONNX",
+    ),
+    RawFormat(
+        "Python code is not run here",
+        (".py",),
+        lambda file: (
+            "export the model that it loads to ONNX (torch.onnx.export, skl2onnx.to_onnx, optimum-cli export onnx), or install a backend "
+            "package of your own for it (CONTRIBUTING.md, 'Adding a backend')"
+        ),
+        is_certain=False,
+    ),
+    RawFormat(
+        "weights alone (probably of PyTorch) are no model",
+        (".bin",),
+        lambda file: (
+            "Hugging Face: optimum-cli export onnx --model FOLDER OUTPUT, where FOLDER holds the weights with their config.json "
+            "(pip install 'optimum[onnx]'); otherwise load them into your module, then " + _TORCH
+        ),
+        is_certain=False,
+    ),
+    RawFormat(
+        "an XGBoost model in JSON, if this is one, has to be converted to ONNX", (".json",), lambda file: _xgboost(file), is_certain=False
+    ),
+    RawFormat(
+        "a LightGBM model, if this is one, has to be converted to ONNX",
+        (".txt",),
+        lambda file: (
+            f"in Python: onnxmltools.convert_lightgbm(lightgbm.Booster(model_file='{file}'), initial_types={_FEATURES}), "
+            "and write its SerializeToString() to model.onnx (pip install onnxmltools)"
+        ),
+        is_certain=False,
+    ),
+)
+
+#: By the beginning of a `backend` or `platform` of other servers: the format of its models.
+_OF_OTHERS: Final = {
+    "tensorflow": "saved_model.pb",
+    "pytorch": "model.pt",
+    "libtorch": "model.pt",
+    "torch": "model.pt",
+    "python": "model.py",
+    "sklearn": "model.joblib",
+    "xgboost": "model.ubj",
+    "fil": "model.ubj",
+    "lightgbm": "model.txt",
+    "keras": "model.keras",
+    "tensorrt": "model.plan",
+}
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a file of that name is a model wherever it lies, to be served or to be exported first."""
+    return is_served(name) or any(format_.is_certain and _is(format_, name) for format_ in RAW_FORMATS)
+
+
+def is_served(name: str) -> bool:
+    """Whether a backend serves files of that name's suffix."""
+    return PurePosixPath(name.lower()).suffix in SERVED_NAMES
+
+
+def served_name(name: str) -> str:
+    """What the backend of a file called `name` looks for; `name` itself where no backend serves it."""
+    return SERVED_NAMES.get(PurePosixPath(name.lower()).suffix, name)
+
+
+def ir_files(names: Collection[str]) -> list[str]:
+    """The files among `names` that are OpenVINO IR: each `.xml` that has a `.bin` of its name, and that."""
+    pairs = [(name, name.removesuffix(_IR) + _IR_WEIGHTS) for name in names if name.endswith(_IR)]
+    return sorted(file for pair in pairs if pair[1] in names for file in pair)
+
+
+def next_step(names: Collection[str]) -> str | None:
+    """How the model among the files `names` becomes one that is found and served; None where nothing is recognised.
+
+    Args:
+        names: Paths with `/`, relative to the folder they lie in.
+    """
+    served = next((name for name in _nearest(names) if served_name(name) != name and is_served(name)), None)
+    if served is None:
+        return conversion(names)
+    return f'rename {_plain(served)} to {served_name(served)}, or write default_model_filename: "{_plain(served)}" into config.pbtxt'
+
+
+def conversion(names: Collection[str]) -> str | None:
+    """How the model among the files `names` becomes ONNX; None where none that has to is recognised."""
+    ordered = _nearest(names)
+    if (transformer := _transformer(ordered)) is not None:
+        return transformer
+    for format_ in RAW_FORMATS:
+        found = next((name for name in ordered if _is(format_, name)), None)
+        if found is not None:
+            return f"{format_.what}: {format_.step(_plain(found))}"
+    return None
+
+
+def next_step_of(platform: str) -> str | None:
+    """How models of another server's backend or platform of that name become ones that are served here; None where that is unknown."""
+    file = next((file for beginning, file in _OF_OTHERS.items() if platform.lower().startswith(beginning)), None)
+    return None if file is None else conversion([file])
+
+
+def _nearest(names: Iterable[str]) -> list[str]:
+    """Sorted, those first that lie least deep."""
+    return sorted(names, key=lambda name: (name.count("/"), name))
+
+
+def _is(format_: RawFormat, name: str) -> bool:
+    path = PurePosixPath(name.lower())
+    return path.name in format_.names or path.suffix in format_.suffixes
+
+
+def _transformer(names: Iterable[str]) -> str | None:
+    """What to do with a folder of Hugging Face transformers: weights beside a config.json."""
+    bare = {name.rpartition("/")[2]: name.rpartition("/")[0] for name in names}
+    weights = any(
+        name.startswith(("pytorch_model", "model", "tf_model")) and name.endswith((".bin", ".safetensors", ".h5")) for name in bare
+    )
+    if not weights or "config.json" not in bare:
+        return None
+    folder = _plain(bare["config.json"]) or "."
+    return (
+        f"a Hugging Face model has to be converted to ONNX: optimum-cli export onnx --model {folder} OUTPUT (pip install 'optimum[onnx]')"
+    )
+
+
+def _xgboost(file: str) -> str:
+    return (
+        f"in Python, with model = xgboost.XGBClassifier() or XGBRegressor() after model.load_model('{file}'): "
+        f"onnxmltools.convert_xgboost(model, initial_types={_FEATURES}), and write its SerializeToString() to model.onnx "
+        "(pip install onnxmltools)"
+    )
+
+
+def _folder(file: str) -> str:
+    return file.rpartition("/")[0] or "FOLDER"
+
+
+def _plain(name: str) -> str:
+    """`name`, or a stand-in with its suffix where it cannot stand in a command as it is."""
+    return name if not name or _PLAIN.fullmatch(name) else f"FILE{PurePosixPath(name).suffix if name.isprintable() else ''}"

@@ -1,0 +1,109 @@
+"""What is said of model files that no backend serves: the command that makes ONNX of them, and no backend that is made for tests."""
+
+import ast
+import re
+
+import pytest
+
+from backends.api.registry import BackendRegistry
+from server.config.backend_choice import choose_backend
+from server.config.errors import ConfigError
+from server.config.model_formats import RAW_FORMATS, is_model_file, next_step
+from server.config.pbtxt import empty_config, parse_pbtxt
+
+
+def refusal(*files: str, config: str = "") -> str:
+    parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m") if config else empty_config("m")
+    with pytest.raises(ConfigError) as caught:
+        choose_backend(parsed, files, BackendRegistry())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        (["model.pkl"], "skl2onnx.to_onnx("),
+        (["model.joblib"], "joblib.load('model.joblib')"),
+        (["model.pt"], "torch.jit.load('model.pt')"),
+        (["net.pth"], "torch.onnx.export("),
+        (["model.pt2"], "torch.onnx.export(torch.export.load('model.pt2'), dynamo=True)"),
+        (["pytorch_model.bin"], "optimum-cli export onnx"),
+        (["model.safetensors"], "optimum-cli export onnx"),
+        (["config.json", "model.safetensors", "tokenizer.json"], "a Hugging Face model has to be converted to ONNX: optimum-cli"),
+        (["bert/config.json", "bert/pytorch_model.bin"], "optimum-cli export onnx --model bert OUTPUT"),
+        (["model.json"], "onnxmltools.convert_xgboost("),
+        (["model.ubj"], "model.load_model('model.ubj')"),
+        (["model.txt"], "lightgbm.Booster(model_file='model.txt')"),
+        (["model.savedmodel/saved_model.pb"], "tf2onnx.convert --saved-model model.savedmodel --output model.onnx"),
+        (["saved_model.pb", "variables/variables.index"], "tf2onnx.convert --saved-model FOLDER"),
+        (["model.h5"], "keras.models.load_model('model.h5').export('model.onnx', format='onnx')"),
+        (["model.keras"], "keras.models.load_model('model.keras')"),
+        (["model.tflite"], "tf2onnx.convert --tflite model.tflite"),
+        (["model.py"], "Python code is not run here: export the model that it loads"),
+        (["cnn.onnx"], 'rename cnn.onnx to model.onnx, or write default_model_filename: "cnn.onnx" into config.pbtxt'),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_command_and_offers_no_backend_for_tests(files: list[str], command: str) -> None:
+    text = refusal(*files)
+    assert command in text
+    assert "identity" not in text
+    assert "repeat" not in text
+    (offered,) = re.findall(r"known model files: ([^;]*)", text)
+    assert offered.split(", ") == sorted(offered.split(", "))
+
+
+@pytest.mark.parametrize(
+    ("config", "command"),
+    [
+        ('backend: "python"', "Python code is not run here"),
+        ('platform: "pytorch_libtorch"', "torch.jit.load"),
+        ('backend: "tensorflow"', "tf2onnx.convert --saved-model"),
+        ('backend: "fil"', "onnxmltools.convert_xgboost"),
+    ],
+)
+def test_a_backend_of_another_server_is_refused_with_all_that_are_installed_and_the_next_step(config: str, command: str) -> None:
+    text = refusal("model.pt", config=config)
+    (offered,) = re.findall(r"allowed: ([^;]*)", text)
+    assert offered.split(", ") == sorted(offered.split(", "))
+    assert {"onnxruntime", "openvino"} <= set(offered.split(", "))
+    assert not {"identity", "repeat"} & set(offered.split(", "))
+    assert command in text
+
+
+def test_a_misspelled_backend_for_tests_is_still_recognised() -> None:
+    assert "did you mean 'identity'?" in refusal(config='backend: "identitty"')
+
+
+def test_a_backend_that_is_named_without_its_file_says_how_the_file_is_made() -> None:
+    assert "the version folder has no file 'model.onnx'; a TorchScript or PyTorch file has to be" in refusal(
+        "model.pt", config='backend: "onnxruntime"'
+    )
+
+
+def test_python_commands_parse() -> None:
+    for format_ in RAW_FORMATS:
+        for code in re.findall(r'python -c "([^"]*)"', format_.step("model.x")):
+            ast.parse(code)
+
+
+@pytest.mark.parametrize("name", ["a b.pt", "$(id).pkl", "x'.h5", "\x1b[31m.pt"])
+def test_a_file_name_does_not_reach_a_command_unquoted(name: str) -> None:
+    step = next_step([name])
+    assert step is not None
+    assert name not in step
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cnn.onnx", True),
+        ("x.pt", True),
+        ("saved_model.pb", True),
+        ("labels.txt", False),
+        ("README.md", False),
+        ("a.json", False),
+        ("run.py", False),
+    ],
+)
+def test_only_names_that_leave_no_doubt_are_models_wherever_they_lie(name: str, expected: bool) -> None:
+    assert is_model_file(name) is expected
