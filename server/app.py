@@ -1,7 +1,8 @@
 """The composition root: builds the server from its parts, runs it, and takes it down. The only file that knows every class.
 
 Start: check the repository, bind the ports (so that health answers while models load), load, print the table, say ready.
-Stop: ready turns false, the fronts take no new work, what is in flight finishes within the exit timeout, models unload.
+Stop: ready turns false, the fronts take no new work (after the shutdown delay), what is in flight finishes within the exit timeout, models
+unload.
 """
 
 import asyncio
@@ -49,12 +50,9 @@ from server.scheduling.gathering import GATHER_TURNS
 from server.server_config import ServerConfig
 from server.serving_start import model_places
 from server.shutdown import Shutdown
+from server.take_down import delay, take_down
 
 log = logging.getLogger("stoker.server")
-
-#: Running what is in flight may use the whole exit timeout; sending the last answers and closing models get this much more.
-ANSWER_GRACE_S = 1.0
-UNLOAD_GRACE_S = 1.0
 
 
 class StartError(Exception):
@@ -99,7 +97,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
     following: list[asyncio.Task[None]] = []
-    is_refused = False
+    is_refused = is_serving = False
     try:
         endpoints = await fronts.start()
         await manager.start()
@@ -110,7 +108,8 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         if manager.must_exit:
             log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
             return 1
-        if not asked.done():
+        is_serving = not asked.done()
+        if is_serving:
             sink.flush()  # what was logged while loading stands above the table
             _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
             await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
@@ -124,16 +123,15 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         raise
     finally:
         asked.cancel()
+        if is_serving and shutdown.signal_name and config.shutdown_delay_s:
+            ready_file.remove()
+            await delay(engine, shutdown, config.shutdown_delay_s)
         for task in following:
             task.cancel()
-        engine.begin_shutdown()
         ready_file.remove()
         if not is_refused:
             log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
-        # The ports stay open while requests are answered, so that a probe hears "not ready" and a late client why it is refused.
-        left_s = await engine.drained(config.exit_timeout_s)
-        await fronts.stop(max(left_s, ANSWER_GRACE_S))
-        await manager.stop(UNLOAD_GRACE_S)
+        await take_down(engine, fronts, manager, config.exit_timeout_s)
         tracer.close()
         access.close()
         if not is_refused:

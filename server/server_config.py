@@ -47,6 +47,7 @@ class ServerConfig:
         cors: Which web pages' scripts may read answers of the HTTP port.
         grpc: What carries gRPC, and what it asks of connections.
         ready_file: Where the addresses are written as JSON once ready.
+        shutdown_delay_s: How long the server serves on, not ready, after SIGTERM before it drains.
         exit_timeout_s: How long in-flight work may take after SIGTERM.
         max_queue_size: Requests that may wait for one model version.
         cpu_threads: CPU cores to share out; None = what this process may use.
@@ -92,6 +93,7 @@ class ServerConfig:
     cors: CorsSettings = field(default_factory=CorsSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
     ready_file: Path | None = None
+    shutdown_delay_s: float = 0.0
     exit_timeout_s: float = 30.0
     max_queue_size: int = 1024
     cpu_threads: int | None = None

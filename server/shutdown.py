@@ -1,5 +1,7 @@
 """Signals: the first SIGTERM or SIGINT asks for a drained shutdown, the second ends the process at once.
 
+While the shutdown delay runs (`--shutdown-delay-secs`), the second one ends the delay instead, and the third one the process.
+
 The handlers are Python's own (`signal.signal`), not the loop's: a loop gives back the default handlers when it closes, and a second signal
 that comes just then would end the process by the signal instead of with an exit code.
 """
@@ -12,7 +14,7 @@ from types import FrameType
 
 from server.early_signals import NUMBERS
 
-#: Exit code when a second signal cut the shutdown short.
+#: Exit code when a further signal cut the shutdown short.
 CUT_SHORT = 1
 
 
@@ -28,6 +30,8 @@ class Shutdown:
         """From now on signals come here, until the process ends."""
         self.signal_name = ""
         self.asked = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._is_delaying = False
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(_ignore_signals)
         for number in NUMBERS:
@@ -39,13 +43,30 @@ class Shutdown:
         if self.signal_name:
             self.asked.set()
 
+    async def delay(self, delay_s: float) -> None:
+        """Returns after `delay_s`, or when a second signal comes. REQUIRES: `asked`."""
+        self._is_delaying = True
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait([hurried], timeout=delay_s)
+        finally:
+            self._is_delaying = False
+            hurried.cancel()
+
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         # Runs between any two instructions of the main thread: it takes no lock and logs nothing.
-        if self.signal_name:
+        if not self.signal_name:
+            self.signal_name = signal.Signals(number).name
+            self._set(self.asked)
+        elif self._is_delaying:
+            self._is_delaying = False
+            self._set(self._hurried)
+        else:
             os._exit(CUT_SHORT)
-        self.signal_name = signal.Signals(number).name
+
+    def _set(self, event: asyncio.Event) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.asked.set)
+            self._loop.call_soon_threadsafe(event.set)
 
 
 def _ignore_signals() -> None:

@@ -31,7 +31,10 @@ class Engine(Protocol):
         """Whether the process serves at all; False once it is shutting down."""
 
     def is_ready(self) -> bool:
-        """Whether every wanted model has a READY version (strict) or the start-up is over (not strict); False while shutting down."""
+        """Whether every wanted model has a READY version (strict) or the start-up is over (not strict).
+
+        False while shutting down, and in the delay before it.
+        """
 
     def is_model_ready(self, name: str, version: int | None) -> bool:
         """Whether that version (None: any) is READY; False also for an unknown model."""

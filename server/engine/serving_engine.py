@@ -83,6 +83,7 @@ class ServingEngine:
         self._max_bytes_in_flight = max_bytes_in_flight
         self._bytes_in_flight = 0
         self._requests_in_flight = 0
+        self._is_delaying = False
         self._is_stopping = False
         self._idle = asyncio.Event()
         # Bound once: these run for every request, the clock several times.
@@ -99,6 +100,10 @@ class ServingEngine:
     def bytes_in_flight(self) -> int:
         """Bytes reserved."""
         return self._bytes_in_flight
+
+    def begin_delay(self) -> None:
+        """Ready turns false at once; every request is served as before."""
+        self._is_delaying = True
 
     def begin_shutdown(self) -> None:
         """Ready turns false at once; what was accepted is still answered, what comes is refused."""
@@ -119,7 +124,7 @@ class ServingEngine:
         return not self._is_stopping
 
     def is_ready(self) -> bool:
-        return not self._is_stopping and self._manager.is_ready()
+        return not (self._is_stopping or self._is_delaying) and self._manager.is_ready()
 
     def is_model_ready(self, name: str, version: int | None) -> bool:
         return not self._is_stopping and self._manager.is_model_ready(name, version)

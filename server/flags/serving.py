@@ -16,6 +16,10 @@ class ServingFlags:
     """The panel "Serving"."""
 
     server_id: Annotated[str, option("id", panel=_PANEL, text="The server's name towards clients.")] = "stoker"
+    shutdown_delay_secs: Annotated[
+        float,
+        time("shutdown-delay-secs", 0, 3600, panel=_PANEL, text="After SIGTERM, serve on this long while not ready, then drain."),
+    ] = 0.0
     exit_timeout_secs: Annotated[
         float, time("exit-timeout-secs", 0, 86400, panel=_PANEL, text="How long in-flight work may take after SIGTERM.")
     ] = 30.0
@@ -61,6 +65,7 @@ class ServingFlags:
         """
         return {
             "server_id": self.server_id,
+            "shutdown_delay_s": self.shutdown_delay_secs,
             "exit_timeout_s": self.exit_timeout_secs,
             "max_queue_size": self.max_queue_size,
             "cpu_threads": self.cpu_threads,

@@ -1,6 +1,7 @@
 """The command as an operator meets it: spellings, environment, refusals, signals, the ready file, the log."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -12,9 +13,12 @@ import time
 import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.flags.groups import annotations, flag_of
+from server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import (
     PATIENCE_S,
     REPOSITORY_ROOT,
@@ -265,6 +269,55 @@ def test_work_that_outlasts_the_exit_timeout_is_answered_unavailable_and_the_pro
     [(status, answer)] = answers
     assert status == 503
     assert b"shutting down" in answer
+
+
+def test_after_a_signal_the_shutdown_delay_serves_on_while_not_ready(tmp_path):
+    models = slow_model(tmp_path / "models", delay_ms=0)
+    with running_server(f"--model_base_path={models}", "--shutdown-delay-secs=3600", at=tmp_path) as server:
+        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
+        old = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=PATIENCE_S)
+        old.request("GET", "/v2/health/ready")
+        assert old.getresponse().read() is not None
+        with grpc.insecure_channel(server.grpc) as channel:
+            call = health_pb2_grpc.HealthStub(channel).Check
+            assert call(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S).status == health_pb2.HealthCheckResponse.SERVING
+            os.kill(server.process.pid, signal.SIGTERM)
+            wait_until(lambda: server.get("/v2/health/ready")[0] == 400, what="ready to turn false")
+            assert call(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            ready = channel.unary_unary(
+                "/inference.GRPCInferenceService/ServerReady",
+                request_serializer=pb.ServerReadyRequest.SerializeToString,
+                response_deserializer=pb.ServerReadyResponse.FromString,
+            )
+            assert not ready(pb.ServerReadyRequest(), timeout=PATIENCE_S).ready
+        assert server.get("/v2/health/live")[0] == 200
+        assert server.get("/v2/models/slow/infer", body)[0] == 200  # on a new connection
+        old.request("POST", "/v2/models/slow/infer", body)
+        assert old.getresponse().status == 200
+        old.close()
+        assert not (tmp_path / "ready.json").exists()
+        assert server.stop() == 0  # the second signal ends the delay
+        assert "shutting down" in server.log()
+
+
+def test_a_third_signal_ends_the_drain_after_a_delay_that_was_cut_short(tmp_path):
+    models = slow_model(tmp_path / "models", delay_ms=600_000)
+    with running_server(f"--model_base_path={models}", "--shutdown-delay-secs=3600", at=tmp_path) as server:
+        body = json.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}).encode()
+
+        def ask() -> None:
+            with contextlib.suppress(OSError):  # the connection ends with the server
+                server.get("/v2/models/slow/infer", body)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
+        os.kill(server.process.pid, signal.SIGTERM)
+        wait_until(lambda: "serving on before the shutdown" in server.log(), what="the delay to begin")
+        os.kill(server.process.pid, signal.SIGINT)
+        wait_until(lambda: "shutting down" in server.log(), what="the drain to begin")
+        assert server.stop() == 1
+        asking.join(PATIENCE_S)
 
 
 def test_a_second_signal_exits_1_at_once(tmp_path):

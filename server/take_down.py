@@ -1,0 +1,59 @@
+"""Takes a server out of service in the order that loses no request, within a bound of time.
+
+Delay: not ready, but every request is served, so that load balancers can stop sending. Drain: new requests are refused, what is in flight
+finishes within the exit timeout. End: the last answers leave, models unload; all of this takes at most `END_S` more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from server.engine.serving_engine import ServingEngine
+from server.fronts import Fronts
+from server.lifecycle.manager import ModelManager
+from server.shutdown import Shutdown
+
+log = logging.getLogger("stoker.server")
+
+#: From the end of the exit timeout to the end of the server.
+END_S: Final = 0.8
+#: What of this the last answers have, where the exit timeout is used up.
+ANSWER_S: Final = 0.3
+#: What of this the models have to unload, at least.
+UNLOAD_S: Final = 0.2
+#: Models have this much where there is time.
+LONGEST_UNLOAD_S: Final = 1.0
+
+
+async def delay(engine: ServingEngine, shutdown: Shutdown, delay_s: float) -> None:
+    """Serves on for `delay_s` seconds while the server says that it is not ready; a second signal ends the delay."""
+    engine.begin_delay()
+    log.info(
+        "not ready any more, serving on before the shutdown (a second signal ends the delay)",
+        extra={"signal": shutdown.signal_name, "delay_s": delay_s, "requests_in_flight": engine.requests_in_flight},
+    )
+    await shutdown.delay(delay_s)
+
+
+async def take_down(engine: ServingEngine, fronts: Fronts, manager: ModelManager, exit_timeout_s: float) -> None:
+    """Drains within `exit_timeout_s`, closes the ports and unloads the models; returns at most `END_S` after that time."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + exit_timeout_s + END_S
+    engine.begin_shutdown()
+    # The ports stay open while requests are answered, so that a probe hears "not ready" and a late client why it is refused.
+    left_s = await engine.drained(exit_timeout_s)
+    await _within("closing the connections", fronts.stop(max(left_s, ANSWER_S)), end_s - UNLOAD_S - loop.time())
+    unload_s = min(LONGEST_UNLOAD_S, end_s - loop.time())
+    await _within("unloading the models", manager.stop(unload_s / 2), max(UNLOAD_S, end_s - loop.time()))
+
+
+async def _within(what: str, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
+    """Does `work`; breaks it off after `timeout_s`, with a line in the log."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=max(0.0, timeout_s))
+    if done:
+        task.result()
+        return
+    log.warning("%s takes too long at the end of the exit timeout: broken off", what)
+    task.cancel()

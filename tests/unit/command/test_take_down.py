@@ -1,0 +1,105 @@
+"""The end of a server: its order, and its bound in time."""
+
+import asyncio
+import signal
+
+import pytest
+
+from server.shutdown import Shutdown
+from server.take_down import END_S, delay, take_down
+from tests.fakes.virtual_loop import run_virtually
+
+FOREVER_S = 1e6
+
+
+class Part:
+    """The engine, the fronts and the models of a server; each takes as long as it is told."""
+
+    def __init__(self, *, answers_s: float = 0.0, connections_s: float = 0.0, models_s: float = 0.0) -> None:
+        self.events: list[str] = []
+        self.requests_in_flight = 1
+        self._answers_s, self._connections_s, self._models_s = answers_s, connections_s, models_s
+
+    def begin_delay(self) -> None:
+        self.events.append("delay")
+
+    def begin_shutdown(self) -> None:
+        self.events.append("refusing")
+
+    async def drained(self, timeout_s: float) -> float:
+        await asyncio.sleep(min(timeout_s, self._answers_s))
+        self.events.append("drained")
+        return max(0.0, timeout_s - self._answers_s)
+
+
+class Fronts(Part):
+    async def stop(self, grace_s: float) -> None:
+        await asyncio.sleep(self._connections_s)
+        self.events.append("closed")
+
+
+class Models(Part):
+    async def stop(self, timeout_s: float) -> None:
+        await asyncio.sleep(self._models_s)
+        self.events.append("unloaded")
+
+
+async def taken_down(exit_timeout_s: float, **times: float) -> tuple[float, list[str]]:
+    engine, fronts, models = Part(**times), Fronts(**times), Models(**times)
+    fronts.events = models.events = engine.events
+    await take_down(engine, fronts, models, exit_timeout_s)  # type: ignore[arg-type]
+    return asyncio.get_running_loop().time(), engine.events
+
+
+def test_a_server_at_rest_ends_at_once_in_order() -> None:
+    assert run_virtually(taken_down(30.0)) == (0.0, ["refusing", "drained", "closed", "unloaded"])
+
+
+def test_what_finishes_in_time_is_waited_for() -> None:
+    now_s, events = run_virtually(taken_down(30.0, answers_s=12.0, connections_s=5.0))
+    assert (now_s, events) == (17.0, ["refusing", "drained", "closed", "unloaded"])
+
+
+@pytest.mark.parametrize(
+    "times", [{"connections_s": FOREVER_S}, {"models_s": FOREVER_S}, {"connections_s": FOREVER_S, "models_s": FOREVER_S}]
+)
+@pytest.mark.parametrize("answers_s", [0.0, 3.9, FOREVER_S])
+def test_nothing_holds_the_end_up_beyond_the_bound(times: dict[str, float], answers_s: float) -> None:
+    now_s, events = run_virtually(taken_down(4.0, answers_s=answers_s, **times))
+    assert now_s <= 4.0 + END_S + 1e-9
+    assert events[:2] == ["refusing", "drained"]
+
+
+def test_the_models_unload_although_connections_do_not_close() -> None:
+    assert "unloaded" in run_virtually(taken_down(4.0, answers_s=FOREVER_S, connections_s=FOREVER_S))[1]
+
+
+@pytest.fixture
+def shutdown(monkeypatch: pytest.MonkeyPatch) -> Shutdown:
+    """Without handlers: a test calls them itself."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return Shutdown()
+
+
+def test_the_delay_lasts_as_long_as_it_was_asked_for(shutdown: Shutdown) -> None:
+    async def run() -> tuple[float, list[str]]:
+        shutdown.tell(asyncio.get_running_loop())
+        shutdown._receive(signal.SIGTERM, None)
+        await shutdown.asked.wait()
+        engine = Part()
+        await delay(engine, shutdown, 10.0)  # type: ignore[arg-type]
+        return asyncio.get_running_loop().time(), engine.events
+
+    assert run_virtually(run()) == (10.0, ["delay"])
+
+
+def test_a_second_signal_ends_the_delay(shutdown: Shutdown) -> None:
+    async def run() -> float:
+        loop = asyncio.get_running_loop()
+        shutdown.tell(loop)
+        shutdown._receive(signal.SIGTERM, None)
+        loop.call_later(2.0, shutdown._receive, signal.SIGTERM, None)
+        await shutdown.delay(10.0)
+        return loop.time()
+
+    assert run_virtually(run()) == 2.0
