@@ -1,22 +1,22 @@
 """Brings a model to the opset that passes work at, and back to the one that is to be written.
 
-Upwards, `onnx.version_converter` does it. Downwards it lacks adapters for much of what BERT and ResNet are made of (ReduceMean, Split,
-LayerNormalization, Softmax ...), forgets nodes' metadata, and would have to be fed all the weights; `opset_lowering` does it instead.
-Neither is given large weights: the converter in C++ takes serialised models, which end at 2 GB.
+`opset_raising` and `opset_lowering` do it, by the same walk over ONNX's operator schemas. ONNX's own version converter is not used: it
+changes what some operators compute (Upsample, Resize, Hardmax, Scan), lacks adapters downwards (ReduceMean, LayerNormalization, Softmax),
+loses the metadata of nodes, and takes serialised models with all their weights, which end at 2 GB.
 """
 
 import logging
 
 import onnx
 import onnx_ir as ir
-from onnx import version_converter
-from onnx_ir.passes.common import InlinePass
 
+from compiler.convert.functions import inline_functions, set_defaults_of_functions
 from compiler.convert.opset_lowering import NoAdapter, lower_opset
+from compiler.convert.opset_raising import CannotRaise, raise_opset
 from compiler.errors import CompileError, OptionError, PassError
 from compiler.passes.pass_ import INTERNAL_OPSET
 from compiler.passes.reading import read_model
-from compiler.passes.verify import light_proto, verify
+from compiler.passes.verify import verify
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
     if version > onnx.defs.onnx_opset_version():
         raise CompileError(f"the model is of opset {version}; the installed onnx {onnx.__version__} knows {onnx.defs.onnx_opset_version()}")
     graph = _read(model)
-    if graph.functions:
-        InlinePass()(graph)
+    inline_functions(graph)
     if version < INTERNAL_OPSET:
         graph = _raise_opset(graph, INTERNAL_OPSET)
     elif version > INTERNAL_OPSET:
@@ -55,8 +54,8 @@ def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
         except (NoAdapter, PassError) as error:
             log.warning("the model keeps its opset %d: %s", version, error)
             graph = _read(model)
-            if graph.functions:
-                InlinePass()(graph)
+            inline_functions(graph)
+    set_defaults_of_functions(graph)
     graph.ir_version = _ir_version(graph)
     return ir.to_proto(graph)
 
@@ -107,37 +106,20 @@ def _read(model: onnx.ModelProto) -> ir.Model:
 
 
 def _raise_opset(model: ir.Model, version: int) -> ir.Model:
-    """`model` at a newer opset: the same weights, a new graph."""
+    """`model` at a newer opset, in place.
+
+    Raises:
+        CompileError: the model's opset is too old, or a node has no counterpart; the text names it.
+    """
     old = model.opset_imports.get("", 1)
     if old < OLDEST_OPSET:
         raise CompileError(f"the model is of opset {old}; {OLDEST_OPSET} is the oldest that is read")
-    weights = {name: value.const_value for name, value in model.graph.initializers.items()}
-    inputs = [value.name for value in model.graph.inputs]
-    metadata = {node.outputs[0].name: dict(node.metadata_props) for node in model.graph.all_nodes() if node.outputs and node.metadata_props}
     try:
-        with light_proto(model) as proto:
-            raised = ir.from_proto(version_converter.convert_version(proto, version))
-    except (RuntimeError, onnx.checker.ValidationError, ValueError) as error:  # the converter speaks C++: RuntimeError for all it cannot do
-        raise CompileError(f"opset {old} cannot be brought to {version}: {_reason(error)}") from error
-    for value in list(raised.graph.inputs):
-        tensor = weights.get(str(value.name))
-        if tensor is not None and value.name not in raised.graph.initializers:
-            value.const_value = tensor
-            raised.graph.register_initializer(value)
-    kept = [value for value in raised.graph.inputs if value.name in inputs]
-    raised.graph.inputs.clear()
-    raised.graph.inputs.extend(kept)
-    for node in raised.graph.all_nodes():
-        if node.outputs and node.outputs[0].name in metadata:
-            node.metadata_props.update(metadata[node.outputs[0].name])
-    raised.metadata_props.update(model.metadata_props)
-    return raised
-
-
-def _reason(error: Exception) -> str:
-    """What the converter says, without the place in its source."""
-    text = " ".join(str(error).split())
-    return text.split("failed: ", 1)[-1]
+        raise_opset(model, version)
+        verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that newer rules compute otherwise
+    except (CannotRaise, PassError) as error:
+        raise CompileError(f"opset {old} cannot be brought to {version}: {error}") from error
+    return model
 
 
 def _ir_version(model: ir.Model) -> int:

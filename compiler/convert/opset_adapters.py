@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from compiler.convert.opset_versions import CannotAdapt
 from compiler.passes.chain import Chain
 from compiler.passes.edit import (
     bypass,
@@ -22,11 +23,6 @@ from compiler.passes.edit import (
     replace_node,
     static_shape,
 )
-
-
-class CannotAdapt(Exception):
-    """The node uses something that the older version cannot say; the text says what."""
-
 
 Adapter = Callable[[ir.Node], list[ir.Node]]
 ADAPTERS: dict[tuple[str, int], Adapter] = {}
@@ -168,6 +164,45 @@ def _slice_to_attributes(node: ir.Node) -> list[ir.Node]:
     for index, name in ((3, "axes"), (2, "ends"), (1, "starts")):
         if index < len(node.inputs):
             _ints_to_attribute(node, index, name)
+    return [node]
+
+
+def _refuse_value(node: ir.Node, name: str, *values: str, since: int) -> list[ir.Node]:
+    """The node as it is, unless its attribute `name` has one of `values`, which came with opset `since`."""
+    attribute = node.attributes.get(name)
+    if attribute is not None and attribute.as_string() in values:
+        raise CannotAdapt(f"{name} '{attribute.as_string()}' is new in opset {since}")
+    return [node]
+
+
+@_adapts(19, "Pad")
+def _pad_without_wrapping(node: ir.Node) -> list[ir.Node]:
+    return _refuse_value(node, "mode", "wrap", since=19)
+
+
+@_adapts(19, "Resize")
+def _resize_without_symmetry(node: ir.Node) -> list[ir.Node]:
+    return _refuse_value(node, "coordinate_transformation_mode", "half_pixel_symmetric", since=19)
+
+
+@_adapts(18, "ScatterElements", "ScatterND")
+def _scatter_without_limits(node: ir.Node) -> list[ir.Node]:
+    return _refuse_value(node, "reduction", "max", "min", since=18)
+
+
+@_adapts(9, "Scan")
+def _scan_without_batch(node: ir.Node) -> list[ir.Node]:
+    raise CannotAdapt("before opset 9, Scan scanned each row of a batch by itself")
+
+
+@_adapts(20, "DFT")
+def _dft_axis_to_attribute(node: ir.Node) -> list[ir.Node]:
+    axes, rank = _ints(node, 2, "axis"), rank_of(node.inputs[0])
+    axis = -2 if axes is None else axes[0]
+    if axis < 0 and rank is None:
+        raise CannotAdapt(f"its axis {axis} counts from the end of a tensor of unknown rank")
+    node.resize_inputs(min(len(node.inputs), 2))
+    _set(node, "axis", axis if axis >= 0 or rank is None else axis + rank)
     return [node]
 
 

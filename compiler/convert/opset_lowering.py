@@ -6,22 +6,21 @@ types were allowed before. An operator that did not exist yet is replaced by the
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
-from onnx_ir.passes.common import InlinePass
 
-from compiler.convert.opset_adapters import ADAPTERS, CannotAdapt
+from compiler.convert.functions import inline_functions, replace_by_function
+from compiler.convert.opset_adapters import ADAPTERS
+from compiler.convert.opset_versions import CannotAdapt, refuse_missing_inputs, refuse_missing_types, schema_of
 from compiler.passes.edit import describe
 from compiler.passes.folding import fold_constants
 from compiler.passes.infer import infer_shapes
-from compiler.passes.traverse import traverse_graphs, traverse_nodes
+from compiler.passes.traverse import traverse_nodes
 
 #: What functions compute about shapes is smaller; weights are not to be touched.
 _FOLDED_BYTES = 1024
-_EXPANDED_DOMAIN = "stoker.expanded"
 
 
 class NoAdapter(Exception):
@@ -50,7 +49,6 @@ def lower_opset(model: ir.Model, target: int) -> None:
     current = model.opset_imports[""]
     infer_shapes(model)  # adapters go by ranks and element types
     if _expand_functions(model, current, target):
-        infer_shapes(model)
         fold_constants(model, max_tensor_size=_FOLDED_BYTES)  # bodies compute axes and shapes that were attributes in older opsets
     problems: dict[tuple[str, str], list[ir.Node]] = {}
     for node in traverse_nodes(model):
@@ -71,7 +69,7 @@ def _lower(node: ir.Node, current: int, target: int) -> None:
         each, level = waiting.pop()
         if each.domain != "":
             continue
-        schema = _schema(each.op_type, level)
+        schema = schema_of(each.op_type, level)
         if schema is None:
             raise CannotAdapt(f"opset {level} has no {each.op_type}")
         since = schema.since_version
@@ -81,18 +79,11 @@ def _lower(node: ir.Node, current: int, target: int) -> None:
         if adapter is not None:
             waiting += [(made, since - 1) for made in adapter(each)]
             continue
-        older = _schema(each.op_type, since - 1)
+        older = schema_of(each.op_type, since - 1)
         if older is None:
             raise CannotAdapt(f"{each.op_type} is new in opset {since}")
         _keep_if_compatible(each, schema, older)
         waiting.append((each, since - 1))
-
-
-def _schema(op_type: str, version: int) -> OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, version, "")
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _keep_if_compatible(node: ir.Node, newer: OpSchema, older: OpSchema) -> None:
@@ -105,10 +96,7 @@ def _keep_if_compatible(node: ir.Node, newer: OpSchema, older: OpSchema) -> None
         raise CannotAdapt(f"input '{newer.inputs[older.max_input].name}' is new in opset {newer.since_version}")
     if len(node.outputs) > older.max_output:
         raise CannotAdapt(f"it has {len(node.outputs)} outputs, opset {older.since_version} allows {older.max_output}")
-    for index, formal in enumerate(older.inputs):
-        is_given = index < len(node.inputs) and node.inputs[index] is not None
-        if formal.option == OpSchema.FormalParameterOption.Single and not is_given:
-            raise CannotAdapt(f"input '{formal.name}' could not be left out before opset {newer.since_version}")
+    refuse_missing_inputs(node, older, f"before opset {newer.since_version}")
     for name, attribute in list(node.attributes.items()):
         if name in older.attributes:
             continue
@@ -122,7 +110,7 @@ def _keep_if_compatible(node: ir.Node, newer: OpSchema, older: OpSchema) -> None
                 node.attributes[name] = ir.from_proto(default)
         elif name not in newer.attributes and formal_attribute.required:
             raise CannotAdapt(f"opset {older.since_version} needs attribute '{name}'")
-    _refuse_newer_types(node, older)
+    refuse_missing_types(node, older, f"before opset {newer.since_version}")
 
 
 def _is_default(attribute: ir.Attr, formal: OpSchema.Attribute | None) -> bool:
@@ -134,70 +122,36 @@ def _is_default(attribute: ir.Attr, formal: OpSchema.Attribute | None) -> bool:
     return bool(ir.from_proto(default).value == attribute.value)
 
 
-def _refuse_newer_types(node: ir.Node, older: OpSchema) -> None:
-    allowed = {constraint.type_param_str: set(constraint.allowed_type_strs) for constraint in older.type_constraints}
-    for values, formals in ((node.inputs, older.inputs), (node.outputs, older.outputs)):
-        for index, value in enumerate(values):
-            if value is None or value.dtype is None or not formals or not isinstance(value.type, ir.TensorType):
-                continue
-            formal = formals[min(index, len(formals) - 1)]
-            kind = f"tensor({value.dtype.name.lower()})"
-            types = allowed.get(formal.type_str, {formal.type_str})
-            if kind not in types:
-                raise CannotAdapt(f"'{formal.name}' cannot be {kind} before opset {older.since_version + 1}")
-
-
 def _expand_functions(model: ir.Model, current: int, target: int) -> bool:
-    """Replaces operators newer than `target` that have no adapter by the functions that define them; returns whether there were any."""
+    """Replaces operators newer than `target` that have no adapter by the functions that define them; returns whether there were any.
+
+    Raises:
+        CompileError: ONNX's functions cannot be put in the place of their operators.
+    """
     expanded = False
     while True:
         found = False
-        for graph in traverse_graphs(model):
-            for node in list(graph):
-                function = _function_of(node, current, target)
-                if function is None:
-                    continue
-                # ONNX gives a body anew whenever an operator in it changes: one that is older than the model holds at its opset too.
-                function.opset_imports[""] = current
-                function.domain, function.name = _EXPANDED_DOMAIN, f"{node.op_type}_{len(model.functions)}"
-                node.domain, node.op_type = function.domain, function.name
-                model.functions[function.identifier()] = function
-                model.opset_imports[_EXPANDED_DOMAIN] = 1
-                found = True
+        for node in list(traverse_nodes(model)):
+            schema = schema_of(node.op_type, current) if node.domain == "" else None
+            if schema is None or not _is_to_expand(node, schema, target):
+                continue
+            try:
+                found = replace_by_function(model, node, schema, current) or found
+            except CannotAdapt:
+                continue  # the walk that follows refuses the node, with all others
         if not found:
-            model.opset_imports.pop(_EXPANDED_DOMAIN, None)
             return expanded
         expanded = True
-        InlinePass()(model)
+        inline_functions(model)
+        infer_shapes(model)  # the bodies of some operators depend on types
 
 
-def _function_of(node: ir.Node, current: int, target: int) -> ir.Function | None:
-    schema = _schema(node.op_type, current) if node.domain == "" else None
-    if schema is None or schema.since_version <= target or (node.op_type, schema.since_version) in ADAPTERS:
-        return None
-    if _schema(node.op_type, target) is not None and (node.op_type, schema.since_version) not in _REDEFINED:
-        return None
-    bodies: Any = schema  # ONNX's stubs do not know that schemas hold functions
-    fixed = [version for version in bodies.function_opset_versions if version <= current]
-    by_context = [version for version in bodies.context_dependent_function_opset_versions if version <= current]
-    if fixed:
-        text: bytes = bodies.get_function_with_opset_version(max(fixed))
-    elif by_context:
-        types = [_type_bytes(value) for value in node.inputs]
-        text = bodies.get_context_dependent_function_with_opset_version(max(by_context), ir.to_proto(node).SerializeToString(), types)
-    else:
-        return None
-    return ir.from_proto(onnx.FunctionProto.FromString(text))
+def _is_to_expand(node: ir.Node, schema: OpSchema, target: int) -> bool:
+    version = schema.since_version
+    if version <= target or (node.op_type, version) in ADAPTERS:
+        return False
+    return schema_of(node.op_type, target) is None or (node.op_type, version) in _REDEFINED
 
 
 #: Operators whose meaning changed with the version given, so that the older one of the same name will not do.
 _REDEFINED = frozenset({("GroupNormalization", 21)})
-
-
-def _type_bytes(value: ir.Value | None) -> bytes:
-    if value is None or value.type is None:
-        return b""
-    proto = ir.serde.serialize_type(value.type)
-    if value.shape is not None:
-        ir.serde.serialize_shape_into(proto, value.shape)
-    return bytes(proto.SerializeToString())

@@ -41,15 +41,15 @@ def light_proto(model: ir.Model) -> Iterator[onnx.ModelProto]:
     yield proto
 
 
-def verify(model: ir.Model, when: str) -> None:
-    """Checks structure, types and shapes.
+def verify(model: ir.Model, when: str, *, shapes: bool = True) -> None:
+    """Checks structure and, where `shapes` is true, types and shapes.
 
     Raises:
         PassError: the model is invalid; the text says `when` and what ONNX found.
     """
     try:
         with light_proto(model) as proto:
-            onnx.checker.check_model(proto, full_check=True)
+            onnx.checker.check_model(proto, full_check=shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise PassError(f"the model is invalid {when}: {reason}") from error
