@@ -52,8 +52,18 @@ def make_roundings_explicit(model: ir.Model) -> None:
         _Lowering(graph, names, float8_casts, opset=model.opset_imports.get("", 1), is_main=graph is model.graph).run()
     lower_float8(model, names)
     ir_passes.RemoveUnusedNodesPass()(model)
+    _name_nodes_apart(model, names)
     model.ir_version = LOWERED_IR_VERSION
     model.metadata_props.clear()
+
+
+def _name_nodes_apart(model: ir.Model, names: FreeNames) -> None:
+    """ONNX Runtime refuses a graph in which two nodes have one name, as the casts of two passes may."""
+    seen: set[str] = set()
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.name and node.name in seen:
+            node.name = names.new(node.name)
+        seen.add(node.name or "")
 
 
 def serialise(model: ir.Model) -> bytes:

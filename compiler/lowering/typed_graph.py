@@ -8,6 +8,7 @@ import onnx_ir.passes.common as ir_passes
 from onnxscript import optimizer
 
 from compiler.errors import CompileError, OptionError, ShapeError
+from compiler.lowering.free_names import FreeNames
 from compiler.lowering.moving import words
 from compiler.passes.infer import infer_shapes
 from compiler.passes.verify import light_proto
@@ -39,6 +40,7 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
     _drop_overridable_inputs(graph_model.graph)
     _check_shapes("input", graph_model.graph.inputs)
     ir_passes.RemoveUnusedNodesPass()(graph_model)
+    _name_omitted_outputs(graph_model)
     infer_types(graph_model)
     if any(value.shape is None or not value.shape.is_static() for value in _outputs(graph_model)):
         # Sizes may be computed from shapes; folding that arithmetic makes them known. Decoded weights stay as they are stored.
@@ -46,6 +48,16 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
         ir_passes.RemoveUnusedNodesPass()(graph_model)
         infer_types(graph_model)
     return graph_model
+
+
+def _name_omitted_outputs(model: ir.Model) -> None:
+    """Names the outputs that a node leaves out before others, as an LSTM its whole sequence: only named values get types and shapes."""
+    names = FreeNames(model)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        last = max((at for at, output in enumerate(node.outputs) if output.name), default=0)
+        for at, output in enumerate(node.outputs[:last]):
+            if not output.name:
+                output.name = names.new(f"{node.outputs[last].name}.omitted{at}")
 
 
 def check_output_shapes(model: ir.Model) -> None:

@@ -16,6 +16,7 @@ from backends.gcu.compile.supported import check_borders, check_supported
 from backends.gcu.hardware import GcuHardware
 from backends.gcu.program import CompiledBatch, GcuTensor
 from compiler.errors import ShapeError
+from compiler.lowering.preparing import check_prepared
 from compiler.lowering.rounding import make_roundings_explicit, serialise
 from compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
 
@@ -87,6 +88,7 @@ def batch_graph(
     engine_inputs = tuple(_tensor(value) for value in ordered)
     engine_outputs = tuple(_tensor(value) for value in graph.graph.outputs)
     make_roundings_explicit(graph)
+    check_prepared(graph, model.graph.name)
     return BatchGraph(
         batch_size=batch_size, model=graph, inputs=engine_inputs, outputs=engine_outputs, cost=cost, workspace_bytes=workspace
     )

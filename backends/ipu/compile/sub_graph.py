@@ -13,7 +13,8 @@ from backends.ipu.hardware import IpuHardware
 from backends.ipu.popef.schema import Anchor
 from backends.ipu.program import Binding, SubGraph
 from compiler.errors import OptionError
-from compiler.lowering.rounding import lower
+from compiler.lowering.preparing import check_prepared
+from compiler.lowering.rounding import make_roundings_explicit, serialise
 from compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
 from compiler.options import CompilerOptions
 from compiler.precision.representation import float8_nodes
@@ -78,11 +79,13 @@ def compile_graph(source: SourceModel, *, index: int, is_fused: bool, hardware: 
     rows = batch_size([static_shape(value) for value in inputs], [static_shape(value) for value in outputs], options.batch_axis)
     tensors = {} if options.constant_weights else stream_weights(model)
     there = {value.name: value for value in model.graph.inputs}
+    make_roundings_explicit(model)
+    check_prepared(model, source.name, source.custom_libraries)
     weights = tuple((weight_anchor(f"{prefix}{name}", there[name]), tensor) for name, tensor in tensors.items())
     sub_graph = SubGraph(
         index=index,
         name=source.name,
-        onnx=lower(model),
+        onnx=serialise(model),
         inputs=tuple(Binding(anchor.name, tensor) for tensor, anchor in streams_in),
         outputs=tuple(Binding(anchor.name, tensor) for tensor, anchor in streams_out),
         weights=tuple(Binding(anchor.name, name) for (anchor, _), name in zip(weights, tensors, strict=True)),

@@ -1,0 +1,237 @@
+"""Operators whose meaning or form changed between opsets compute the same once the model is at the internal opset."""
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from compiler.convert.opset import convert_for_output, convert_to_internal, opset_of
+from compiler.errors import CompileError
+from tests.fakes.graphs import Feeds, assert_same_results, op_types, parse
+
+Arrays = dict[str, NDArray]
+
+
+def ints(*numbers: int) -> NDArray:
+    return np.array(numbers, np.int64)
+
+
+def floats(*shape: int) -> NDArray:
+    return np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+
+
+#: Operators in the form that the opsets named have.
+OLD_FORMS: dict[str, tuple[tuple[int, ...], str, Arrays]] = {
+    "upsample, scales an attribute, linear": (
+        (7, 8),
+        'g (float[1,1,4,4] x) => (float[1,1,8,12] y) { y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x) }',
+        {},
+    ),
+    "upsample, scales an attribute, nearest": (
+        (7, 8),
+        "g (float[1,1,4,4] x) => (float[1,1,8,12] y) { y = Upsample<scales = [1.0, 1.0, 2.0, 3.0]>(x) }",
+        {},
+    ),
+    "upsample linear": (
+        (9,),
+        'g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Upsample<mode = "linear">(x, s) }',
+        {"s": np.float32([1, 1, 2, 2.5])},
+    ),
+    "upsample nearest": ((9,), "g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Upsample(x, s) }", {"s": np.float32([1, 1, 2, 2.5])}),
+    "upsample nearest, scales computed": (
+        (9,),
+        "g (float[1,1,4,4] x, float[1,1,2,2] like) => (float[1,1,8,8] y) "
+        "{ a = Shape(like) b = Cast<to = 1>(a) s = Add(b, z) y = Upsample(x, s) }",
+        {"z": np.zeros(4, np.float32)},
+    ),
+    "resize linear, larger": (
+        (10,),
+        'g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Resize<mode = "linear">(x, s) }',
+        {"s": np.float32([1, 1, 2, 2.5])},
+    ),
+    "resize linear, smaller": (
+        (10,),
+        'g (float[1,1,5,5] x) => (float[1,1,3,2] y) { y = Resize<mode = "linear">(x, s) }',
+        {"s": np.float32([1, 1, 0.6, 0.4])},
+    ),
+    "resize nearest, larger": (
+        (10,),
+        "g (float[1,1,4,4] x) => (float[1,1,8,10] y) { y = Resize(x, s) }",
+        {"s": np.float32([1, 1, 2, 2.5])},
+    ),
+    "resize nearest, smaller": (
+        (10,),
+        "g (float[1,1,5,5] x) => (float[1,1,3,2] y) { y = Resize(x, s) }",
+        {"s": np.float32([1, 1, 0.6, 0.4])},
+    ),
+    "resize nearest of TensorFlow's pixels": (
+        (11, 12),
+        'g (float[1,1,5,5] x) => (float[1,1,3,8] y) { y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn", '
+        'nearest_mode = "floor">(x, r, e, s) }',
+        {"r": floats(0), "e": floats(0), "s": ints(1, 1, 3, 8)},
+    ),
+    "hardmax of all but the batch": ((7, 11, 12), "g (float[2,3,4] x) => (float[2,3,4] y) { y = Hardmax(x) }", {}),
+    "softmax of all but the batch": ((7, 11, 12), "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }", {}),
+    "softmax of everything": ((7, 11, 12), "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 0>(x) }", {}),
+    "softmax of the last axis": ((7, 11, 12), "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 2>(x) }", {}),
+    "log softmax of a channel": ((11,), "g (float[2,3,1,1] x) => (float[2,3,1,1] y) { y = LogSoftmax<axis = 1>(x) }", {}),
+    "softmax from the end": ((11, 12), "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = -2>(x) }", {}),
+    "clip": ((7, 9), "g (float[2,4] x) => (float[2,4] y) { y = Clip<min = -0.5, max = 0.25>(x) }", {}),
+    "clip below": ((7,), "g (float[2,4] x) => (float[2,4] y) { y = Clip<min = 0.0>(x) }", {}),
+    "pad": ((7, 10), "g (float[2,4] x) => (float[3,7] y) { y = Pad<pads = [0, 1, 1, 2], value = 1.5>(x) }", {}),
+    "pad by reflection": ((7, 10), 'g (float[2,4] x) => (float[2,6] y) { y = Pad<mode = "reflect", pads = [0, 1, 0, 1]>(x) }', {}),
+    "slice": ((7, 9), "g (float[4,5] x) => (float[2,4] y) { y = Slice<starts = [1, -4], ends = [3, 99], axes = [0, 1]>(x) }", {}),
+    "slice of the first axes": ((7,), "g (float[4,5] x) => (float[2,5] y) { y = Slice<starts = [1], ends = [3]>(x) }", {}),
+    "top k": ((7, 9), "g (float[2,6] x) => (float[2,3] y, int64[2,3] i) { y, i = TopK<k = 3, axis = 1>(x) }", {}),
+    "split into sizes": ((7, 11), "g (float[2,6] x) => (float[2,2] y, float[2,4] z) { y, z = Split<axis = 1, split = [2, 4]>(x) }", {}),
+    "split into halves": ((7, 11, 13), "g (float[2,6] x) => (float[2,3] y, float[2,3] z) { y, z = Split<axis = 1>(x) }", {}),
+    "squeeze and unsqueeze": (
+        (7, 11),
+        "g (float[2,1,3] x) => (float[1,2,3] y) { z = Squeeze<axes = [1]>(x) y = Unsqueeze<axes = [0]>(z) }",
+        {},
+    ),
+    "squeeze everything": ((7, 11), "g (float[2,1,3,1] x) => (float[2,3] y) { y = Squeeze(x) }", {}),
+    "sum over all axes": ((7, 11), "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }", {}),
+    "largest over one axis": ((7, 12, 17), "g (float[2,3] x) => (float[2] y) { y = ReduceMax<axes = [1], keepdims = 0>(x) }", {}),
+    "logarithm of a sum": ((11, 13), "g (float[2,3] x) => (float[2,1] y) { y = ReduceLogSumExp<axes = [-1]>(x) }", {}),
+    "dropout": ((7, 10), "g (float[2,3] x) => (float[2,3] y) { z = Dropout<ratio = 0.3>(x) y = Abs(z) }", {}),
+    "batch normalization": (
+        (7,),
+        "g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = BatchNormalization<spatial = 1, momentum = 0.5>(x, w, w, w, w) }",
+        {"w": np.float32([1, 2, 3])},
+    ),
+    "scatter": (
+        (9, 10),
+        "g (float[3,3] x, float[1,3] u) => (float[3,3] y) { y = Scatter<axis = 0>(x, i, u) }",
+        {"i": np.array([[2, 0, 1]], np.int64)},
+    ),
+    "regions": (
+        (10,),
+        "g (float[1,2,8,8] x) => (float[1,2,3,3] y) { y = RoiAlign<output_height = 3, output_width = 3, sampling_ratio = 2>(x, r, b) }",
+        {"r": np.float32([[1, 1, 6, 5]]), "b": ints(0)},
+    ),
+    "one hot of negative indices": (
+        (9, 10),
+        "g (int64[3] x) => (float[3,4] y) { y = OneHot(x, d, v) }",
+        {"d": ints(4), "v": np.float32([0, 1])},
+    ),
+    "scan of a batch": (
+        (8,),
+        "g (float[2,3] h, float[2,4,3] x) => (float[2,3] f, float[2,4,3] y) { f, y = Scan<num_scan_inputs = 1, "
+        "body = b (float[3] s, float[3] e) => (float[3] t, float[3] o) { t = Add(s, e) o = Mul(t, e) }>(, h, x) }",
+        {},
+    ),
+    "scan of a batch, backwards, with an outer value": (
+        (8,),
+        "g (float[2,3] h, float[2,4,3] x) => (float[2,3] f, float[2,4,3] y) { f, y = Scan<num_scan_inputs = 1, directions = [1], "
+        "body = b (float[3] s, float[3] e) => (float[3] t, float[3] o) { m = Mul(e, w) t = Add(s, m) o = Softmax<axis = 0>(t) }>(, h, x) }",
+        {"w": np.float32([1, 2, 3])},
+    ),
+}
+FEEDS: dict[str, Feeds] = {"one hot of negative indices": {"x": ints(-1, 2, 7)}}
+
+
+@pytest.mark.parametrize(("name", "opset"), [(name, opset) for name, (opsets, _, _) in OLD_FORMS.items() for opset in opsets])
+def test_old_forms_mean_the_same_at_the_internal_opset(name: str, opset: int) -> None:
+    _, text, weights = OLD_FORMS[name]
+    model = parse(text, weights, opset=opset)
+    before = model.SerializeToString()
+    internal = convert_to_internal(model)
+    assert opset_of(internal) == 18
+    onnx.checker.check_model(internal)
+    assert_same_results(model, internal, FEEDS.get(name))
+    assert model.SerializeToString() == before
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "weights", "reason"),
+    [
+        (
+            10,
+            "g (float[1,1,4,4] x, float[4] s) => (float[a,b,c,d] y) { y = Resize(x, s) }",
+            {},
+            r"Resize, making 'y'\): its scales are computed",
+        ),
+        (
+            10,
+            "g (float[1,1,4,4] x) => (float[1,1,8,2] y) { y = Resize(x, s) }",
+            {"s": np.float32([1, 1, 2, 0.5])},
+            "shrinks some dimensions and stretches others",
+        ),
+        (
+            11,
+            'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn">(x, r, s) }',
+            {"r": floats(0), "s": np.float32([1, 1, 2, 2])},
+            "opset 13 removed coordinate_transformation_mode 'tf_half_pixel_for_nn'",
+        ),
+        (
+            7,
+            "g (float[2,3,2] x) => (float[2,3,2] y) { y = BatchNormalization<spatial = 0>(x, w, w, w, w) }",
+            {"w": floats(3, 2)},
+            "spatial = 0",
+        ),
+        (
+            7,
+            "g (float[2,3] x) => (float[2,3] y, float[2,3] m) { y, m = Dropout(x) }",
+            {},
+            "its mask is read",
+        ),
+        (
+            8,
+            "g (int64[2] n, float[2,3] h, float[2,4,3] x) => (float[2,3] f) { f = Scan<num_scan_inputs = 1, "
+            "body = b (float[3] s, float[3] e) => (float[3] t) { t = Add(s, e) }>(n, h, x) }",
+            {},
+            "rows have lengths of their own",
+        ),
+        (9, "g (int32[2] x) => (int32[2] y) { y = Erf(x) }", {}, r"'input' cannot be tensor\(int32\) since opset 13"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_with_its_node(opset: int, text: str, weights: Arrays, reason: str) -> None:
+    with pytest.raises(CompileError, match=f"opset {opset} cannot be brought to 18: node .*{reason}"):
+        convert_to_internal(parse(text, weights, opset=opset))
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "weights"),
+    [
+        (20, 'g (float[1,1,4,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample<mode = "bilinear">(x, g) }', {}),
+        (
+            21,
+            "g (float[2,4,3] x) => (float[2,4,3] y) { y = GroupNormalization<num_groups = 2>(x, s, b) }",
+            {"s": np.float32([0.5, 2]), "b": np.float32([1, -1])},
+        ),
+        (20, "g (float[1,8,1] x) => (float[1,8,2] y) { y = DFT<axis = 1>(x) }", {}),
+    ],
+)
+def test_models_are_written_at_newer_opsets_with_the_same_meaning(opset: int, text: str, weights: Arrays) -> None:
+    model = parse(text, weights)
+    made = convert_for_output(model, opset, explicitly_asked=True)
+    assert opset_of(made) == opset
+    assert_same_results(model, made)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "reason"),
+    [
+        ('g (float[2,4] x) => (float[2,6] y) { y = Pad<mode = "wrap">(x, p) }', {"p": ints(0, 1, 0, 1)}, "mode 'wrap' is new in opset 19"),
+        (
+            'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<coordinate_transformation_mode = "half_pixel_symmetric">(x, , s) }',
+            {"s": np.float32([1, 1, 2, 2])},
+            "'half_pixel_symmetric' is new in opset 19",
+        ),
+    ],
+)
+def test_values_of_attributes_that_are_newer_are_not_written_at_older_opsets(text: str, weights: Arrays, reason: str) -> None:
+    with pytest.raises(CompileError, match=reason):
+        convert_for_output(parse(text, weights, opset=19), 18, explicitly_asked=True)
+
+
+def test_scatter_limits_are_not_written_before_they_were_there() -> None:
+    text = 'g (float[3] x, float[1] u) => (float[3] y) { y = ScatterElements<reduction = "max">(x, i, u) }'
+    with pytest.raises(CompileError, match="reduction 'max' is new in opset 18"):
+        convert_for_output(parse(text, {"i": ints(1)}), 17, explicitly_asked=True)
+
+
+def test_a_batch_is_scanned_row_by_row() -> None:
+    opsets, text, weights = OLD_FORMS["scan of a batch"]
+    assert op_types(convert_to_internal(parse(text, weights, opset=opsets[0]))) == ["Scan", "Scan", "Add", "Mul"]
