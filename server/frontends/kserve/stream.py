@@ -21,6 +21,7 @@ from server.frontends.kserve.call import Call
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.inference import Inference, in_core_words
 from server.frontends.kserve.reservation import Reservation
+from server.frontends.kserve.wire import request_id_of
 from server.frontends.limits import Limits
 from server.pb import grpc_service_pb2 as pb
 
@@ -139,6 +140,7 @@ class _Stream:
         self._inference = inference
         self._call = call
         self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
+        self._limits = limits
         self._queue_length = limits.stream_responses
         self._room = asyncio.Semaphore(limits.stream_requests)
         self.order: asyncio.Queue[_Place | None] = asyncio.Queue()
@@ -225,18 +227,22 @@ class _Stream:
                 answers = _AsTheyCome(self, place, self._queue_length)
             await self._send_all(decoded, answers)
         except (Overloaded, QueueTimeout) as error:
-            await self._fail(error if request_id is None else in_core_words(error, request_id), request_id or "", answers)
+            await self._fail(error if request_id is None else in_core_words(error, request_id), self._id_of(request_id, data), answers)
         except ServingError as error:
-            await self._fail(error, request_id or "", answers)
+            await self._fail(error, self._id_of(request_id, data), answers)
         except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
             _log.exception("a streamed request failed unexpectedly")
-            await self._fail(Internal("internal error: see the server's log"), request_id or "", answers)
+            await self._fail(Internal("internal error: see the server's log"), self._id_of(request_id, data), answers)
         else:
             await answers.end()
         finally:
             reservation.release()
             self._in_work -= 1
             self._end_if_idle()
+
+    def _id_of(self, request_id: str | None, data: bytes) -> str:
+        """The id of a request that failed; one that was not decoded has it in its bytes."""
+        return request_id_of(data, self._limits) if request_id is None else request_id
 
     async def _send_all(self, decoded: DecodedRequest, answers: _Answers) -> None:
         """Queues each response at once; marks it final if it is already known to be the last."""

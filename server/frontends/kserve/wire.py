@@ -5,6 +5,7 @@ field by field, hopping over their contents: the counts are held to the limits, 
 which are most of a large request, are cut out on the way and never copied; only what is left is parsed.
 """
 
+from itertools import islice
 from typing import NamedTuple
 
 from backends.api.errors import InvalidRequest, TooLarge
@@ -14,7 +15,9 @@ from server.frontends.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, LENGTH, VAR
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096
 # Tags: a field's number and how it is written. A field written otherwise is an unknown one to the parser.
-_PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | LENGTH for number in (4, 5, 6, 7))
+_ID, _PARAMETERS, _INPUTS, _OUTPUTS, _RAW = (number << 3 | LENGTH for number in (3, 4, 5, 6, 7))
+#: Fields among which the id of a refused request is looked for: serialisers write fields by number, which puts it among the first three.
+_ID_FIELDS = 64
 _TENSOR_SHAPE = (3 << 3 | VARINT, 3 << 3 | LENGTH)
 _TENSOR_PARAMETERS, _TENSOR_CONTENTS = (number << 3 | LENGTH for number in (4, 5))
 _OUTPUT_PARAMETERS = 2 << 3 | LENGTH
@@ -45,6 +48,19 @@ def split_infer_request(data: bytes | memoryview, limits: Limits) -> InferWire:
         TooLarge: it holds too many fields, or parsing it would take more than the whole budget of bytes in flight.
     """
     return _Walk(data, limits).infer_request()
+
+
+def request_id_of(data: bytes | memoryview, limits: Limits) -> str:
+    """The id in a serialised ModelInferRequest, whatever else is wrong with it; empty where it has none, or one that is not allowed."""
+    try:
+        for tag, _, value, end in islice(WireWalk(data).fields(0, len(data)), _ID_FIELDS):
+            if tag == _ID:
+                # No character takes more than four bytes.
+                request_id = bytes(data[value:end]).decode() if end - value <= 4 * limits.id_length else ""
+                return request_id if len(request_id) <= limits.id_length else ""
+    except (InvalidRequest, UnicodeDecodeError):
+        pass
+    return ""
 
 
 def check_control_request(data: bytes, limits: Limits) -> None:

@@ -298,3 +298,93 @@ def test_a_stream_that_is_cancelled_takes_its_requests_back():
             await asyncio.sleep(0)
 
     run(scenario, engine)
+
+
+def _asked(request_id: str, **fields: object) -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest(**{"model_name": "simple", "id": request_id, **fields})  # type: ignore[arg-type]
+    for name in ("INPUT0", "INPUT1"):
+        message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        message.raw_input_contents.append(bytes(64))
+    return message
+
+
+def _wrong(kind: str) -> bytes:
+    """A request of id `wrong` that is refused while it is decoded."""
+    message = _asked("wrong")
+    if kind == "unknown model":
+        message.model_name = "nope"
+    elif kind in ("unknown version", "no version"):
+        message.model_version = "9" if kind == "unknown version" else "x"
+    elif kind == "datatype":
+        message.inputs[0].datatype = "FP32"
+    elif kind == "name":
+        message.inputs[0].name = "OTHER"
+    elif kind == "shape":
+        message.inputs[0].shape[:] = [1, 15]
+    elif kind == "contents":
+        message.raw_input_contents[0] = bytes(63)
+    elif kind == "large":
+        message.raw_input_contents[0] = bytes(100_000)
+    elif kind == "parameter":
+        message.parameters["priority"].string_param = "x"
+    elif kind == "not a message":
+        return message.SerializeToString() + b"\xff"
+    elif kind == "not UTF-8":
+        return message.SerializeToString().replace(b"simple", b"simp\xff\xff")
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "unknown model",
+        "unknown version",
+        "no version",
+        "datatype",
+        "name",
+        "shape",
+        "contents",
+        "large",
+        "parameter",
+        "not a message",
+        "not UTF-8",
+    ],
+)
+def test_the_error_of_each_refused_request_has_its_id(kind: str):
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("before")
+        call.requests.put_nowait(_wrong(kind))
+        call.ask("after")
+        call.end()
+        await stream
+        answers = call.sent()
+        assert [message.infer_response.id for message in answers] == ["before", "wrong", "after"]
+        assert [bool(message.error_message) for message in answers] == [False, True, False]
+
+    run(scenario, FakeEngine(simple()))
+
+
+def test_a_request_that_finds_no_place_in_the_budget_has_its_id_in_the_error():
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.ask("7")
+        call.end()
+        await stream
+        assert [message.infer_response.id for message in call.sent()] == ["7"]
+
+    run(scenario, FakeEngine(simple(), budget_bytes=10))
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    [pytest.param("x" * 1025, id="too long"), pytest.param("\N{GRINNING FACE}" * 1025, id="too long, of four bytes each")],
+)
+def test_an_id_that_is_not_allowed_is_not_repeated(request_id: str):
+    async def scenario(call: FakeStreamCall, stream: asyncio.Task[None]) -> None:
+        call.requests.put_nowait(_asked(request_id).SerializeToString())
+        call.requests.put_nowait(_asked("x" * 1024, model_name="nope").SerializeToString())
+        call.requests.put_nowait(b"\x1a\x7fabc")
+        call.end()
+        await stream
+        assert [message.infer_response.id for message in call.sent()] == ["", "x" * 1024, ""]
+
+    run(scenario, FakeEngine(simple()))
