@@ -80,7 +80,7 @@ class Limits:
     grpc_unread_bytes: int = 64 * MIB
     grpc_control_burst: int = 1000
     grpc_control_per_s: float = 200.0
-    grpc_reset_burst: int = 4000
+    grpc_reset_burst: int = 2000
     grpc_reset_per_s: float = 4000.0
     grpc_fault_burst: int = 1000
     grpc_fault_per_s: float = 200.0

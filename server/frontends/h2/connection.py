@@ -222,9 +222,9 @@ class ServerConnection:
         return not (self._output.pieces or sender.drained or sender.can_move or self.is_finished)
 
     @property
-    def begun_streams(self) -> int:
-        """Streams that the peer has begun so far."""
-        return self._table.begun
+    def opened_streams(self) -> int:
+        """Streams that were opened so far, those that were refused not among them."""
+        return self._table.opened
 
     @property
     def open_streams(self) -> int:

@@ -15,8 +15,8 @@ _BYTES_PER_FRAME: Final = 1024
 class FloodGuard:
     """Confined to: one connection.
 
-    Control frames that come with traffic are no flood: a client sends WINDOW_UPDATE for what it receives and for each call that it begins,
-    and PING to measure what it receives. So each stream begun, each DATA frame sent, and the bytes of DATA in both directions earn credit.
+    Control frames that come with traffic are no flood: a client sends WINDOW_UPDATE for what it receives and for each of its calls,
+    and PING to measure what it receives. So each stream opened, each DATA frame sent, and the bytes of DATA in both directions earn credit.
     It is counted only when the budget is empty, from totals that exist anyway: ordinary traffic pays nothing for it.
     """
 
@@ -56,4 +56,4 @@ class FloodGuard:
         """Control frames that the traffic since the connection's beginning entitles to."""
         sender, table = self._sender, self._table
         exchanged_bytes = sender.sent_bytes + self._inflow.received_bytes
-        return table.begun * self._frames_per_stream + sender.data_frames * self._frames_per_data + exchanged_bytes / _BYTES_PER_FRAME
+        return table.opened * self._frames_per_stream + sender.data_frames * self._frames_per_data + exchanged_bytes / _BYTES_PER_FRAME

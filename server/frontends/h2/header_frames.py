@@ -123,6 +123,7 @@ class HeaderFrames:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, request.malformed)
         if ends and request.content_length:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a content-length, but no body")
+        self._table.opened += 1
         self._open[stream_id] = Stream(
             stream_id, _ENDED if ends else _OPENED, self._window, self._sender.initial_window, request.content_length
         )

@@ -22,12 +22,18 @@ class PeerWatch:
         idle_since_s: Since when no stream was open, as far as `note_streams` saw.
     """
 
-    # fmt: off
     __slots__ = (
-        "_begun_streams", "_limits", "_partial_s", "_stuck_s", "_taken_bytes", "event_s", "idle_since_s", "opened_s", "pings",
+        "_limits",
+        "_opened_streams",
+        "_partial_s",
+        "_stuck_s",
+        "_taken_bytes",
+        "event_s",
+        "idle_since_s",
+        "opened_s",
+        "pings",
         "written_bytes",
     )
-    # fmt: on
 
     def __init__(self, limits: Limits, settings: GrpcSettings, now_s: float) -> None:
         self._limits = limits
@@ -38,14 +44,14 @@ class PeerWatch:
         self._partial_s: float | None = None
         self._stuck_s: float | None = None
         self._taken_bytes = 0
-        self._begun_streams = 0
+        self._opened_streams = 0
         self.idle_since_s = now_s
 
     def note_streams(self, core: ServerConnection, now_s: float) -> float:
         """Looks whether the connection was used since the last time; returns for how many seconds it has been idle."""
-        begun_streams = core.begun_streams
-        if core.open_streams or begun_streams != self._begun_streams:
-            self._begun_streams = begun_streams
+        opened_streams = core.opened_streams
+        if core.open_streams or opened_streams != self._opened_streams:
+            self._opened_streams = opened_streams
             self.idle_since_s = now_s
         return now_s - self.idle_since_s
 

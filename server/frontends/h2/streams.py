@@ -77,15 +77,15 @@ class StreamTable:
     Attributes:
         open: Streams that are neither idle nor closed, by id.
         last_id: Highest id the peer has used.
-        begun: How many streams the peer has begun.
+        opened: How many streams were opened, those that were refused not among them.
     """
 
-    __slots__ = ("_gaps", "_inflow", "_most_reset", "_reset_here", "begun", "last_id", "open")
+    __slots__ = ("_gaps", "_inflow", "_most_reset", "_reset_here", "last_id", "open", "opened")
 
     def __init__(self, inflow: Inflow, limits: H2Limits) -> None:
         self.open: dict[int, Stream] = {}
         self.last_id = 0
-        self.begun = 0
+        self.opened = 0
         self._inflow = inflow
         self._most_reset = limits.closed_streams
         self._reset_here: dict[int, None] = {}
@@ -96,7 +96,6 @@ class StreamTable:
         if stream_id != self.last_id + 2 and stream_id != 1:
             self._gaps.append(range(self.last_id + 1, stream_id))
         self.last_id = stream_id
-        self.begun += 1
 
     def close(self, stream: Stream) -> None:
         """Forgets a stream; the window that the application still holds of it goes back to the peer."""

@@ -191,7 +191,7 @@ def test_rapid_reset_of_ten_thousand_streams_ends_early_at_the_default_limits():
     peer = RawPeer()
     peer.send(b"".join(cancelled(number) for number in range(10_000)))
     assert peer.end() == CALM
-    assert len(peer.events) < 8100
+    assert len(peer.events) < 4100
 
 
 def test_refused_requests_are_bounded():
@@ -244,13 +244,13 @@ def test_peer_that_provokes_answers_and_does_not_read_them():
 def test_control_frames_of_calls_that_fail_are_no_flood(answer):
     """grpc-core sends WINDOW_UPDATE for every call, whether DATA comes for it or not; grpc-go pings when it has received something."""
     peer = RawPeer(H2Limits(control_burst=50, control_per_s=10.0))
-    for stream_id in range(1, 8001, 2):
+    for stream_id in range(1, 3001, 2):
         peer.send(request(stream_id), frame(WINDOW_UPDATE, 0, stream_id, u32(5)), frame(DATA, END_STREAM, stream_id, b"x"))
         if answer == "trailers alone":
             peer.server.send_headers(stream_id, TRAILERS, end_stream=True)
         elif answer == "reset by the server":
             peer.server.reset_stream(stream_id, ErrorCode.CANCEL)
-        elif stream_id < 4000:
+        else:
             peer.send(frame(RST_STREAM, 0, stream_id, u32(ErrorCode.CANCEL)))
         peer.send(frame(WINDOW_UPDATE, 0, 0, u32(5)), frame(PING, 0, 0, bytes(8)))
         peer.server.data_to_send()
