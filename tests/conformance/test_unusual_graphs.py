@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 import compiler.cli
-from backends.api.backend import Arrays, Instance, LoadRequest
+from backends.api.backend import Instance, LoadRequest
 from backends.api.batch import Array, BatchItem, Outcome, processor_for
 from backends.api.clock import SystemClock
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.files import ModelFiles
 from backends.api.registry import BackendRegistry
-from backends.api.tensor import DataType
-from tests.conformance.unusual_graphs import MOST_ROWS, UNUSUAL_GRAPHS, UnusualGraph
+from tests.conformance.unusual_graphs import MOST_ROWS, UNUSUAL_GRAPHS, UnusualGraph, raw_outputs
 from tests.fakes.onnx_models import version_files
 
 REGISTRY = BackendRegistry()
@@ -150,39 +148,6 @@ def ways(capsys: pytest.CaptureFixture[str]) -> dict[str, Serve]:
         "gcu": compiled("gcu", "topsinference", "model.exec", capsys),
         "ipu": compiled("ipu", "poplar", "executable.popef", capsys),
     }
-
-
-def raw_outputs(graph: UnusualGraph, inputs: Arrays) -> dict[str, Array]:
-    """What ONNX Runtime computes, with values in its own memory and copied from there."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(graph.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [spec.name for spec in graph.signature.outputs]
-    if not any(spec.datatype is DataType.BF16 for spec in (*graph.signature.inputs, *graph.signature.outputs)):
-        found = session.run(names, {name: _as_text(array) for name, array in inputs.items()})
-        return {name: _as_bytes(np.asarray(array)) for name, array in zip(names, found, strict=True)}
-    bfloat16 = 16
-    feeds = {
-        spec.name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(inputs[spec.name], bfloat16)
-        if spec.datatype is DataType.BF16
-        else ort.OrtValue.ortvalue_from_numpy(inputs[spec.name])
-        for spec in graph.signature.inputs
-    }
-    # Whole numbers below 256 are exact in both: Cast to bfloat16 keeps the upper half of the float.
-    return {
-        name: (inputs["x"] if inputs["x"].dtype == np.uint16 else (inputs["x"].view(np.uint32) >> 16).astype(np.uint16))
-        if value.element_type() == bfloat16
-        else value.numpy().copy()
-        for name, value in zip(names, session.run_with_ort_values(names, feeds), strict=True)
-    }
-
-
-def _as_text(array: Array) -> Array:
-    return np.array([each.decode() for each in array.flat], object).reshape(array.shape) if array.dtype == object else array
-
-
-def _as_bytes(array: Array) -> Array:
-    return np.array([each.encode() for each in array.flat], object).reshape(array.shape) if array.dtype == object else array
 
 
 def requests(graph: UnusualGraph) -> Iterator[list[BatchItem]]:
