@@ -113,7 +113,6 @@ REFUSALS: dict[str, dict[str, str]] = {
         },
         **_NO_BF16_NO_TEXT,
         "output listed twice": "two streams are called 'z'",
-        "first output left out": "has no static shape or no dtype",
         "value of an optional": "has neither strings nor sequences nor optional values",
         "slice of no elements": _NO_ELEMENTS,
         "initializer of no elements": _NO_ELEMENTS,
