@@ -191,6 +191,7 @@ def _build(
         name=config.server_id,
         version=version("stoker"),
         max_bytes_in_flight=config.limits.bytes_in_flight,
+        max_request_bytes=config.limits.request_bytes,
         tracer=tracer,
         access=access,
         reads=reads,

@@ -10,6 +10,7 @@ from typing import Protocol
 from backends.api.errors import ServingError
 from backends.api.model import ModelSignature
 from server.core.access import Via
+from server.core.byte_budget import ByteBudget, Upload
 from server.core.description import ModelDescription, ServerDescription
 from server.core.goaway import GoawayReason
 from server.core.model_list import ListedModel
@@ -22,6 +23,10 @@ from server.core.statistics import ModelStatistics
 
 class Engine(Protocol):
     """The server behind its fronts."""
+
+    @property
+    def budget(self) -> ByteBudget:
+        """The bytes that all requests being served hold together."""
 
     @property
     def reads(self) -> Reads:
@@ -146,11 +151,11 @@ class Engine(Protocol):
     def serving_metrics_text(self) -> bytes:
         """The same figures under TensorFlow Serving's names."""
 
-    def reserve(self, size_bytes: int) -> bool:
-        """Takes `size_bytes` from the budget of bytes in flight; False if it would be exceeded (then nothing is taken)."""
+    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
+        """Takes bytes from the budget of bytes in flight: `ByteBudget.reserve`."""
 
-    def release(self, size_bytes: int) -> None:
-        """Gives back what `reserve` took."""
+    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
+        """Gives back what `reserve` took: `ByteBudget.release`."""
 
     def now_ns(self) -> int:
         """The server's monotonic clock: the scale of `received_ns` and `deadline_ns`."""

@@ -9,6 +9,7 @@ from backends.api.clock import Clock
 from backends.api.errors import ServingError, Unavailable
 from backends.api.model import ModelSignature
 from server.core.access import Via
+from server.core.byte_budget import ByteBudget
 from server.core.description import ModelDescription, ServerDescription
 from server.core.goaway import GoawayReason
 from server.core.model_list import ListedModel
@@ -56,6 +57,7 @@ class ServingEngine:
         name: str,
         version: str,
         max_bytes_in_flight: int,
+        max_request_bytes: int = 1 << 62,
         tracer: Tracer | None = None,
         access: AccessLog | None = None,
         reads: Reads | None = None,
@@ -69,6 +71,7 @@ class ServingEngine:
             name: The server's id towards clients.
             version: The server's.
             max_bytes_in_flight: Bounds what all requests being served hold together.
+            max_request_bytes: Bounds what one request holds.
             tracer: Traces requests; None: none is traced.
             access: The access log; None: there is none.
             reads: What the models' timers know of the fronts' reads; None: nothing.
@@ -80,8 +83,7 @@ class ServingEngine:
         self._tracer = tracer or Tracer(None, clock.now_ns)
         self._access = access or AccessLog(AccessLogSettings(), clock.now_ns)
         self._description = ServerDescription(name, version, EXTENSIONS)
-        self._max_bytes_in_flight = max_bytes_in_flight
-        self._bytes_in_flight = 0
+        self.budget = ByteBudget(max_bytes_in_flight, clock.now_ns, most_request_bytes=max_request_bytes)
         self._requests_in_flight = 0
         self._is_delaying = False
         self._is_stopping = False
@@ -90,6 +92,8 @@ class ServingEngine:
         self.now_ns: Callable[[], int] = clock.now_ns
         self._resolve = manager.resolve
         self._count_ended = self._ended
+        self.reserve = self.budget.reserve
+        self.release = self.budget.release
 
     @property
     def requests_in_flight(self) -> int:
@@ -99,7 +103,7 @@ class ServingEngine:
     @property
     def bytes_in_flight(self) -> int:
         """Bytes reserved."""
-        return self._bytes_in_flight
+        return self.budget.held_bytes
 
     def begin_delay(self) -> None:
         """Ready turns false at once; every request is served as before."""
@@ -253,16 +257,6 @@ class ServingEngine:
 
     def note_goaway(self, reason: GoawayReason) -> None:
         self._metrics.note_goaway(reason)
-
-    def reserve(self, size_bytes: int) -> bool:
-        # One request larger than the whole budget may pass alone; else it could never be served.
-        if self._bytes_in_flight and self._bytes_in_flight + size_bytes > self._max_bytes_in_flight:
-            return False
-        self._bytes_in_flight += size_bytes
-        return True
-
-    def release(self, size_bytes: int) -> None:
-        self._bytes_in_flight -= size_bytes
 
     def _ended(self) -> None:
         self._requests_in_flight -= 1

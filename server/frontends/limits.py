@@ -15,7 +15,9 @@ class Limits:
     """Bounds on sizes, depths, counts and times.
 
     Attributes:
-        bytes_in_flight: What all requests being served hold together; one larger than that passes alone.
+        bytes_in_flight: What all requests being served hold together; one larger than that passes alone. A sixteenth is kept for requests
+            of up to 64 KiB; several requests of one connection hold half of it at most.
+        request_bytes: What one request may hold in memory, shared-memory inputs and decoded values included; a larger one is never served.
         grpc_message_bytes: Largest gRPC message, received or sent.
         grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
         grpc_metadata_bytes: Metadata of one gRPC call.
@@ -52,8 +54,9 @@ class Limits:
         url_bytes: Request target of an HTTP request.
         chunk_count: Chunks of a chunked HTTP body.
         header_timeout_s: From the first byte of an HTTP request (or the connection's start) to the end of its header.
-        body_idle_timeout_s: Silence inside an HTTP body or a unary gRPC request.
-        body_bytes_per_s: Average rate that either must keep once `body_idle_timeout_s` has passed.
+        body_idle_timeout_s: Silence inside an HTTP body or a gRPC message.
+        body_bytes_per_s: Rate that either must keep, measured over the last `body_idle_timeout_s` to twice that.
+        body_timeout_s: Time either may take in all.
         write_idle_timeout_s: How long a client may leave an HTTP response, or what is written to a gRPC connection, unread.
         keep_alive_timeout_s: Idle time between HTTP requests of one connection.
         tensor_count: Inputs of one request.
@@ -72,6 +75,7 @@ class Limits:
     """
 
     bytes_in_flight: int = 512 * MIB
+    request_bytes: int = 3072 * MIB
     grpc_message_bytes: int = (1 << 31) - 1
     grpc_concurrent_streams: int = 1000
     grpc_metadata_bytes: int = 16 * 1024
@@ -107,6 +111,7 @@ class Limits:
     header_timeout_s: float = 5.0
     body_idle_timeout_s: float = 10.0
     body_bytes_per_s: int = 1024
+    body_timeout_s: float = 600.0
     write_idle_timeout_s: float = 10.0
     keep_alive_timeout_s: float = 75.0
     tensor_count: int = 1024

@@ -10,6 +10,7 @@ from backends.api.errors import NotFound, ServingError, Unavailable, UnknownMode
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
 from server.core.access import Via
+from server.core.byte_budget import ByteBudget, Upload
 from server.core.description import ModelDescription, ServerDescription
 from server.core.goaway import GoawayReason
 from server.core.model_config import InstanceGroup, ModelConfig
@@ -82,7 +83,10 @@ def echo(datatype: DataType, dims: tuple[int, ...] = (-1,), max_batch_size: int 
 class FakeEngine:
     """Implements `server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
 
-    def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40) -> None:
+    def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40, budget: ByteBudget | None = None) -> None:
+        """`budget`: the server's own; None: a plain sum that may be `budget_bytes` at most."""
+        self._is_plain = budget is None
+        self.budget = budget or ByteBudget(1 << 62, self.now_ns)
         self.reads = Reads()
         self.refused: list[str] = []
         self.refused_versions: list[int | None] = []
@@ -234,14 +238,18 @@ class FakeEngine:
     def serving_metrics_text(self) -> bytes:
         return b"# TYPE :tensorflow:serving:request_count counter\n:tensorflow:serving:request_count 1\n"
 
-    def reserve(self, size_bytes: int) -> bool:
+    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
+        if not self._is_plain and not self.budget.reserve(size_bytes, held_bytes, asker):
+            return False
         if self.reserved_bytes + size_bytes > self.budget_bytes:
             return False
         self.reserved_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
         return True
 
-    def release(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
+        if not self._is_plain:
+            self.budget.release(size_bytes, held_bytes)
         self.reserved_bytes -= size_bytes
 
     def now_ns(self) -> int:

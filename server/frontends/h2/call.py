@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from server.frontends.grpc_codes import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
 from server.frontends.h2.answer_blocks import refusal_block
-from server.frontends.kserve.reservation import Reservation, no_room
+from server.frontends.kserve.reservation import Reservation, evicted
 from server.frontends.off_loop import run_off_loop
+from server.frontends.progress import Progress
 from server.frontends.rpc.encodings import Decompression
 from server.frontends.rpc.framing import MessageReader
 from server.frontends.rpc.refusal import CallFault, Refusal, refusal_of
@@ -33,13 +34,14 @@ class H2Call:
         deadline_ns: See `Call`.
         is_over: It is answered, or nobody waits for the answer.
         has_ended: The client has sent all it will.
+        progress: How fast a message arrives whose end is awaited; None: none is. Meanwhile the call is an `Upload`.
     """
 
     __slots__ = (
         "_connection",
         "_has_answered",
-        "_held_bytes",
         "_reader",
+        "_reservation",
         "_task",
         "_timer",
         "_trailers",
@@ -47,6 +49,7 @@ class H2Call:
         "has_ended",
         "head",
         "is_over",
+        "progress",
         "stream_id",
     )
 
@@ -58,7 +61,8 @@ class H2Call:
         self.is_over = False
         self.has_ended = False
         self._has_answered = False
-        self._held_bytes = 0
+        self.progress: Progress | None = None
+        self._reservation: Reservation | None = None
         self._reader: MessageReader | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -112,7 +116,7 @@ class H2Call:
     def _finish(self) -> None:
         """Notes that the end of the answer was sent."""
         self.is_over = True
-        if self._timer is not None or self._held_bytes or self._reader is not None:
+        if self._timer is not None or self._reservation is not None or self._reader is not None:
             self._let_go()
         self._connection.answered(self)
 
@@ -120,8 +124,9 @@ class H2Call:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._held_bytes:
-            self._give_back(self._held_bytes)
+        self._end_arrival()
+        if self._reservation is not None:
+            self._reservation.release()
         if self._reader is not None:
             self._connection.calls.receiving.pop(self.stream_id, None)
             self._reader = None
@@ -140,13 +145,33 @@ class H2Call:
         Raises:
             Overloaded: there is none.
         """
-        if not self._connection.front.engine.reserve(size_bytes):
-            raise no_room(size_bytes)
-        self._held_bytes += size_bytes
+        if self._reservation is None:
+            self._reservation = Reservation(self._connection.front.engine, self._connection.share, self)
+        self._reservation.take(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
-        self._connection.front.engine.release(size_bytes)
-        self._held_bytes -= size_bytes
+        if self._reservation is not None:
+            self._reservation.give_back(min(size_bytes, self._reservation.held_bytes))
+
+    def _begin_arrival(self) -> None:
+        """The end of a message is awaited from now on."""
+        front = self._connection.front
+        self.progress = Progress(front.limits, front.loop.time())
+        front.engine.budget.watch(self)
+
+    def _end_arrival(self) -> None:
+        if self.progress is not None:
+            self.progress = None
+            self._connection.front.engine.budget.unwatch(self)
+
+    def held_bytes(self) -> int:
+        return 0 if self._reservation is None else self._reservation.held_bytes
+
+    def rate(self) -> float | None:
+        return None if self.progress is None else self.progress.rate(self._connection.front.loop.time())
+
+    def evict(self) -> None:
+        self.fail(evicted())
 
     async def _decompressed(self, data: bytes) -> bytes:
         """What the compressed message `data` holds; room is reserved for it as it comes out, and large work is done in a thread.

@@ -36,10 +36,11 @@ class ConnectionCalls:
     Attributes:
         open: Calls that are not answered, by stream.
         receiving: Unary calls whose request is not complete, by stream.
+        arriving: Streamed calls that have part of a message, by stream.
         unread: Answers that wait for the client to read them.
     """
 
-    __slots__ = ("_admission", "_connection", "_to_place", "_watch", "open", "receiving", "unread")
+    __slots__ = ("_admission", "_connection", "_to_place", "_watch", "arriving", "open", "receiving", "unread")
 
     def __init__(self, connection: "GrpcProtocol", watch: PeerWatch) -> None:
         front = connection.front
@@ -47,7 +48,8 @@ class ConnectionCalls:
         self._watch = watch
         self.open: dict[int, H2Call | RefusedCall] = {}
         self.receiving: dict[int, UnaryCall] = {}
-        self.unread = UnreadAnswers(front.engine)
+        self.arriving: dict[int, StreamedCall] = {}
+        self.unread = UnreadAnswers(connection)
         self._admission = Admission(front, self.unread)
         self._to_place: list[UnaryCall] = []
 
@@ -105,6 +107,19 @@ class ConnectionCalls:
     def place_rest(self, call: UnaryCall) -> None:
         """Has the rest of a call's message put to its place, as soon as all is handled that has come before."""
         self._to_place.append(call)
+
+    def slow(self, now_s: float, *, is_reading: bool) -> list[H2Call]:
+        """Calls whose messages take too long to arrive; `is_reading`: the server has read since this was asked last."""
+        slow: list[H2Call] = []
+        for call in (*self.receiving.values(), *self.arriving.values()):
+            progress = call.progress
+            if progress is None:
+                continue
+            if not is_reading or (isinstance(call, StreamedCall) and call.is_held_back()):
+                progress.pause(now_s)
+            if progress.slowness(now_s) is not None:
+                slow.append(call)
+        return slow
 
     def forget(self, stream_id: int) -> None:
         """A stream is gone: so is its call."""

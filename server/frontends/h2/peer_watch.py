@@ -2,7 +2,6 @@
 
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.ping_rules import PingRules
-from server.frontends.h2.unary_call import UnaryCall
 from server.frontends.h2.unread_answers import UnreadAnswers
 from server.frontends.limits import Limits
 from server.frontends.rpc.settings import GrpcSettings
@@ -67,14 +66,6 @@ class PeerWatch:
         if not core.is_ready:
             return now_s - self.opened_s > self._limits.grpc_handshake_timeout_s
         return self.pings.is_dead(now_s) or self._is_dribbling(core, now_s) or self._is_stuck(buffered_bytes, unread, now_s)
-
-    def is_slow(self, call: UnaryCall, now_s: float) -> bool:
-        """Whether the rest of a request takes too long to come."""
-        limits = self._limits
-        if now_s - call.heard_s > limits.body_idle_timeout_s:
-            return True
-        taken_s = now_s - call.started_s
-        return taken_s > limits.body_idle_timeout_s and call.received_bytes < taken_s * limits.body_bytes_per_s
 
     def _is_dribbling(self, core: ServerConnection, now_s: float) -> bool:
         """Whether one frame or header block has been on its way for too long, with nothing whole beside it."""

@@ -23,6 +23,7 @@ from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
 from server.frontends.h2.refusals import ENDING, TOO_SLOW
 from server.frontends.h2.refused_call import RefusedCall
+from server.frontends.kserve.reservation import ConnectionShare
 from server.frontends.rpc.refusal import Refusal
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
@@ -48,10 +49,12 @@ class GrpcProtocol(asyncio.Protocol):
         front: What it shares with the others.
         core: The HTTP/2 connection.
         calls: What becomes of its streams.
+        share: What its requests hold together.
     """
 
     def __init__(self, front: FrontState) -> None:
         self.front = front
+        self.share = ConnectionShare(front.engine)
         self._in_place = InPlaceReads(self)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
@@ -191,6 +194,11 @@ class GrpcProtocol(asyncio.Protocol):
     # ---- what the server uses
 
     @property
+    def taken_bytes(self) -> int:
+        """What the client has taken of all that was written to it."""
+        return self._watch.written_bytes - self._transport.get_write_buffer_size()
+
+    @property
     def transport(self) -> asyncio.Transport:
         """What the connection is written to."""
         return self._transport
@@ -203,6 +211,7 @@ class GrpcProtocol(asyncio.Protocol):
         if watch.is_lost(self.core, self._transport.get_write_buffer_size(), self._unread, now_s):
             self.abort()
             return
+        self._unread.look()
         if watch.pings.should_ask(now_s, has_calls=bool(self._open)):
             self.core.ping(PAYLOAD)
             self._write()
@@ -210,7 +219,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._take(self.core.tell_placed(now_s), now_s)
             if not self._backlog:
                 self._write()
-        for call in [call for call in self._receiving.values() if watch.is_slow(call, now_s)]:
+        for call in self.calls.slow(now_s, is_reading=not (self._is_full or self._backlog)):
             call.refuse(TOO_SLOW)
         idle_s = watch.note_streams(self.core, now_s)
         if settings.max_connection_idle_s is not None and idle_s >= settings.max_connection_idle_s:

@@ -60,7 +60,7 @@ class StreamedCall(H2Call):
                 self._receiver = None
         message = self._messages.popleft()
         size_bytes = len(message.data) + PREFIX_BYTES
-        self._give_back(min(size_bytes + _WAITING_MESSAGE_BYTES, self._held_bytes))
+        self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
         self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
         # No view: its reader gives none.
         data = cast("bytes", message.data)
@@ -107,7 +107,7 @@ class StreamedCall(H2Call):
             raise
         await self._connection.drained(self.stream_id)
         self._unsent_bytes = 0
-        self._give_back(min(waiting_bytes, self._held_bytes))
+        self._give_back(waiting_bytes)
 
     def abandon(self) -> None:
         super().abandon()
@@ -121,6 +121,7 @@ class StreamedCall(H2Call):
         self._hold(_WAITING_MESSAGE_BYTES * len(messages))
         self._messages += messages
         self._count += len(messages)
+        self._note_arrival(len(data), has_begun_anew=bool(messages))
         self.has_ended = has_ended
         if has_ended and not self._reader.is_between_messages:
             raise CallFault(CUT_SHORT)
@@ -131,6 +132,29 @@ class StreamedCall(H2Call):
             self._refund(self._owed_bytes)
         if self._receiver is not None and not self._receiver.done() and (messages or has_ended):
             self._receiver.set_result(None)
+
+    def _note_arrival(self, size_bytes: int, *, has_begun_anew: bool) -> None:
+        """A stream may be silent between its messages, but not inside one."""
+        assert self._reader is not None
+        arriving = self._connection.calls.arriving
+        if has_begun_anew or self._reader.is_between_messages:
+            self._end_arrival()
+            arriving.pop(self.stream_id, None)
+        if self._reader.is_between_messages:
+            return
+        if self.progress is None:
+            self._begin_arrival()
+            arriving[self.stream_id] = self
+        elif size_bytes:
+            self.progress.note(size_bytes, self._connection.front.loop.time())
+
+    def is_held_back(self) -> bool:
+        """Whether the client may not send, as the method has messages to take first."""
+        return bool(self._messages)
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._connection.calls.arriving.pop(self.stream_id, None)
 
     def _refund(self, size_bytes: int) -> None:
         if size_bytes:
@@ -163,7 +187,7 @@ class StreamedCall(H2Call):
     def _finish(self) -> None:
         if self._unsent_bytes:
             # Counted once: so far by the call, from now on by the connection.
-            self._give_back(min(self._unsent_bytes, self._held_bytes))
+            self._give_back(self._unsent_bytes)
             self._connection.leave_unread(self.stream_id, self._unsent_bytes, is_unary=False)
         self._messages.clear()
         super()._finish()

@@ -37,21 +37,17 @@ Sent = TypeVar("Sent", bytes, memoryview)
 
 
 class UnaryCall(H2Call):
-    """Confined to: the event loop.
+    """Confined to: the event loop."""
 
-    Attributes, while the request is not complete:
-        started_s: Since when, on the loop's clock.
-        heard_s: When the last of it came; likewise.
-        received_bytes: How much of it has come.
-    """
-
-    __slots__ = ("_flight", "_is_taken_over", "_message", "heard_s", "received_bytes", "started_s")
+    __slots__ = ("_flight", "_is_taken_over", "_message", "_share_bytes")
 
     def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
         self._message: WireMessage | None = None
         self._is_taken_over = True
         self._flight: InFlight | None = None
+        #: What the message holds of the connection's share from its completion to the end of the call.
+        self._share_bytes = 0
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         if self._reader is None and has_ended and len(data) >= PREFIX_BYTES:
@@ -73,8 +69,8 @@ class UnaryCall(H2Call):
     def _feed_piece(self, data: bytes | memoryview, has_ended: bool) -> None:
         """The general case: the request comes in several pieces, or is compressed, or wrong."""
         reader = self._reader or self._await_rest()
-        expected_bytes, had_room = reader.expected_bytes, reader.has_room
-        self._note(len(data), expected_bytes, has_ended)
+        had_room = reader.has_room
+        self._note(len(data), has_ended)
         for message in reader.feed(data):
             if self._message is not None:
                 raise CallFault(CARDINALITY)
@@ -82,10 +78,6 @@ class UnaryCall(H2Call):
         if self._message is not None and reader.expected_bytes is not None:
             # Its length is all that need come of a second one: it is neither given room nor counted.
             raise CallFault(CARDINALITY)
-        if expected_bytes is None and (reader.expected_bytes or 0) > self._connection.front.limits.bytes_in_flight:
-            # One larger than the whole budget may pass alone; piece by piece it could not.
-            self._give_back(self._held_bytes)
-            self._hold(reader.expected_bytes or 0)
         if reader.has_room and not had_room:
             self._connection.calls.place_rest(self)
         self._connection.core.consumed(self.stream_id, len(data))
@@ -97,7 +89,7 @@ class UnaryCall(H2Call):
         reader = self._reader
         assert reader is not None
         try:
-            self._note(count, reader.expected_bytes, has_ended)
+            self._note(count, has_ended)
             for message in reader.placed(count):
                 self._message = message
             self._connection.core.consumed(self.stream_id, count)
@@ -111,13 +103,12 @@ class UnaryCall(H2Call):
         """Where the rest of the request's message goes; None: it has no place yet, or no more."""
         return None if self._reader is None else self._reader.room
 
-    def _note(self, size_bytes: int, expected_bytes: int | None, has_ended: bool) -> None:
+    def _note(self, size_bytes: int, has_ended: bool) -> None:
         """Counts what has come."""
         self.has_ended = has_ended
-        self.heard_s = self._connection.front.loop.time()
-        self.received_bytes += size_bytes
-        if expected_bytes is None or self._held_bytes < expected_bytes:
-            self._hold(size_bytes)
+        if self.progress is not None:
+            self.progress.note(size_bytes, self._connection.front.loop.time())
+        self._hold(size_bytes)
 
     def _begin_whole(self, reader: MessageReader) -> None:
         """The request is complete."""
@@ -127,8 +118,12 @@ class UnaryCall(H2Call):
         if self._message is None:
             raise CallFault(CARDINALITY)
         (data, is_compressed), self._message, self._reader = self._message, None, None
-        # The handler takes room for the message itself.
-        self._give_back(self._held_bytes)
+        self._end_arrival()
+        # The handler takes room for the message itself. Of the connection's share, it goes on being held.
+        self._share_bytes = self.held_bytes()
+        if self._reservation is not None:
+            self._reservation.release()
+        self._connection.share.held_bytes += self._share_bytes
         if isinstance(data, memoryview):
             assert self.head.method.large is not None
             self._submit(self.head.method.large.submit, data)
@@ -145,8 +140,7 @@ class UnaryCall(H2Call):
     def _await_rest(self) -> MessageReader:
         method = self.head.method
         self._reader = MessageReader(method.path, method.most_bytes, None if method.large is None else method.large.lead_bytes)
-        self.started_s = self.heard_s = self._connection.front.loop.time()
-        self.received_bytes = 0
+        self._begin_arrival()
         self._connection.calls.receiving[self.stream_id] = self
         return self._reader
 
@@ -217,6 +211,11 @@ class UnaryCall(H2Call):
             self._cancelled_elsewhere()
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._connection.share.held_bytes -= self._share_bytes
+        self._share_bytes = 0
 
     def _cancel_work(self) -> None:
         if self._flight is not None:

@@ -9,7 +9,10 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
+from server.engine.interface import Engine
+from server.frontends.http.exchange import RESERVATION
 from server.frontends.http.head import RequestHead
+from server.frontends.kserve.reservation import Reservation
 
 #: Set in the scope of a request whose client is gone, just before its task is cancelled.
 CLIENT_GONE = "stoker.client_gone"
@@ -43,6 +46,7 @@ class AsgiExchange:
         keep_alive: bool,
         answered: Callable[[], None],
         tasks: "set[asyncio.Task[None]]",
+        reservation: Callable[[Engine], Reservation],
     ) -> None:
         """Starts the app.
 
@@ -55,6 +59,7 @@ class AsgiExchange:
             keep_alive: Whether the connection outlives the answer.
             answered: Called once the answer is written.
             tasks: Holds the task as long as it runs.
+            reservation: The connection's.
         """
         self._flow = flow
         scope: Any = {
@@ -71,6 +76,7 @@ class AsgiExchange:
             "query_string": head.query,
             "headers": list(head.headers),
             "state": {},
+            RESERVATION: reservation,
         }
         self._scope: dict[str, Any] = scope
         self._cycle = RequestResponseCycle(

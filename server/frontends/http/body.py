@@ -5,6 +5,7 @@ from http import HTTPStatus
 from server.frontends.http.chunks import ChunkedBody
 from server.frontends.http.refusal import Refusal
 from server.frontends.limits import Limits
+from server.frontends.progress import Progress
 
 
 class BodyFrame:
@@ -12,16 +13,16 @@ class BodyFrame:
 
     Attributes:
         size_bytes: What has come of it.
+        progress: How fast it comes.
     """
 
-    __slots__ = ("_begun_s", "_chunks", "_last_s", "_left", "_limits", "size_bytes")
+    __slots__ = ("_chunks", "_left", "progress", "size_bytes")
 
     def __init__(self, length: int | None, limits: Limits, now_s: float) -> None:
         """`length` is in bytes; None: the body comes in chunks."""
-        self._limits = limits
         self._left = length
         self._chunks = ChunkedBody(limits) if length is None else None
-        self._begun_s = self._last_s = now_s
+        self.progress = Progress(limits, now_s)
         self.size_bytes = 0
 
     @property
@@ -37,7 +38,7 @@ class BodyFrame:
         """So many bytes of it have come, and are where they are wanted. REQUIRES: it does not come in chunks."""
         self._left = (self._left or 0) - size
         self.size_bytes += size
-        self._last_s = now_s
+        self.progress.note(size, now_s)
 
     def take(self, data: bytes, at: int, now_s: float) -> tuple[bytes, int]:
         """The part of it that `data` holds from `at` on, and where reading stopped.
@@ -49,18 +50,14 @@ class BodyFrame:
             piece = data[at : at + self.most(len(data) - at)]
             self.note(len(piece), now_s)
             return piece, at + len(piece)
-        self._last_s = now_s
         unframed = bytearray()
         at = self._chunks.feed(data, at, unframed)
+        # Bytes of the framing do not count.
+        self.progress.note(len(unframed), now_s)
         self.size_bytes = self._chunks.size_bytes
         return bytes(unframed), at
 
     def slowness(self, now_s: float) -> Refusal | None:
         """Why not to wait for the rest of it any longer; None: its client may go on."""
-        limits = self._limits
-        idle_s = limits.body_idle_timeout_s
-        if now_s - self._last_s > idle_s:
-            return Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no further byte of the body within {idle_s:g} s")
-        if now_s - self._begun_s > idle_s + self.size_bytes / limits.body_bytes_per_s:
-            return Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body comes slower than {limits.body_bytes_per_s} bytes a second")
-        return None
+        slowness = self.progress.slowness(now_s)
+        return None if slowness is None else Refusal(HTTPStatus.REQUEST_TIMEOUT, slowness)

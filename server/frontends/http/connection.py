@@ -13,6 +13,8 @@ from typing import cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from server.core.byte_budget import ByteBudget
+from server.engine.interface import Engine
 from server.frontends.http.asgi import AsgiExchange, AsgiPeer
 from server.frontends.http.body import BodyFrame
 from server.frontends.http.direct import Exchange
@@ -23,6 +25,7 @@ from server.frontends.http.port import HttpPort, KnownHead
 from server.frontends.http.refusal import Refusal
 from server.frontends.http.unsent_watch import UnsentWatch
 from server.frontends.http.writing_half import WritingHalf
+from server.frontends.kserve.reservation import EVICTED, Reservation
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
@@ -43,6 +46,9 @@ class HttpConnection(WritingHalf):
         self._room: memoryview | None = None
         self._body: BodyFrame | None = None
         self._awaits_go_ahead = False
+        self._reservation: Reservation | None = None
+        #: The budget that may end the present request while its body is on its way.
+        self._budget: ByteBudget | None = None
         #: Read from the socket and not yet looked at, from `_at` on.
         self._ahead = b""
         self._at = 0
@@ -70,7 +76,7 @@ class HttpConnection(WritingHalf):
         self._port.discard(self)
         self._phase = Phase.REFUSED
         self._end_exchange()
-        self._room = self._body = None
+        self._end_body()
         self._ahead = b""
         self._release_unread()
         self.flow.resume_writing()
@@ -96,7 +102,7 @@ class HttpConnection(WritingHalf):
             return
         # Copied here, while it is still near: the next connection reads into the same buffer.
         data = bytes(self._port.buffer[:nbytes])
-        if phase is Phase.ANSWER or self._ahead:
+        if phase is Phase.ANSWER or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
             self._ahead = self._ahead[self._at :] + data
             self._at = 0
             if len(self._ahead) > _AHEAD_BYTES:
@@ -112,6 +118,8 @@ class HttpConnection(WritingHalf):
         if self._unsent.is_stuck(transport.get_write_buffer_size(), now_s, limits.write_idle_timeout_s):
             transport.abort()
             return
+        if self._unread is not None:
+            self._unread.look()
         if transport.is_closing():
             return
         waited_s = now_s - self._since_s
@@ -124,7 +132,9 @@ class HttpConnection(WritingHalf):
         elif phase is Phase.HEAD:
             if waited_s > limits.header_timeout_s:
                 self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
-        elif phase is Phase.BODY and self._body is not None and not self.flow.read_paused:
+        elif phase is Phase.BODY and self._body is not None:
+            if self.flow.read_paused:
+                self._body.progress.pause(now_s)
             refusal = self._body.slowness(now_s)
             if refusal is not None:
                 self._refuse(refusal)
@@ -144,6 +154,38 @@ class HttpConnection(WritingHalf):
     def is_in_work(self) -> bool:
         """Whether a request of this connection waits for its answer."""
         return self._exchange is not None and not self._exchange.is_answered
+
+    # What the budget of bytes in flight calls, and who holds of it: while a body is on its way, the connection is an `Upload`.
+
+    def reservation(self, engine: Engine) -> Reservation:
+        made = Reservation(engine, self.share(engine), self)
+        if self._exchange is None or not self._exchange.is_answered:
+            self._reservation = made
+            if self._body is not None:
+                self._watch(engine.budget)
+        return made
+
+    def held_bytes(self) -> int:
+        return 0 if self._reservation is None else self._reservation.held_bytes
+
+    def rate(self) -> float | None:
+        return None if self._body is None else self._body.progress.rate(self._port.loop.time())
+
+    def evict(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+        self._refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, EVICTED, retry_after_s=1))
+
+    def _watch(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        budget.watch(self)
+
+    def _end_body(self) -> None:
+        """The body has come, or is not waited for any more."""
+        self._room = self._body = None
+        if self._budget is not None:
+            self._budget.unwatch(self)
+            self._budget = None
 
     # Reading.
 
@@ -197,6 +239,8 @@ class HttpConnection(WritingHalf):
             return at
         self._phase = Phase.BODY
         self._body = BodyFrame(length, self._limits, self._port.loop.time())
+        if self._reservation is not None:
+            self._watch(self._reservation.engine.budget)
         self._awaits_go_ahead = route is None and head.expects_continue
         if at == len(data):
             self._room = exchange.room()
@@ -207,7 +251,15 @@ class HttpConnection(WritingHalf):
         if self._peer is None:
             self._peer = AsgiPeer(self.transport)
         return AsgiExchange(
-            port.app, head, self._peer, self.transport, self.flow, keep_alive=self.keep_alive, answered=self._answered, tasks=port.tasks
+            port.app,
+            head,
+            self._peer,
+            self.transport,
+            self.flow,
+            keep_alive=self.keep_alive,
+            answered=self._answered,
+            tasks=port.tasks,
+            reservation=self.reservation,
         )
 
     def _take_body(self, data: bytes, at: int) -> int:
@@ -246,7 +298,7 @@ class HttpConnection(WritingHalf):
         if body.is_complete:
             # Before the request knows: its answer may come at once.
             self._phase = Phase.ANSWER
-            self._body = None
+            self._end_body()
         return body.is_complete
 
     def _go_on(self, exchange: Exchange, is_last: bool) -> None:
@@ -272,7 +324,7 @@ class HttpConnection(WritingHalf):
             self.flow.resume_reading()
 
     def _await_next(self) -> None:
-        self._exchange = None
+        self._exchange = self._reservation = None
         if not self.keep_alive:
             self.transport.close()
             return
@@ -318,7 +370,7 @@ class HttpConnection(WritingHalf):
         """
         self._phase = Phase.REFUSED
         self._since_s = self._port.loop.time()
-        self._room = self._body = None
+        self._end_body()
         self._ahead = b""
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -327,6 +379,6 @@ class HttpConnection(WritingHalf):
             self.transport.close()
 
     def _end_exchange(self) -> None:
-        exchange, self._exchange = self._exchange, None
+        exchange, self._exchange, self._reservation = self._exchange, None, None
         if exchange is not None and not exchange.is_answered:
             exchange.disconnect()

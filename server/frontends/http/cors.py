@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
+from server.engine.interface import Engine
 from server.frontends.http.answer import Answer, Piece
 from server.frontends.http.cors_settings import ANY, CorsSettings
 from server.frontends.http.direct import Connection, DirectRoute, DirectRoutes, Exchange
@@ -161,6 +162,9 @@ class _CorsConnection:
 
     def release_when_sent(self, reservation: Reservation) -> None:
         self._connection.release_when_sent(reservation)
+
+    def reservation(self, engine: Engine) -> Reservation:
+        return self._connection.reservation(engine)
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._connection.begin_task(work)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.head import RequestHead
 from server.frontends.kserve.reservation import Reservation
@@ -43,6 +44,9 @@ class Connection(Protocol):
     @property
     def keep_alive(self) -> bool:
         """Whether the client may send another request after this one; an answer to the last one says so."""
+
+    def reservation(self, engine: Engine) -> Reservation:
+        """What the present request will hold of the budget; one that arrives slowly may be ended to make room for others."""
 
     def write_answer(self, parts: Sequence[Piece]) -> None:
         """Writes the whole answer to the present request."""

@@ -7,10 +7,9 @@ from fastapi import Request, Response
 
 from server.engine.interface import Engine
 from server.frontends.http.call import HttpCall
-from server.frontends.http.exchange import read_body
+from server.frontends.http.exchange import read_body, reservation_of
 from server.frontends.http.repository import parse_object
 from server.frontends.kserve.message_json import message_to_json
-from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 
 JSON_TYPE = "application/json"
@@ -28,7 +27,7 @@ async def read_object(request: Request, engine: Engine, limits: Limits) -> dict[
         InvalidRequest: it is no JSON object. TooLarge: it is longer than `limits.control_bytes`. Overloaded: `engine` has no room for it.
         ClientGone: nobody is left to answer.
     """
-    with Reservation(engine) as reservation:
+    with reservation_of(engine, request.scope) as reservation:
         body = await read_body(request.receive, dict(request.scope["headers"]), reservation, limits, limits.control_bytes)
         return parse_object(body, limits)
 

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from backends.api.errors import ErrorCode, ServingError, TooLarge
+from server.engine.interface import Engine
 from server.frontends.http.compression import ENCODINGS, UnsupportedEncoding, decompress
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
@@ -18,8 +19,18 @@ HeaderList = list[tuple[bytes, bytes]]
 INTERNAL_TEXT = "internal error: see the server's log"
 
 
+#: In the scope of a request that came by a connection of ours: the connection's `reservation`.
+RESERVATION = "stoker.reservation"
+
+
 class ClientGone(Exception):
     """The client went away before its request was complete: nobody is left to answer."""
+
+
+def reservation_of(engine: Engine, scope: Scope) -> Reservation:
+    """What the request of `scope` will hold of the budget."""
+    make = scope.get(RESERVATION)
+    return Reservation(engine) if make is None else make(engine)
 
 
 async def read_body(

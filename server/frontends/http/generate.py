@@ -8,7 +8,7 @@ from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, Servin
 from server.core.access import Via
 from server.core.request import InferRequest, InferResponse
 from server.engine.interface import Engine
-from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, send_response
+from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_response
 from server.frontends.kserve import generate_codec
 from server.frontends.kserve.brought import HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
@@ -40,7 +40,7 @@ class HttpGenerate:
         Raises:
             ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
         """
-        with Reservation(self._engine) as reservation:
+        with reservation_of(self._engine, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
             answers: list[InferResponse] = []
             async with aclosing(self._responses(request)) as responses:
@@ -58,7 +58,7 @@ class HttpGenerate:
         Raises:
             ServingError: the request was refused before it ran. ClientGone: nobody is left to answer.
         """
-        with Reservation(self._engine) as reservation:
+        with reservation_of(self._engine, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
             is_started = False
             status = 200

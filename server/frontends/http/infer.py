@@ -15,7 +15,7 @@ from server.core.trace import RequestTrace
 from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
-from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, send_response
+from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, reservation_of, send_response
 from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.brought import Brought, HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
@@ -102,7 +102,7 @@ class HttpInfer:
         """
         headers: dict[bytes, bytes] = dict(scope["headers"])
         received_ns = self.engine.now_ns()
-        with Reservation(self.engine) as reservation:
+        with reservation_of(self.engine, scope) as reservation:
             # `read_body` unpacks it.
             body = await read_body(receive, headers, reservation, self.limits)
             call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)

@@ -19,7 +19,6 @@ from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.http_answer import Encoded
 from server.frontends.kserve.http_codec import Body
 from server.frontends.kserve.inference import in_core_words
-from server.frontends.kserve.reservation import Reservation
 from server.frontends.message_block import message_block
 from server.frontends.restricted import NO_RESTRICTIONS, Category, Restrictions
 
@@ -98,7 +97,7 @@ class InferExchange:
     def __init__(self, route: InferRoute, connection: Connection) -> None:
         self._route = route
         self._connection = connection
-        self._reservation = Reservation(route.infer.engine)
+        self._reservation = connection.reservation(route.infer.engine)
         self._received_ns = route.infer.engine.now_ns()
         self._block: memoryview | None = None
         self._filled = 0
@@ -279,7 +278,7 @@ class InferExchange:
 
     def _write_large(self, parts: Sequence[Piece]) -> None:
         """Writes an answer that counts against the budget of bytes in flight until its client has taken it."""
-        unread = Reservation(self._route.infer.engine)
+        unread = self._connection.reservation(self._route.infer.engine)
         try:
             unread.take(sum(map(len, parts)))
         except Overloaded as error:

@@ -8,17 +8,21 @@ import orjson
 class Refusal(Exception):
     """A message that is not read on."""
 
-    def __init__(self, status: HTTPStatus, text: str) -> None:
+    def __init__(self, status: HTTPStatus, text: str, *, retry_after_s: int | None = None) -> None:
+        """`retry_after_s`: when trying again makes sense; None: nothing is said of it."""
         super().__init__(text)
         self.status = status
         self.text = text
+        self.retry_after_s = retry_after_s
 
     def answer(self) -> bytes:
         """The whole answer."""
         body = orjson.dumps({"error": self.text})
-        return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        retry = b"" if self.retry_after_s is None else b"retry-after: %d\r\n" % self.retry_after_s
+        return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
             self.status.value,
             self.status.phrase.encode(),
+            retry,
             len(body),
             body,
         )

@@ -15,7 +15,7 @@ from backends.api.errors import InvalidRequest, ServingError, Unsupported
 from server.engine.interface import Engine
 from server.frontends.http import schemas
 from server.frontends.http.endpoint import JSON_TYPE, call_of, json_response, message_response, read_object
-from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body
+from server.frontends.http.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body, reservation_of
 from server.frontends.http.generate import HttpGenerate
 from server.frontends.http.infer import HttpInfer
 from server.frontends.http.page_policy import docs_page, page_headers
@@ -27,7 +27,6 @@ from server.frontends.http.v1 import HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name, parse_version
-from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
 from server.frontends.model_pages.places import GrpcDoor
@@ -181,7 +180,7 @@ class RestRoutes:
     async def load(self, request: Request) -> Response:
         name = check_model_name(request.path_params["model"])
         repository, limits = _repository(request), self._limits
-        with Reservation(self._engine) as reservation:
+        with reservation_of(self._engine, request.scope) as reservation:
             body = await read_body(request.receive, dict(request.scope["headers"]), reservation, limits)
             # The files stand in memory decoded too, in the message and in what is made of it, until the load is over.
             reservation.take(2 * len(body))

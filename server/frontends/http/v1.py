@@ -21,7 +21,7 @@ from server.frontends.adlik.rest_choice import Dialect
 from server.frontends.adlik.service import NO_TASKS, AdlikService
 from server.frontends.adlik.settings import AdlikSettings, RestV1
 from server.frontends.http.compression import choose_encoding, compress
-from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, error_response, read_body, send_response
+from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, error_response, read_body, reservation_of, send_response
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
@@ -106,7 +106,7 @@ class HttpV1:
             if method == "GET":
                 await self._send(exchange, send, self._got(route, exchange))
             else:
-                with Reservation(self._engine) as reservation:
+                with reservation_of(self._engine, scope) as reservation:
                     await self._send(exchange, send, await self._posted(route, exchange, reservation))
         except ServingError as error:
             if scope["method"] == "POST":

@@ -6,9 +6,11 @@ from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.port import HttpPort
-from server.frontends.kserve.reservation import Reservation
+from server.frontends.http.unread_answers import UnreadAnswers
+from server.frontends.kserve.reservation import ConnectionShare, Reservation
 
 
 class WritingHalf(asyncio.BufferedProtocol):
@@ -23,8 +25,8 @@ class WritingHalf(asyncio.BufferedProtocol):
         self._port = port
         self._keep_alive = True
         self._is_stopping = False
-        #: Holds room for an answer that the client has not taken.
-        self._unread: Reservation | None = None
+        self._share: ConnectionShare | None = None
+        self._unread: UnreadAnswers | None = None
         self.transport: asyncio.Transport
         self.flow: FlowControl
 
@@ -47,10 +49,18 @@ class WritingHalf(asyncio.BufferedProtocol):
         self._answered()
 
     def release_when_sent(self, reservation: Reservation) -> None:
-        if self.flow.write_paused:
-            self._unread = reservation
-        else:
+        if not self.flow.write_paused:
             reservation.release()
+            return
+        if self._unread is None:
+            self._unread = UnreadAnswers(reservation.engine.budget, self.transport, self._port)
+        self._unread.keep(reservation)
+
+    def share(self, engine: Engine) -> ConnectionShare:
+        """What the requests and unread answers of the connection hold together."""
+        if self._share is None:
+            self._share = ConnectionShare(engine)
+        return self._share
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         port = self._port

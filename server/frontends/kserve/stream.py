@@ -148,7 +148,7 @@ class _Stream:
         self._is_read = False
         #: Answers that wait to be sent, and what they hold of the budget.
         self._unsent = 0
-        self._unsent_bytes = 0
+        self._unsent_held = Reservation(engine)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -159,7 +159,7 @@ class _Stream:
                     raise answer
                 await self._call.send(answer.data)
                 self._unsent -= 1
-                self._release(answer.held_bytes)
+                self._unsent_held.give_back(answer.held_bytes)
             place.room.release()
         await reader
 
@@ -172,11 +172,7 @@ class _Stream:
         """Takes back whatever is still in work, and drops what was not sent."""
         for task in self._tasks:
             task.cancel()
-        self._release(self._unsent_bytes)
-
-    def _release(self, size_bytes: int) -> None:
-        self._unsent_bytes -= size_bytes
-        self._engine.release(size_bytes)
+        self._unsent_held.release()
 
     def _packed(self, message: pb.ModelStreamInferResponse) -> _Packed:
         """`message`, ready to wait for its turn. Room is taken for all but the first that waits: its way to the client may be free.
@@ -186,13 +182,14 @@ class _Stream:
         """
         data = message.SerializeToString()
         held_bytes = len(data) if self._unsent else 0
-        if not self._engine.reserve(held_bytes):
+        try:
+            self._unsent_held.take(held_bytes)
+        except Overloaded:
             raise Overloaded(
                 f"the server holds as many bytes as it may, no room for {held_bytes} more of answers that wait to be read: try again",
                 retry_after_s=1.0,
-            )
+            ) from None
         self._unsent += 1
-        self._unsent_bytes += held_bytes
         return _Packed(data, held_bytes)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -12,6 +12,7 @@ from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.in_place_reads import InPlaceReads
 from server.frontends.h2.protocol import GrpcProtocol
 from server.frontends.limits import Limits
+from server.frontends.progress import Progress
 from server.frontends.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, PING, cut
@@ -112,7 +113,7 @@ def test_whatever_is_read_says_that_the_client_is_there(is_in_place: bool):
             rig.transport.set_protocol(rig.connection._in_place if is_in_place else rig.connection)
         assert rig.sent(PING) == []
         # It is silent, is asked, and sends on.
-        rig.connection.calls.receiving[1].started_s = rig.connection.calls.receiving[1].heard_s = rig.loop.now_s + 100
+        rig.connection.calls.receiving[1].progress = Progress(Limits(), rig.loop.now_s + 100)
         rig.after(61)
         assert len(rig.sent(PING)) == 1
         rig.after(1, rest[10])

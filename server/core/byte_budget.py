@@ -1,0 +1,151 @@
+"""`ByteBudget`: the bytes that all requests being served hold together, and who has to end when they are too many."""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+#: Of the budget, this part is kept for small requests.
+SMALL_SLICE: Final = 1 / 16
+#: A request is small as long as it holds no more; in a small budget a thousandth of that.
+SMALL_BYTES: Final = 64 * 1024
+_SMALL_PART: Final = 1024
+#: After a look at the uploads has found nothing to end, refusals are given without another one for so long.
+_LOOK_PERIOD_NS: Final = 50_000_000
+_WARN_PERIOD_NS: Final = 10_000_000_000
+_log = logging.getLogger("stoker.engine")
+
+
+class Upload(Protocol):
+    """A request that is still being received, or an answer that is still being read: its client decides how long its bytes are held."""
+
+    def held_bytes(self) -> int:
+        """What it holds of the budget."""
+
+    def rate(self) -> float | None:
+        """Bytes per second in the last seconds; None: it is too young to tell."""
+
+    def evict(self) -> None:
+        """Ends it with an error that the client may retry. What it holds is released before this returns."""
+
+
+class ByteBudget:
+    """Confined to: the event loop.
+
+    A small request may use the whole budget, a large one all but `SMALL_SLICE`. One large request passes alone whatever its size; else it
+    could never be served. Where a request does not fit, uploads that are slower than it are ended, the slowest first, if that makes room.
+
+    Attributes:
+        most_bytes: The budget.
+        most_request_bytes: What one request may hold; one that wants more can never be served.
+        small_bytes: What a small request may hold.
+        evicted: Uploads that were ended.
+    """
+
+    def __init__(self, most_bytes: int, now_ns: Callable[[], int], *, most_request_bytes: int = 1 << 62) -> None:
+        """`now_ns` is a monotonic clock."""
+        self.most_bytes = most_bytes
+        self.most_request_bytes = most_request_bytes
+        self.small_bytes = min(SMALL_BYTES, most_bytes // _SMALL_PART)
+        self.evicted = 0
+        self._slice_bytes = int(most_bytes * SMALL_SLICE) if self.small_bytes else 0
+        self._now_ns = now_ns
+        self._small_held = 0
+        self._large_held = 0
+        self._uploads: set[Upload] = set()
+        self._look_again_ns: int | None = None
+        self._warned_ns: int | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held by all requests together."""
+        return self._small_held + self._large_held
+
+    @property
+    def share_bytes(self) -> int:
+        """What several requests of one connection may hold together."""
+        return self.most_bytes // 2
+
+    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
+        """Takes `size_bytes` for a request that holds `held_bytes` already; False: they do not fit, and nothing is taken.
+
+        `asker` is that request if it is an upload; uploads faster than it are left alone.
+        """
+        if held_bytes + size_bytes <= self.small_bytes:
+            small = self._small_held + size_bytes
+            if small <= self._slice_bytes or small + self._large_held <= self.most_bytes:
+                self._small_held = small
+                return True
+        elif self._take_large(size_bytes, held_bytes):
+            return True
+        if not self._make_room(self._missing_bytes(size_bytes, held_bytes), asker):
+            return False
+        if held_bytes + size_bytes <= self.small_bytes:
+            self._small_held += size_bytes
+            return True
+        return self._take_large(size_bytes, held_bytes)
+
+    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
+        """Gives back `size_bytes` of a request that holds `held_bytes` (None: no more than these)."""
+        held_bytes = size_bytes if held_bytes is None else held_bytes
+        self._move(held_bytes, held_bytes - size_bytes)
+
+    def watch(self, upload: Upload) -> None:
+        """From now on `upload` may be ended to make room for others."""
+        self._uploads.add(upload)
+
+    def unwatch(self, upload: Upload) -> None:
+        """No longer."""
+        self._uploads.discard(upload)
+
+    def _take_large(self, size_bytes: int, held_bytes: int) -> bool:
+        is_alone = self._large_held == (held_bytes if held_bytes > self.small_bytes else 0)
+        if not is_alone and self._missing_bytes(size_bytes, held_bytes) > 0:
+            return False
+        self._move(held_bytes, held_bytes + size_bytes)
+        return True
+
+    def _missing_bytes(self, size_bytes: int, held_bytes: int) -> int:
+        """By how much the request would exceed what it may use."""
+        whole_bytes = self.held_bytes + size_bytes
+        if held_bytes + size_bytes > self.small_bytes:
+            small = self._small_held - (held_bytes if held_bytes <= self.small_bytes else 0)
+            whole_bytes += max(0, self._slice_bytes - small)
+        return whole_bytes - self.most_bytes
+
+    def _move(self, before_bytes: int, after_bytes: int) -> None:
+        """A request that held `before_bytes` holds `after_bytes`."""
+        if before_bytes <= self.small_bytes:
+            self._small_held -= before_bytes
+        else:
+            self._large_held -= before_bytes
+        if after_bytes <= self.small_bytes:
+            self._small_held += after_bytes
+        else:
+            self._large_held += after_bytes
+
+    def _make_room(self, missing_bytes: int, asker: Upload | None) -> bool:
+        """Ends the slowest uploads that together hold `missing_bytes`; False, and none is ended, where there are none."""
+        now_ns = self._now_ns()
+        if self._look_again_ns is not None and now_ns < self._look_again_ns:
+            return False
+        most = None if asker is None else asker.rate()
+        rates = ((upload.rate(), upload) for upload in self._uploads if upload is not asker and upload.held_bytes() > self.small_bytes)
+        slower = [(rate, upload) for rate, upload in rates if rate is not None and (most is None or rate < most)]
+        slower.sort(key=lambda each: each[0])
+        victims: list[Upload] = []
+        for _, upload in slower:
+            victims.append(upload)
+            missing_bytes -= upload.held_bytes()
+            if missing_bytes <= 0:
+                break
+        if missing_bytes > 0:
+            self._look_again_ns = now_ns + _LOOK_PERIOD_NS
+            return False
+        for upload in victims:
+            self._uploads.discard(upload)
+            upload.evict()
+        self.evicted += len(victims)
+        if self._warned_ns is None or now_ns - self._warned_ns >= _WARN_PERIOD_NS:
+            self._warned_ns = now_ns
+            _log.warning("the budget of bytes in flight is full: the slowest uploads are ended", extra={"evicted": self.evicted})
+        return True

@@ -1,0 +1,153 @@
+"""How the clients of the HTTP port share the budget of bytes in flight."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.core.byte_budget import ByteBudget
+from server.frontends.http_server import HttpFront
+from server.frontends.limits import Limits
+from tests.fakes.fake_engine import FakeEngine
+from tests.unit.http.test_short_path import Peer, binary_body, data_of, echo_engine, json_body, post, served
+
+MIB = 1 << 20
+#: A budget of which requests of up to 2 KiB are small, and a binary body that takes most of it.
+MOST = 2 * MIB
+PART = np.arange(300_000, dtype=np.int32)
+
+
+class ShiftedLoop:
+    """The running loop, its time as late as the test says."""
+
+    def __init__(self) -> None:
+        self.shift_s = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        return self._loop.time() + self.shift_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+Scenario = Callable[[Peer, FakeEngine, ShiftedLoop], Awaitable[None]]
+
+
+def share(scenario: Scenario) -> None:
+    async def main() -> None:
+        engine = echo_engine()
+        engine = echo_engine(budget=ByteBudget(MOST, engine.now_ns))
+        async with asyncio.timeout(30), served(engine, Limits()) as peer:
+            loop = ShiftedLoop()
+            port = peer.front._listener._port
+            assert port is not None
+            port.loop = loop  # type: ignore[assignment]
+            await scenario(peer, engine, loop)
+        while engine.reserved_bytes:  # noqa: ASYNC110 - connections end in their own time
+            await asyncio.sleep(0)
+        assert engine.budget.held_bytes == 0
+        assert not engine.budget._uploads
+
+    asyncio.run(main())
+
+
+async def another(front: HttpFront, port: int) -> Peer:
+    return Peer(front, port, *await asyncio.open_connection("127.0.0.1", port))
+
+
+async def begun(peer: Peer, engine: FakeEngine, path: bytes) -> None:
+    """Sends a body but for its last byte."""
+    body, header = binary_body(PART)
+    peer.writer.write(post(body, header, path=path)[:-1])
+    while engine.reserved_bytes < len(body) - 1 - 65536:  # noqa: ASYNC110 - the bytes arrive in their own time
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("path", [b"/v2/models/echo/infer", b"/v2/models/ech%6f/infer", b"/v1/models/echo:predict"])
+def test_the_slowest_upload_ends_where_another_needs_its_room(path: bytes):
+    async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        await begun(slow, engine, path)
+        loop.shift_s = 4.0
+        other = await another(slow.front, slow.port)
+        body, header = binary_body(PART)
+        # Small requests have room in any case.
+        other.writer.write(post(json_body(1, 2)))
+        assert data_of(await other.answer()) == [1, 2]
+        other.writer.write(post(body, header))
+        status, head, text = await slow.answer()
+        assert (status, b"retry-after: 1" in head, b"connection: close" in head) == (503, True, True)
+        assert b"this request was the slowest to arrive: try again" in text
+        assert data_of(await other.answer()) == PART.tolist()
+        other.writer.close()
+
+    share(scenario)
+
+
+def test_an_upload_that_is_too_young_to_judge_goes_on():
+    async def scenario(first: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        await begun(first, engine, b"/v2/models/echo/infer")
+        other = await another(first.front, first.port)
+        body, header = binary_body(PART)
+        other.writer.write(post(body, header))
+        status, _, text = await other.answer()
+        assert status == 503
+        assert b"no room for" in text
+        first.writer.write(binary_body(PART)[0][-1:])
+        assert data_of(await first.answer()) == PART.tolist()
+        other.writer.close()
+
+    share(scenario)
+
+
+def test_an_unread_answer_ends_where_another_needs_its_room():
+    async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        body, header = binary_body(PART)
+        # Large enough for the kernel's buffers not to take all of it.
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": np.zeros((1, 3 * MIB), np.int32)}
+        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        slow.writer.write(post(body, header))
+        while not slow.connections or slow.connections[0]._unread is None:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
+        loop.shift_s = 4.0
+        other = await another(slow.front, slow.port)
+        other.writer.write(post(body, header))
+        assert data_of(await other.answer()) == PART.tolist()
+        other.writer.close()
+
+    share(scenario)
+
+
+def test_the_next_request_waits_until_the_last_answer_was_read():
+    """Else answers would pile up, and what one of them holds of the budget would be forgotten for the next one's."""
+
+    async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        body, header = binary_body(np.arange(3, dtype=np.int32))
+        answer = np.zeros((1, 3 * MIB), np.int32)
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": answer}
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.writer.write(post(body, header))
+        while not peer.connections or peer.connections[0]._unread is None:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        peer.writer.write(post(body, header))
+        while not peer.connections[0]._ahead:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        assert len(engine.requests) == 1
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(data_of(await peer.answer())) == answer.size
+        assert len(data_of(await peer.answer())) == answer.size
+
+    share(scenario)
+
+
+def test_one_request_larger_than_the_budget_passes_alone():
+    async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        array = np.arange(2 * MIB // 4 * 2, dtype=np.int32)
+        body, header = binary_body(array)
+        peer.writer.write(post(body, header))
+        assert data_of(await peer.answer()) == array.tolist()
+
+    share(scenario)
