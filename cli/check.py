@@ -42,7 +42,10 @@ def _print_report(report: "RepositoryReport", suggest: bool) -> None:
         print_line(f"note: {note}")
     bad = sum(1 for model in report.models if model.problems)
     count = f"{len(report.models)} model{'' if len(report.models) == 1 else 's'}"
-    print_line(f"{count}, {bad} with problems" if bad else f"{count}, no problems")
+    if not report.models:
+        print_line("no models: every folder was passed over, see the notes" if report.notes else "no models: the repository is empty")
+    else:
+        print_line(f"{count}, {bad} with problems" if bad else f"{count}, no problems")
 
 
 def _print_model(model: "ModelReport", suggest: bool) -> None:

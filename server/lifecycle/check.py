@@ -97,8 +97,8 @@ class RepositoryReport:
 
     @property
     def is_good(self) -> bool:
-        """Whether every model would be served as its configuration says."""
-        return not any(model.problems for model in self.models)
+        """Whether every model would be served as its configuration says; nothing but folders that are no models is not good."""
+        return not any(model.problems for model in self.models) and bool(self.models or not self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON knows data."""

@@ -1,9 +1,10 @@
 """Reads the parts of one model folder, by descriptor: nothing here follows a link, blocks on a FIFO or reads without a bound."""
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -34,6 +35,16 @@ def entries(folder: int) -> set[str]:
             if len(names) > MAX_FOLDER_ENTRIES:
                 raise OSError(errno.EFBIG, f"more than {MAX_FOLDER_ENTRIES} entries in one folder")
     return names
+
+
+def plain_files(folder: int, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are plain files in the folder."""
+    found: list[str] = []
+    for name in names:
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                found.append(name)
+    return found
 
 
 def read_version(model: int, directory: Path, version: int) -> VersionListing | None:

@@ -11,6 +11,7 @@ from server.config.pbtxt import empty_config, parse_pbtxt
 from server.core.model_list import BatchingDefaults
 from server.lifecycle.bounds import MAX_VERSIONS
 from server.lifecycle.listing import ModelListing
+from server.lifecycle.misplaced import misplaced_in_model, model_files
 from server.lifecycle.model_folder import (
     CONFIG_NAME,
     CONFIGS_DIR,
@@ -19,6 +20,7 @@ from server.lifecycle.model_folder import (
     entries,
     has_file,
     passed_over,
+    plain_files,
     read_config,
     read_version,
 )
@@ -60,8 +62,9 @@ class ModelReader:
                 versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
                 if len(numbers) > MAX_VERSIONS:
                     notes.append(f"model '{name}': only the highest {MAX_VERSIONS} of {len(numbers)} versions are taken")
+                misplaced = None if versions else misplaced_in_model(name, plain_files(folder, model_files(names)))
                 if CONFIG_NAME not in names and not versions:
-                    return None
+                    return None if misplaced is None else broken_listing(index, directory, name, misplaced)
                 notes.extend(passed_over(folder, name, names))
                 beside = fingerprint(companions(folder, names))
                 path = self._chosen(folder)
@@ -74,13 +77,17 @@ class ModelReader:
             found = broken_listing(index, directory, name, error.message)
             return replace(found, versions=versions, has_config_file=CONFIG_NAME in names)
         parsed = self._parse(directory, name, path, content, is_named_elsewhere=is_named_elsewhere)
+        problems = () if isinstance(parsed, ParsedConfig) else problem_lines(parsed)
+        reasons = () if isinstance(parsed, ParsedConfig) else (parsed.message,)
+        if misplaced is not None:
+            problems, reasons = (*problems, misplaced), (*reasons, misplaced)
         return ModelListing(
             name=name,
             directory=directory,
             root_index=index,
-            config=parsed if isinstance(parsed, ParsedConfig) else None,
-            error=None if isinstance(parsed, ParsedConfig) else parsed.message,
-            problems=() if isinstance(parsed, ParsedConfig) else problem_lines(parsed),
+            config=parsed if isinstance(parsed, ParsedConfig) and not reasons else None,
+            error="; ".join(reasons) or None,
+            problems=problems,
             fingerprint=f"{content_digest(content)} {beside}",
             versions=versions,
             has_config_file=content is not None,

@@ -6,6 +6,7 @@ without opening them; it never fails as a whole because of one model: a broken m
 
 import logging
 import os
+import shlex
 import stat
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,16 +16,19 @@ from pathlib import Path
 from server.core.model_list import BatchingDefaults
 from server.lifecycle.bounds import MAX_MODELS
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
-from server.lifecycle.model_folder import CONFIG_NAME, entries
+from server.lifecycle.misplaced import misplaced_in_root, model_files
+from server.lifecycle.model_folder import CONFIG_NAME, entries, plain_files
 from server.lifecycle.model_reader import ModelReader, broken_listing
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
-from server.lifecycle.root_advice import unreadable_root
+from server.lifecycle.root_advice import holds_models, not_a_repository, unreadable_root
 from server.lifecycle.tree import open_folder
 
 log = logging.getLogger("stoker.lifecycle")
 
 #: Entries of a root that are never models.
 _IGNORED = frozenset({"lost+found"})
+#: Folders of a folder that is no model which are looked into at every scan, to tell whether it is a repository.
+_MOST_LOOKED_INTO = 16
 
 
 class RepositoryUnreadable(Exception):
@@ -43,6 +47,7 @@ class ModelRepository:
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
+        self._misplaced: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()
         self._reader = ModelReader(batching_defaults, config_name)
 
@@ -71,6 +76,9 @@ class ModelRepository:
             for name in sorted({name for listings in by_root for name in listings}):
                 found = [listings[name] for listings in by_root if name in listings]
                 models[name] = found[0] if len(found) == 1 else self._ambiguous(found)
+            for listings in self._misplaced.values():
+                models = {**listings, **models}
+            models = dict(sorted(models.items()))
             if len(models) > MAX_MODELS:
                 notes.append(f"only the first {MAX_MODELS} of {len(models)} models are taken")
                 models = dict(list(models.items())[:MAX_MODELS])
@@ -84,7 +92,7 @@ class ModelRepository:
         with self._lock:
             found = [listing for index in range(len(self.roots)) if (listing := self._find_in(index, name)) is not None]
             if not found:
-                return None
+                return next((listing for index in range(len(self.roots)) if (listing := self._find_stray(index, name)) is not None), None)
             return found[0] if len(found) == 1 else self._ambiguous(found)
 
     def _scan_root(self, index: int, notes: list[str]) -> Mapping[str, ModelListing]:
@@ -96,7 +104,10 @@ class ModelRepository:
                     raise RepositoryUnreadable(
                         f"'{root}' holds a {CONFIG_NAME}, so it is a model; give the folder that holds the model folders"
                     )
+                if index not in self._kept and (reason := not_a_repository(root)) is not None:
+                    raise RepositoryUnreadable(reason)
                 listings = {name: listing for name in sorted(names) if (listing := self._candidate(index, folder, name, notes)) is not None}
+                self._misplaced[index] = self._find_misplaced(index, folder, names)
         except OSError as error:
             return self._last_seen(index, error)
         if index in self._unreadable:
@@ -137,7 +148,7 @@ class ModelRepository:
             return self._broken(index, name, "the model folder is a symbolic link; it must be a real folder")
         listing = self._reader.read(index, self.roots[index] / name, name, notes, parent=folder)
         if listing is None:
-            hint = "; if it is a version, serve the folder around it with --model_name" if parse_version(name) is not None else ""
+            hint = self._passed_over_hint(index, name)
             notes.append(f"folder '{name}' is passed over: it has neither a {CONFIG_NAME} nor a version folder such as '1'{hint}")
         return listing
 
@@ -147,6 +158,26 @@ class ModelRepository:
                 return self._candidate(index, folder, name, [])
         except OSError as error:
             return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
+
+    def _passed_over_hint(self, index: int, name: str) -> str:
+        """What the operator may have meant by a folder that is no model."""
+        if parse_version(name) is not None:
+            return "; if it is a version, serve the folder around it with --model_name"
+        if holds_models(self.roots[index] / name, _MOST_LOOKED_INTO):
+            return f"; it holds model folders: give it as a repository (--model-repository={shlex.quote(str(self.roots[index] / name))})"
+        return ""
+
+    def _find_stray(self, index: int, name: str) -> ModelListing | None:
+        try:
+            with open_folder(self.roots[index], follow=True) as folder:
+                return self._find_misplaced(index, folder, entries(folder)).get(name)
+        except OSError:
+            return None
+
+    def _find_misplaced(self, index: int, folder: int, names: set[str]) -> Mapping[str, ModelListing]:
+        """Models of which a file lies beside the model folders. They are listed with their error where no folder has the name."""
+        files = plain_files(folder, model_files({name for name in names if not name.startswith(".")}))
+        return {model: self._broken(index, model, error) for model, error in misplaced_in_root(files).items()}
 
     def _broken(self, index: int, name: str, error: str) -> ModelListing:
         return broken_listing(index, self.roots[index] / name, name, error)

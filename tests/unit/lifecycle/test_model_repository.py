@@ -315,9 +315,9 @@ def test_a_model_that_does_not_exist_is_not_found(root: Path) -> None:
     assert ModelRepository([root]).find("m") is None
 
 
-def test_a_models_own_folder_given_as_a_repository_is_told_from_its_numbers(tmp_path: Path):
+def test_a_numbered_folder_without_a_model_file_is_told_to_be_no_model(tmp_path: Path):
     (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.onnx").touch()
+    (tmp_path / "1" / "notes.md").touch()
     (note,) = ModelRepository([tmp_path]).scan().notes
     assert note.endswith("; if it is a version, serve the folder around it with --model_name")
 

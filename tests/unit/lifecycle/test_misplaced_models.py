@@ -1,0 +1,171 @@
+"""Model files and folders that do not lie where they are looked for are told with the commands that put them right."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backends.api.registry import BackendRegistry
+from cli.main import main
+from server.lifecycle.check import check_repository
+from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
+from tests.fakes import onnx_models
+
+MODEL = onnx_models.identity().SerializeToString()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def follow(error: str, root: Path) -> None:
+    """Runs the commands that the text ends with, in the repository."""
+    commands = error.split("In the repository: ")[1]
+    for command in commands.split(" && "):
+        assert command.split()[0] in ("mkdir", "mv")
+        subprocess.run(shlex.split(command), cwd=root, check=True)
+
+
+def errors(root: Path) -> dict[str, str | None]:
+    return {name: listing.error for name, listing in ModelRepository([root]).scan().models.items()}
+
+
+def test_a_flat_folder_of_models_is_an_error_of_each_and_the_commands_mend_it(root: Path) -> None:
+    for name in ("cnn.onnx", "my bert.v2.onnx", "README.md", "labels.txt"):
+        (root / name).write_bytes(MODEL)
+    found = errors(root)
+    assert set(found) == {"cnn", "my_bert"}
+    assert found["cnn"] == (
+        "'cnn.onnx' lies in the repository itself; a model is a folder with version folders in it. "
+        "In the repository: mkdir -p cnn/1 && mv cnn.onnx cnn/1/model.onnx"
+    )
+    for error in found.values():
+        follow(str(error), root)
+    assert errors(root) == {"cnn": None, "my_bert": None}
+    assert check_repository([root], BackendRegistry()).is_good
+
+
+def test_weights_beside_a_model_go_with_it(root: Path) -> None:
+    for name in ("cnn.onnx", "cnn.onnx.data", "net.xml", "net.bin"):
+        (root / name).write_bytes(b"x")
+    for error in errors(root).values():
+        follow(str(error), root)
+    assert {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()} == {
+        "cnn/1/model.onnx",
+        "cnn/1/cnn.onnx.data",
+        "net/1/model.xml",
+        "net/1/model.bin",
+    }
+
+
+@pytest.mark.parametrize("config", [None, "max_batch_size: 8"])
+def test_a_model_folder_without_a_version_folder_is_an_error_with_the_commands(root: Path, config: str | None) -> None:
+    (root / "cnn").mkdir()
+    (root / "cnn" / "cnn.onnx").write_bytes(MODEL)
+    if config is not None:
+        (root / "cnn" / "config.pbtxt").write_text(config)
+    (error,) = errors(root).values()
+    assert str(error).startswith("'cnn.onnx' lies in the model folder, which has no version folder such as '1'. ")
+    assert ModelRepository([root]).find("cnn").error == error
+    follow(str(error), root)
+    assert errors(root) == {"cnn": None}
+
+
+def test_a_model_that_has_to_be_exported_is_told_so_wherever_it_lies(root: Path) -> None:
+    (root / "a.pt").touch()
+    (root / "b").mkdir()
+    (root / "b" / "model.safetensors").touch()
+    (root / "b" / "config.json").touch()
+    found = errors(root)
+    assert "torch.onnx.export(" in str(found["a"])
+    assert str(found["a"]).endswith("; the result belongs in a/1/")
+    assert str(found["b"]).endswith("; the result belongs in b/1/")
+
+
+def test_a_file_beside_a_model_of_its_name_hides_nothing(root: Path) -> None:
+    (root / "m" / "1").mkdir(parents=True)
+    (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
+    (root / "m.onnx").write_bytes(MODEL)
+    assert errors(root) == {"m": None}
+    assert ModelRepository([root]).find("m").error is None
+
+
+def test_a_file_in_one_repository_does_not_harm_the_model_of_its_name_in_another(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "m" / "1").mkdir(parents=True)
+    (other / "m" / "1" / "model.onnx").write_bytes(MODEL)
+    (root / "m.onnx").write_bytes(MODEL)
+    repository = ModelRepository([root, other])
+    assert repository.scan().models["m"].error is None
+    assert repository.find("m").error is None
+
+
+def test_a_misplaced_file_is_found_by_the_name_its_model_would_have(root: Path) -> None:
+    (root / "m.onnx").write_bytes(MODEL)
+    assert "mkdir -p m/1" in str(ModelRepository([root]).find("m").error)
+
+
+def test_links_and_folders_are_not_taken_for_model_files(root: Path) -> None:
+    (root / "folder.onnx").mkdir()
+    (root / "link.onnx").symlink_to("/etc/hostname")
+    assert ModelRepository([root]).scan().models == {}
+
+
+def refusal(given: Path) -> str:
+    with pytest.raises(RepositoryUnreadable) as caught:
+        ModelRepository([given]).scan()
+    return str(caught.value)
+
+
+def test_a_file_in_place_of_a_repository_is_refused_with_the_commands(root: Path) -> None:
+    file = root / "net.onnx"
+    file.write_bytes(MODEL)
+    with pytest.raises(RepositoryUnreadable) as caught:
+        ModelRepository([file]).check_roots()
+    text = str(caught.value)
+    assert f"mkdir -p models/net/1 && cp {file} models/net/1/model.onnx, then serve --model-repository=models" in text
+
+
+def test_a_model_or_version_folder_given_as_a_repository_is_refused_with_the_folder_to_give(root: Path) -> None:
+    version = root / "cnn" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(MODEL)
+    model = refusal(root / "cnn")
+    assert f"--model-repository={root}, or serve it alone by adding --model-name=cnn" in model
+    assert f"it is a version; give the folder that holds the model folders: --model-repository={root}" in refusal(version)
+
+
+def test_models_called_as_versions_are_served(root: Path) -> None:
+    (root / "7" / "1").mkdir(parents=True)
+    (root / "7" / "1" / "model.onnx").write_bytes(MODEL)
+    assert errors(root) == {"7": None}
+    (root / "8").mkdir()
+    (root / "8" / "model.onnx").write_bytes(MODEL)
+    assert "mkdir -p 8/1" in str(errors(root)["8"])
+
+
+def test_a_folder_of_repositories_is_told_which_to_give(root: Path, tmp_path: Path) -> None:
+    (root / "m" / "1").mkdir(parents=True)
+    (root / "m" / "1" / "model.onnx").write_bytes(MODEL)
+    (note,) = ModelRepository([tmp_path]).scan().notes
+    assert note.endswith(f"; it holds model folders: give it as a repository (--model-repository={root})")
+    assert not check_repository([tmp_path], BackendRegistry()).is_good
+
+
+def test_an_empty_repository_is_no_problem(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(root)])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "no models: the repository is empty\n"
+
+
+def test_check_ends_with_a_failure_for_a_flat_folder(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "cnn.onnx").write_bytes(MODEL)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(root)])
+    assert ended.value.code == 1
+    assert "mkdir -p cnn/1 && mv cnn.onnx cnn/1/model.onnx" in capsys.readouterr().out
