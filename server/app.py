@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine, Mapping
+from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -42,6 +43,7 @@ from server.observability.access_log import AccessLog
 from server.observability.backend_families import BackendFamilies
 from server.observability.banner import address_line, print_startup, without_ready_version
 from server.observability.logs import Logs
+from server.observability.loop_watch import LoopWatch
 from server.observability.metrics import Metrics
 from server.observability.span_export import SpanExport
 from server.observability.tracer import Tracer
@@ -93,13 +95,16 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     backends.configure(config.backend_settings)
     tracer = _tracer(config.kserve.trace)
     access = AccessLog(config.access_log, SystemClock().now_ns)
-    manager, engine = _build(config, places.source, backends, area, sink, tracer, access)
+    watch = LoopWatch(config.loop_watch, SystemClock().now_ns)
+    manager, engine = _build(config, places.source, backends, area, sink, tracer, access, watch)
     fronts = Fronts(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
     following: list[asyncio.Task[None]] = []
     is_refused = is_serving = False
+    watching = ExitStack()
     try:
         endpoints = await fronts.start()
+        watching.enter_context(watch.watching(sink.descriptor, is_json=sink.is_json))
         await manager.start()
         poll_s = config.serving_start.config_poll_s
         if places.file is not None and poll_s is not None:
@@ -131,7 +136,9 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         ready_file.remove()
         if not is_refused:
             log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
+        watch.begin_shutdown()
         await take_down(engine, fronts, manager, config.exit_timeout_s)
+        watching.close()
         tracer.close()
         access.close()
         if not is_refused:
@@ -154,10 +161,12 @@ def _build(
     sink: Logs,
     tracer: Tracer,
     access: AccessLog,
+    watch: LoopWatch,
 ) -> tuple[ModelManager, ServingEngine]:
     clock, reads = SystemClock(), Reads()
     metrics = Metrics(clock, settings=config.metrics)
     metrics.registry.register(BackendFamilies(backends.in_use))
+    metrics.registry.register(watch)
     loader = VersionLoader(
         backends,
         clock=clock,

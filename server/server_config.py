@@ -15,6 +15,7 @@ from server.frontends.tls.settings import TlsSettings
 from server.lifecycle.settings import ControlMode
 from server.observability.access_log import AccessLogSettings
 from server.observability.logs import LogSettings
+from server.observability.loop_settings import LoopWatchSettings
 from server.observability.metrics_settings import MetricsSettings
 from server.serving_settings import ServingStart
 
@@ -64,6 +65,7 @@ class ServerConfig:
         metrics: Which optional metrics are shown.
         logs: Log settings.
         access_log: What is logged of requests.
+        loop_watch: What counts as a blocked event loop, and what follows.
         notices: Lines to log at the start: what was given and has no effect here.
     """
 
@@ -110,4 +112,5 @@ class ServerConfig:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     logs: LogSettings = field(default_factory=LogSettings)
     access_log: AccessLogSettings = field(default_factory=AccessLogSettings)
+    loop_watch: LoopWatchSettings = field(default_factory=LoopWatchSettings)
     notices: tuple[str, ...] = ()

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 from server.core.busy_poll import DEFAULT_US
 from server.flags.declare import number, option, time
 from server.flags.rules import backend_settings, limits
+from server.flags.values import FlagError
 from server.frontends.limits import Limits
+from server.observability.loop_settings import LEAST_S, LoopWatchSettings
 
 _PANEL = "Serving"
 
@@ -23,6 +25,14 @@ class ServingFlags:
     exit_timeout_secs: Annotated[
         float, time("exit-timeout-secs", 0, 86400, panel=_PANEL, text="How long in-flight work may take after SIGTERM.")
     ] = 30.0
+    loop_block_secs: Annotated[
+        float,
+        time("loop-block-secs", 0, 3600, panel=_PANEL, text="Log all stacks when the event loop does not run for so long; 0: do not."),
+    ] = 1.0
+    loop_abort_secs: Annotated[
+        float,
+        time("loop-abort-secs", 0, 86400, panel=_PANEL, text="Abort the process when the event loop does not run for so long; 0: never."),
+    ] = 0.0
     max_queue_size: Annotated[
         int, number("max-queue-size", 1, 10_000_000, panel=_PANEL, text="Requests that may wait for one model version.")
     ] = 1024
@@ -61,12 +71,16 @@ class ServingFlags:
         """Fields of `ServerConfig`.
 
         Raises:
-            FlagError: an unknown bound, or a setting that is malformed or given twice.
+            FlagError: an unknown bound, a time that is too short, or a setting that is malformed or given twice.
         """
+        for name, value in (("loop-block-secs", self.loop_block_secs), ("loop-abort-secs", self.loop_abort_secs)):
+            if 0 < value < LEAST_S:
+                raise FlagError(f"--{name}={value:g}: expected 0, or seconds from {LEAST_S:g} up")
         return {
             "server_id": self.server_id,
             "shutdown_delay_s": self.shutdown_delay_secs,
             "exit_timeout_s": self.exit_timeout_secs,
+            "loop_watch": LoopWatchSettings(block_s=self.loop_block_secs, abort_s=self.loop_abort_secs),
             "max_queue_size": self.max_queue_size,
             "cpu_threads": self.cpu_threads,
             "busy_poll_us": self.busy_poll_us,

@@ -181,6 +181,11 @@ class Logs:
             return False
         return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file that lines go to; None: they go to a stream without one."""
+        return self._raw.fileno() if isinstance(self._raw, io.FileIO) else None
+
     def flush(self) -> None:
         """Waits, two seconds at most, for what was logged to be written: before printing past the log, or before an abrupt exit."""
         self._sink.flush()

@@ -1,0 +1,165 @@
+"""`LoopWatch`: notices when the event loop does not run, says where it is blocked, and sees to it that a blocked server can be ended.
+
+The loop beats: every quarter of the threshold a timer runs. Each beat does four things, so that nothing depends on Python code running
+while the loop is blocked (docs/adr/0070-a-blocked-event-loop-is-dumped-counted-and-ended.md):
+
+* it sets faulthandler's timer anew, whose thread needs no interpreter lock: if no beat comes, it writes the stacks of all threads;
+* it writes a byte to the monitor (`loop_monitor.py`), a process that ends the server after too long a silence;
+* it compares the time since the last beat with the threshold, and counts a block once it is over, whatever held the loop;
+* signals are written by the interpreter, from C, to a socket that the loop empties and the monitor looks at.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.metrics_core import Metric
+
+from server.observability import loop_monitor
+from server.observability.loop_settings import LoopWatchSettings
+
+log = logging.getLogger("stoker.loop")
+
+#: How long the loop may take to begin a shutdown that a signal has asked for, seconds; then the monitor ends the process.
+TAKE_UP_S: Final = 5.0
+#: How long the monitor may take to end, seconds.
+_CLOSE_S: Final = 0.2
+
+
+class LoopWatch:
+    """The watch over one loop, and the metrics of it. Confined to: the event loop, in the main thread.
+
+    Only one may be open in a process: faulthandler has one timer, the interpreter one descriptor for signals.
+    """
+
+    def __init__(self, settings: LoopWatchSettings, now_ns: Callable[[], int]) -> None:
+        """`now_ns`: monotonic time."""
+        self._settings = settings
+        self._now_ns = now_ns
+        self._blocks = 0
+        self._blocked_ns = 0
+        self._last_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._monitor: subprocess.Popen[bytes] | None = None
+        self._beats: int | None = None
+        self._stacks: int | None = None
+
+    @contextlib.contextmanager
+    def watching(self, log_descriptor: int | None, *, is_json: bool) -> Iterator[None]:
+        """Watches the running loop. REQUIRES: called in the main thread, while the loop runs.
+
+        Args:
+            log_descriptor: Where the monitor writes; None: standard error.
+            is_json: The form of its lines.
+        """
+        loop = asyncio.get_running_loop()
+        ours, monitors = socket.socketpair()
+        with ours, monitors:
+            for end in (ours, monitors):
+                end.setblocking(False)
+            loop.add_reader(ours, _empty, ours)
+            before = signal.set_wakeup_fd(monitors.fileno(), warn_on_full_buffer=False)
+            self._start_monitor(ours, log_descriptor, is_json=is_json)
+            self._last_ns = self._now_ns()
+            self._beat(loop)
+            try:
+                yield
+            finally:
+                if self._timer is not None:
+                    self._timer.cancel()
+                if self._settings.block_s:
+                    faulthandler.cancel_dump_traceback_later()
+                signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+                loop.remove_reader(ours)
+                self._end_monitor()
+
+    def begin_shutdown(self) -> None:
+        """From now on a block as long as `TAKE_UP_S` ends the process, whatever the settings say."""
+        self._tell(loop_monitor.STOPPING)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, for a registry."""
+        blocks = Metric("stoker_event_loop_blocks_total", "Times that the event loop did not run for the threshold or longer.", "counter")
+        blocks.add_sample("stoker_event_loop_blocks_total", {}, self._blocks)
+        yield blocks
+        blocked = Metric("stoker_event_loop_blocked_seconds_total", "How long the event loop did not run, those times together.", "counter")
+        blocked.add_sample("stoker_event_loop_blocked_seconds_total", {}, self._blocked_ns / 1e9)
+        yield blocked
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_ns = self._now_ns()
+        gap_ns, self._last_ns = now_ns - self._last_ns, now_ns
+        block_s = self._settings.block_s
+        if block_s and gap_ns >= block_s * 1e9:
+            self._blocks += 1
+            self._blocked_ns += gap_ns
+            log.warning("the event loop did not run for %.3f s: no request was read or answered meanwhile", gap_ns / 1e9)
+        if block_s and self._stacks is not None:
+            faulthandler.dump_traceback_later(block_s, file=self._stacks)
+        self._tell(loop_monitor.BEAT)
+        self._timer = loop.call_later(self._settings.beat_s, self._beat, loop)
+
+    def _tell(self, what: bytes) -> None:
+        if self._beats is None:
+            return
+        try:
+            os.write(self._beats, what)
+        except BlockingIOError:
+            return  # the monitor does not read: it is stopped, or waits for the reader of the log
+        except OSError:
+            os.close(self._beats)
+            self._beats = None
+            log.error("the monitor of the event loop has ended: a blocked loop is still counted, but neither shown nor ended")
+
+    def _start_monitor(self, signals: socket.socket, log_descriptor: int | None, *, is_json: bool) -> None:
+        (beats, self._beats), (stacks, self._stacks) = os.pipe(), os.pipe()
+        for end in (self._beats, self._stacks):
+            # Nothing waits for the monitor: neither the loop nor faulthandler's thread, for which the loop waits at the next beat.
+            os.set_blocking(end, False)
+        inherited = (beats, stacks, signals.fileno())
+        command = [sys.executable, "-I", "-S", str(Path(loop_monitor.__file__)), str(os.getpid()), *map(str, inherited)]
+        times = [str(self._settings.abort_s), str(TAKE_UP_S), "json" if is_json else "text"]
+        try:
+            # In a session of its own: Ctrl-C at the terminal is for the server.
+            self._monitor = subprocess.Popen(  # noqa: S603 - our own interpreter and file
+                [*command, *times],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log_descriptor,
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.error("the monitor of the event loop cannot be started (%s): a blocked loop is neither shown nor ended", error.strerror)
+        finally:
+            os.close(beats)
+            os.close(stacks)
+
+    def _end_monitor(self) -> None:
+        for end in (self._beats, self._stacks):
+            if end is not None:
+                os.close(end)
+        self._beats = self._stacks = None
+        if self._monitor is not None:
+            try:
+                self._monitor.wait(_CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._monitor.kill()
+                self._monitor.wait()
+            self._monitor = None
+
+
+def _empty(signals: socket.socket) -> None:
+    """Takes the numbers of signals out of the socket; their handlers have run, or run now that Python code runs."""
+    with contextlib.suppress(BlockingIOError):
+        while signals.recv(4096):
+            pass

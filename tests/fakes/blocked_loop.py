@@ -1,0 +1,78 @@
+"""A process with an event loop under watch that is blocked for real. Run as a script; says on standard output how far it has come.
+
+    python tests/fakes/blocked_loop.py HOW SECONDS BLOCK_S ABORT_S TAKE_UP_S
+
+HOW: `python` runs a loop of instructions, `lock` waits in C code that holds the interpreter lock, `idle` does not block. SECONDS 0: for
+ever.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import uvloop
+
+from server.observability import logs, loop_watch
+from server.observability.exposition import write_exposition
+from server.observability.loop_settings import LoopWatchSettings
+from server.observability.loop_watch import LoopWatch
+
+#: `PyDLL` keeps the interpreter lock during a call.
+LIBC = ctypes.PyDLL(None)
+
+
+def hold_in_python(seconds: float) -> None:
+    end = time.monotonic() + (seconds or 1e9)
+    while time.monotonic() < end:
+        pass
+
+
+def hold_the_lock(seconds: float) -> None:
+    if seconds:
+        LIBC.usleep(round(seconds * 1e6))
+    # A mutex that is locked twice: unlike a sleep, no signal interrupts it.
+    mutex = ctypes.create_string_buffer(256)
+    while not seconds:
+        LIBC.pthread_mutex_lock(mutex)
+
+
+def say(word: str) -> None:
+    os.write(1, f"{word}\n".encode())
+
+
+async def main(how: str, seconds: float, settings: LoopWatchSettings, descriptor: int | None) -> None:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def receive(*_: object) -> None:
+        say("handled")
+        loop.call_soon_threadsafe(asked.set)
+
+    signal.signal(signal.SIGTERM, receive)
+    watch = LoopWatch(settings, time.monotonic_ns)
+    with watch.watching(descriptor, is_json=True):
+        assert watch._monitor is not None
+        # The interpreter of the monitor needs its time: a block counts from the last beat, but only once it listens.
+        say(str(watch._monitor.pid))
+        await asyncio.sleep(0.3)
+        if how == "idle":
+            say("idle")
+            await asked.wait()
+        else:
+            say("blocking")
+            (hold_in_python if how == "python" else hold_the_lock)(seconds)
+            await asyncio.sleep(2 * settings.beat_s)
+    say(write_exposition(watch.collect()).decode())
+
+
+if __name__ == "__main__":
+    how, *numbers = sys.argv[1:]
+    seconds, block_s, abort_s, loop_watch.TAKE_UP_S = map(float, numbers)  # type: ignore[misc]
+    with logs.configure(logs.LogSettings(format="json")) as sink:
+        uvloop.run(main(how, seconds, LoopWatchSettings(block_s=block_s, abort_s=abort_s), sink.descriptor))

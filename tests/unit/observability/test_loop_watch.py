@@ -1,0 +1,133 @@
+"""Event loops that are blocked for real, in processes of their own: what is written, what is counted, and what ends them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.observability import loop_monitor
+from server.observability.loop_monitor import Monitor
+from server.observability.loop_settings import LoopWatchSettings
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[2] / "fakes" / "blocked_loop.py"
+HOWS = pytest.mark.parametrize(("how", "function"), [("python", "hold_in_python"), ("lock", "hold_the_lock")])
+NEVER = "1000"
+
+
+def start(*arguments: str) -> "subprocess.Popen[bytes]":
+    """Returns once the loop is about to be blocked, or is idle."""
+    process = subprocess.Popen([sys.executable, SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()
+    return process
+
+
+def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str, list[dict[str, Any]]]:
+    """Exit code, standard output, and the records of the log."""
+    out, log = process.communicate(timeout=100)
+    return process.returncode, out.decode(), [json.loads(line) for line in log.decode().splitlines()]
+
+
+@HOWS
+def test_a_block_is_shown_with_the_stacks_of_all_threads_and_counted(how: str, function: str) -> None:
+    code, out, records = ended(start(how, "1.2", "0.4", "0", NEVER))
+    assert code == 0
+    # On a busy host, the loop may be late at other times too.
+    dump = next(record for record in records if f" in {function}" in record.get("exception", ""))
+    assert (dump["level"], dump["logger"]) == ("ERROR", "stoker.loop")
+    assert dump["message"] == "the event loop is blocked; the stacks of all threads follow"
+    assert "in _write_all" in dump["exception"], "the thread of the log"
+    warnings = [record for record in records if record["level"] == "WARNING"]
+    assert all(warning["message"].startswith("the event loop did not run for ") for warning in warnings)
+    figures = dict(line.split() for line in out.splitlines() if line and not line.startswith("#"))
+    assert int(figures["stoker_event_loop_blocks_total"]) == len(warnings) >= 1
+    assert float(figures["stoker_event_loop_blocked_seconds_total"]) >= 1.2
+
+
+@HOWS
+def test_a_block_as_long_as_the_flag_says_ends_the_process(how: str, function: str) -> None:
+    code, _, records = ended(start(how, "0", "0.2", "0.8", NEVER))
+    assert code == -signal.SIGABRT
+    assert f" in {function}" in records[0]["exception"]
+    assert records[-1]["level"] == "CRITICAL"
+    assert records[-1]["message"].startswith("the event loop has not run for ")
+    assert records[-1]["message"].endswith(": ending the process by SIGABRT")
+
+
+@HOWS
+def test_the_first_signal_ends_a_blocked_process(how: str, function: str) -> None:
+    process = start(how, "0", "0", "0", "0.5")
+    process.send_signal(signal.SIGTERM)
+    code, _, [record] = ended(process)
+    assert code == -signal.SIGKILL
+    assert record["message"] == ("SIGTERM came, and the event loop has not taken it up within 0.5 s: ending the process by SIGKILL")
+
+
+def test_a_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> None:
+    process = start("lock", "0", "0", "0", NEVER)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+    code, _, [record] = ended(process)
+    assert code == -signal.SIGKILL
+    assert record["message"].startswith("a second signal came while the event loop is blocked (SIG")
+
+
+def test_a_loop_at_rest_is_woken_by_a_signal_and_nothing_is_written() -> None:
+    process = start("idle", "0", "0", "0", NEVER)
+    process.send_signal(signal.SIGTERM)
+    code, out, records = ended(process)
+    assert (code, records) == (0, [])
+    assert out.startswith("handled\n")
+    assert "stoker_event_loop_blocks_total 0" in out
+
+
+def test_without_its_monitor_a_server_goes_on() -> None:
+    process = subprocess.Popen([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    os.kill(int(process.stdout.readline()), signal.SIGKILL)
+    assert b"the monitor of the event loop has ended" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == 0
+
+
+def test_the_monitor_ends_with_the_server() -> None:
+    process = subprocess.Popen([sys.executable, SCRIPT, "idle", "0", "0", "0", NEVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.kill()
+    # Standard error is the monitor's too: it ends here only once the monitor has ended.
+    assert ended(process)[0] == -signal.SIGKILL
+
+
+def test_a_server_that_is_stopped_is_told_from_one_that_is_blocked() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    monitor = Monitor(process.pid, -1, -1, None, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
+    assert not monitor._is_server_stopped()
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    assert monitor._is_server_stopped()
+    process.kill()
+    process.communicate()
+
+
+def test_beats_are_closer_together_than_what_they_tell_apart() -> None:
+    assert LoopWatchSettings().beat_s == 0.25
+    assert LoopWatchSettings(block_s=0.2).beat_s == 0.05
+    assert LoopWatchSettings(block_s=0, abort_s=0.4).beat_s == 0.1
+    assert LoopWatchSettings(block_s=0).beat_s == 0.25
+
+
+def test_the_monitor_imports_nothing_of_the_server() -> None:
+    assert "server" not in {
+        line.split()[1].partition(".")[0]
+        for line in Path(loop_monitor.__file__).read_text().splitlines()
+        if line.startswith(("import ", "from "))
+    }
