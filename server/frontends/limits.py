@@ -46,6 +46,7 @@ class Limits:
         json_arrays: `[` in a JSON text.
         json_values: `,` in a JSON text, which bounds the number of its values.
         string_elements: Elements of BYTES tensors in one request; each takes some 64 bytes of memory, however short it is.
+        expansion_bytes: What one request's inputs may take for values that are given once and stand for many elements.
         decode_inline_bytes: Size of what is decoded or encoded (JSON, typed or compressed data) up to which that stays on the event
             loop; more goes to a thread.
         http_connections: Open connections of one HTTP port; never more than three quarters of the files the process may open.
@@ -102,6 +103,7 @@ class Limits:
     json_arrays: int = 2_000_000
     json_values: int = 10_000_000
     string_elements: int = 4_000_000
+    expansion_bytes: int = 16 * MIB
     decode_inline_bytes: int = 256 * 1024
     http_connections: int = 1024
     header_bytes: int = 64 * 1024

@@ -79,8 +79,8 @@ class Predict:
         engine, limits = self._engine, self._limits
         try:
             target = self._reader.target(ask.model)
-            strings = self._reader.reserve(target, ask, reservation)
-            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS:
+            strings, grown_bytes = self._reader.reserve(target, ask, reservation)
+            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > limits.decode_inline_bytes:
                 request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns, via)
             else:
                 request = self._reader.build(target, ask, size_bytes, deadline_ns, via)

@@ -10,7 +10,8 @@ from server.core.request import Array, InferRequest
 from server.engine.interface import Engine
 from server.frontends.adlik.datatypes import NUMBERS, shown_type
 from server.frontends.adlik.model_spec import ModelAsk, served_version
-from server.frontends.adlik.tensor_values import TensorFields, array_of, filled_bytes
+from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields, array_of, filled_count
+from server.frontends.expansion import check_expansion, repeated_bytes
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.string_elements import strings_cost
@@ -63,43 +64,39 @@ class PredictReader:
         version = served_version(self._engine, model, self._limits)
         return PredictTarget(version, self._checks.find(model.name, version), received_ns)
 
-    def reserve(self, target: PredictTarget, ask: PredictAsk, reservation: Reservation) -> int:
-        """Takes what the arrays of `ask` need beside the bytes they came in; returns how many strings they hold.
+    def reserve(self, target: PredictTarget, ask: PredictAsk, reservation: Reservation) -> tuple[int, int]:
+        """Takes what the arrays of `ask` need beside the bytes they came in; returns how many strings they hold, and what is repeated.
 
         Raises:
-            Overloaded: it does not fit. TooLarge: too many strings.
+            InvalidRequest: the batch size, or the shape of what one value fills, is not the model's.
+            Overloaded: it does not fit. TooLarge: too many strings, or too much is repeated.
         """
-        strings = filled = 0
+        strings = grown_bytes = 0
+        _check_batch_size(target.check, ask)
         for name, fields in ask.inputs.items():
             spec = target.check.inputs.get(name)
             # Raw bytes, which are the rule, are viewed where they are.
             if fields.values and spec is not None:
                 strings += len(fields.values.get("string_val", ()))
-                most = self._limits.bytes_in_flight
-                filled += min(most, filled_bytes(spec, fields, ask.batch_size, is_batched=target.check.signature.is_batched))
-        if strings or filled:
-            reservation.take(strings_cost(strings, self._limits) + filled)
-        return strings
+                if count := filled_count(target.check, spec, fields, ask.batch_size):
+                    strings += count if spec.datatype.is_bytes else 0
+                    grown_bytes += repeated_bytes(spec, fields.values[VALUE_FIELDS[spec.datatype]][0], count)
+                    check_expansion(grown_bytes, name, self._limits)
+        if strings or grown_bytes:
+            reservation.take(strings_cost(strings, self._limits) + grown_bytes)
+        return strings, grown_bytes
 
     def build(self, target: PredictTarget, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
-        """The engine's request. Safe in a thread.
+        """The engine's request. REQUIRES: `reserve` was called. Safe in a thread.
 
         Raises:
-            InvalidRequest: names, batch size, element types, shapes or sizes are not those of the model. TooLarge: see `array_of`.
+            InvalidRequest: names, element types, shapes or sizes are not those of the model.
         """
         check, signature = target.check, target.check.signature
-        batch_size = ask.batch_size
-        if batch_size < 1:
-            raise InvalidRequest("batch_size must be at least 1; it is missing or 0")
-        if batch_size > max(1, signature.max_batch_size):
-            limit = (
-                f"exceeds the max_batch_size {signature.max_batch_size}" if signature.is_batched else "is not 1, and there is no batching"
-            )
-            raise InvalidRequest(f"batch_size {batch_size} {limit} of model '{ask.model.name}'")
         check.input_count(len(ask.inputs))
         inputs: dict[str, Array] = {}
         for name, fields in ask.inputs.items():
-            inputs[name] = array_of(check, check.input(name, ()), fields, batch_size, self._limits)
+            inputs[name] = array_of(check, check.input(name, ()), fields, ask.batch_size)
         rows = check.complete(inputs)
         return InferRequest(
             model_name=ask.model.name,
@@ -127,3 +124,12 @@ class PredictReader:
                     f"output '{name}' of {shown_type(NUMBERS[spec.datatype])} has no highest values: ask for it without cls"
                 )
         return tuple(name for name in check.default_outputs if name in wanted)
+
+
+def _check_batch_size(check: SignatureCheck, ask: PredictAsk) -> None:
+    signature, batch_size = check.signature, ask.batch_size
+    if batch_size < 1:
+        raise InvalidRequest("batch_size must be at least 1; it is missing or 0")
+    if batch_size > max(1, signature.max_batch_size):
+        limit = f"exceeds the max_batch_size {signature.max_batch_size}" if signature.is_batched else "is not 1, and there is no batching"
+        raise InvalidRequest(f"batch_size {batch_size} {limit} of model '{ask.model.name}'")

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.api.errors import InvalidRequest, TooLarge
+from backends.api.errors import InvalidRequest
 from backends.api.model import VARIABLE, TensorSpec
 from backends.api.tensor import DataType
 from server.core.request import Array
 from server.frontends.adlik.datatypes import NUMBERS, UNSAID, shown_type
 from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, object_array
 from server.frontends.kserve.validation import SignatureCheck
-from server.frontends.limits import Limits
 
 #: The field of TensorProto that holds typed values of each element type.
 VALUE_FIELDS: Mapping[DataType, str] = {
@@ -58,14 +57,14 @@ class TensorFields(NamedTuple):
     values: Mapping[str, Any]
 
 
-def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int, limits: Limits) -> Array:
+def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> Array:
     """The array `[batch_size, *dims]` (`dims` alone where the model is not batched) that `fields` hold for the input `spec`.
 
-    REQUIRES: `batch_size` is between 1 and the model's max_batch_size. Safe in a thread.
+    REQUIRES: `batch_size` is between 1 and the model's max_batch_size, and what is filled was paid for, see `filled_count`. Safe in a
+    thread.
 
     Raises:
         InvalidRequest: element type, shape or number of elements are not those of the model, or no values are there.
-        TooLarge: one value would fill a tensor larger than all requests may be.
     """
     number = NUMBERS[spec.datatype]
     if fields.dtype not in (UNSAID, number):
@@ -82,16 +81,20 @@ def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batc
                 f"but {_dims(shape)} of {shown_type(number)} takes {wanted}"
             )
         return array_from_bytes(check, spec, shape, count, fields.content)
-    return _typed(spec, fields, shape, count, limits)
+    return _typed(spec, fields, shape, count)
 
 
-def filled_bytes(spec: TensorSpec, fields: TensorFields, batch_size: int, *, is_batched: bool) -> int:
-    """Memory that an array takes whose single given value stands for every element; 0 for any other tensor."""
+def filled_count(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> int:
+    """Elements of an array whose single given value stands for every one of them; 0 for any other tensor.
+
+    Raises:
+        InvalidRequest: the shape is not the model's.
+    """
     values = fields.values.get(VALUE_FIELDS[spec.datatype], ())
     if len(fields.content) or len(values) != 1:
         return 0
-    shape = fields.shape if fields.shape is not None else ((batch_size, *spec.dims) if is_batched else spec.dims)
-    return math.prod(max(size, 0) for size in shape) * spec.datatype.numpy.itemsize
+    count = check.count_elements(spec, spec.datatype.value, _shape(check, spec, fields, batch_size))
+    return count if count > 1 else 0
 
 
 def _shape(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> tuple[int, ...]:
@@ -120,7 +123,7 @@ def _shape(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_
     return tuple(came // known if size == VARIABLE else size for size in shape)
 
 
-def _typed(spec: TensorSpec, fields: TensorFields, shape: tuple[int, ...], count: int, limits: Limits) -> Array:
+def _typed(spec: TensorSpec, fields: TensorFields, shape: tuple[int, ...], count: int) -> Array:
     datatype = spec.datatype
     name = VALUE_FIELDS[datatype]
     given = fields.values.get(name)
@@ -134,11 +137,8 @@ def _typed(spec: TensorSpec, fields: TensorFields, shape: tuple[int, ...], count
         raise InvalidRequest(
             f"input '{spec.name}' has {len(given)} values in {name}, but {_dims(shape)} takes {count} (or 1 that stands for all)"
         )
-    is_filled = len(given) != count
-    if is_filled and count * datatype.numpy.itemsize > limits.bytes_in_flight:
-        raise TooLarge(f"input '{spec.name}' of shape {_dims(shape)} filled with one value exceeds what all requests may take together")
     array = values_array(spec, name, given)
-    if is_filled:
+    if len(given) != count:
         filled: Array = np.full(shape, array[0], dtype=array.dtype)
         return filled
     return array.reshape(shape)

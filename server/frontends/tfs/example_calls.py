@@ -10,7 +10,7 @@ from server.engine.interface import Engine
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
-from server.frontends.tfs.examples import Example, read_input
+from server.frontends.tfs.examples import Examples, read_input
 from server.frontends.tfs.infer import Classified, ExampleInference, Regressed
 from server.frontends.tfs.model_spec import ModelAsk, read_spec
 from server.frontends.tfs.signatures import CLASSIFY_METHOD, REGRESS_METHOD
@@ -85,7 +85,7 @@ class ExampleCalls:
             return await run_off_loop(_parse, data, kind)
         return _parse(data, kind)
 
-    async def _examples(self, given: input_pb2.Input, data: bytes) -> list[Example]:
+    async def _examples(self, given: input_pb2.Input, data: bytes) -> Examples:
         if len(data) > self._limits.decode_inline_bytes:
             return await run_off_loop(read_input, given)
         return read_input(given)

@@ -5,7 +5,7 @@ called like it; a feature that the model has no input for is ignored, as a parsi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from backends.api.errors import InvalidRequest
 from backends.api.model import VARIABLE, TensorSpec
 from backends.api.tensor import DataType
 from server.core.request import Array
+from server.frontends.expansion import check_expansion, repeated_bytes
 from server.frontends.kserve.tensor_bytes import object_array
 from server.frontends.kserve.validation import SignatureCheck
+from server.frontends.limits import Limits
 from server.frontends.strict_json import Json
 from server.frontends.tfs.json_values import decoded, is_base64, kind_name, shown
 from server.frontends.tfs.signatures import type_name
@@ -23,32 +25,44 @@ from server.pb.tensorflow_serving.apis import input_pb2
 
 Values = Sequence[Any]
 """The values of a feature: all integers, all floats, or all bytes."""
-Example = Mapping[str, Values]
+Features = Mapping[str, Values]
+
+
+class Examples(NamedTuple):
+    """A list of Examples.
+
+    Attributes:
+        own: The features of each.
+        context: Features that each of them has too, unless it has one of that name itself.
+    """
+
+    own: Sequence[Features]
+    context: Features
+
 
 _FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
 _KINDS: Final = {int: "int64", float: "float", bytes: "string"}
 _INT64: Final = (-(1 << 63), (1 << 63) - 1)
 
 
-def read_input(given: input_pb2.Input) -> list[Example]:
-    """The examples of `given`; each has the features of the context too. Safe in a thread.
+def read_input(given: input_pb2.Input) -> Examples:
+    """The examples of `given`. Safe in a thread.
 
     Raises:
         InvalidRequest: there are none.
     """
     kind = given.WhichOneof("kind")
-    examples: list[Example]
     if kind == "example_list_with_context":
-        context = _features(given.example_list_with_context.context)
-        examples = [{**context, **_features(each)} for each in given.example_list_with_context.examples]
+        listed = given.example_list_with_context
+        examples = Examples([_features(each) for each in listed.examples], _features(listed.context))
     else:
-        examples = [_features(each) for each in given.example_list.examples]
-    if not examples:
+        examples = Examples([_features(each) for each in given.example_list.examples], {})
+    if not examples.own:
         raise InvalidRequest("Input is empty.")
     return examples
 
 
-def read_body(body: Mapping[str, Json], method: str) -> list[Example]:
+def read_body(body: Mapping[str, Json], method: str) -> Examples:
     """The examples of the REST body of `:classify` or `:regress` (`method`). Safe in a thread.
 
     Raises:
@@ -62,28 +76,48 @@ def read_body(body: Mapping[str, Json], method: str) -> list[Example]:
     if not given:
         raise InvalidRequest(f"JSON Value: {shown(body)} 'examples' value is an empty array")
     context = _json_features(body["context"]) if "context" in body else {}
-    return [{**context, **_json_features(each)} for each in given]
+    return Examples([_json_features(each) for each in given], context)
 
 
-def arrays(examples: Sequence[Example], check: SignatureCheck) -> dict[str, Array]:
-    """The arrays `[len(examples), *dims]` of the inputs that the examples have features for. Safe in a thread.
+def repeated(examples: Examples, check: SignatureCheck, limits: Limits) -> int:
+    """Memory of what `arrays` takes from the context, bytes: its values, once for each example that has none of its own.
 
-    REQUIRES: the model is batched.
+    Raises:
+        TooLarge: more than one request may grow by.
+    """
+    grown_bytes = 0
+    if len(examples.own) > max(1, check.signature.max_batch_size):
+        return 0  # refused before anything is made of it
+    for name, values in examples.context.items():
+        spec = check.inputs.get(name)
+        if spec is not None:
+            times = sum(name not in each for each in examples.own)
+            longest = max(values, key=len) if spec.datatype.is_bytes and values and isinstance(values[0], bytes) else b""
+            grown_bytes += repeated_bytes(spec, longest, times * len(values))
+            check_expansion(grown_bytes, name, limits)
+    return grown_bytes
+
+
+def arrays(examples: Examples, check: SignatureCheck) -> dict[str, Array]:
+    """The arrays `[len(examples.own), *dims]` of the inputs that the examples have features for. Safe in a thread.
+
+    REQUIRES: the model is batched, and what is repeated was paid for, see `repeated`.
 
     Raises:
         InvalidRequest: a feature is missing, of another type, or has not as many values as one sample of its input takes.
     """
     found: dict[str, Array] = {}
     for name, spec in check.inputs.items():
-        columns = [each.get(name) for each in examples]
+        shared = examples.context.get(name)
+        columns = [each.get(name, shared) for each in examples.own]
         if all(each is None for each in columns) and spec.optional:
             continue
-        shape = (len(examples), *_sample_shape(spec, columns))
+        shape = (len(columns), *_sample_shape(spec, columns))
         check.count_elements(spec, spec.datatype.value, shape)
         flat: list[Any] = []
         for index, values in enumerate(columns):
             if values is None:
-                known = ", ".join(sorted(examples[index])[:16]) or "none"
+                known = ", ".join(sorted({*examples.own[index], *examples.context})[:16]) or "none"
                 raise InvalidRequest(
                     f"Name: example {index}, Feature: {name} (data type: {type_name(spec.datatype)}) is required; it has {known}"
                 )

@@ -10,10 +10,11 @@ from backends.api.model import ModelSignature
 from server.core.access import Via
 from server.core.request import InferResponse
 from server.engine.interface import Engine
+from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.frontends.tfs import examples as example_arrays
-from server.frontends.tfs.examples import Example
+from server.frontends.tfs.examples import Examples
 from server.frontends.tfs.model_spec import DEFAULT_SIGNATURE, ModelAsk
 from server.frontends.tfs.request import Target, Targets, infer_request
 from server.frontends.tfs.signatures import (
@@ -54,7 +55,7 @@ class ExampleInference:
         self._limits = limits
         self._targets = targets
 
-    async def classify(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
+    async def classify(self, ask: ModelAsk, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
         """The classes of `examples`, which came in `size_bytes`.
 
         Raises:
@@ -67,7 +68,7 @@ class ExampleInference:
             labels = self._engine.labels(ask.name, response.model_version, outputs.scores.name)
         return Classified(response.model_version, _classes(response, outputs, labels, self._limits))
 
-    async def regress(self, ask: ModelAsk, examples: Sequence[Example], size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
+    async def regress(self, ask: ModelAsk, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
         """The numbers of `examples`.
 
         Raises:
@@ -89,18 +90,21 @@ class ExampleInference:
             raise
 
     async def _run(
-        self, target: Target, examples: Sequence[Example], outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None, via: Via
+        self, target: Target, examples: Examples, outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None, via: Via
     ) -> InferResponse:
-        try:
-            if size_bytes > self._limits.decode_inline_bytes or len(examples) > _INLINE_VALUES:
-                inputs = await run_off_loop(example_arrays.arrays, examples, target.check)
-            else:
-                inputs = example_arrays.arrays(examples, target.check)
-            request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)
-        except ServingError as error:
-            self._engine.count_refused(target.ask.name, target.ask.version, error, via)
-            raise
-        return await self._engine.infer(request)
+        with Reservation(self._engine) as grown:
+            try:
+                grown_bytes = example_arrays.repeated(examples, target.check, self._limits)
+                grown.take(grown_bytes)
+                if max(size_bytes, grown_bytes) > self._limits.decode_inline_bytes or len(examples.own) > _INLINE_VALUES:
+                    inputs = await run_off_loop(example_arrays.arrays, examples, target.check)
+                else:
+                    inputs = example_arrays.arrays(examples, target.check)
+                request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)
+            except ServingError as error:
+                self._engine.count_refused(target.ask.name, target.ask.version, error, via)
+                raise
+            return await self._engine.infer(request)
 
 
 def _classes(response: InferResponse, outputs: ClassifyOutputs, labels: Sequence[str], limits: Limits) -> list[list[tuple[str, float]]]:

@@ -14,6 +14,7 @@ from server.core.request import Array, InferRequest, InferResponse
 from server.engine.interface import Engine
 from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields
 from server.frontends.adlik.wire import SMALL_BYTES, split_predict_request
+from server.frontends.expansion import check_expansion, repeated_bytes
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.kserve.string_elements import INLINE_STRINGS, strings_cost
 from server.frontends.kserve.tensor_bytes import INLINE_RAW_BYTES
@@ -21,7 +22,7 @@ from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
 from server.frontends.tfs.model_spec import ModelAsk, read_spec
 from server.frontends.tfs.request import Target, Targets, check_names, check_signature_name, infer_request, wanted_outputs
-from server.frontends.tfs.tensors import array_of, fill_tensor, filled_bytes, length_delimited, read_tensor, tensor_pieces
+from server.frontends.tfs.tensors import array_of, fill_tensor, filled_count, length_delimited, read_tensor, tensor_pieces
 from server.pb.tensorflow_serving.apis import predict_pb2
 
 #: Outputs up to this size are put into the message value by value.
@@ -77,12 +78,12 @@ class Predict:
             target.check.input_count(len(message.inputs))
             check_names(target.check, message.inputs)
             fields = {name: read_tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()}
-            strings = _reserve(target, fields, reservation, self._limits)
+            strings, grown_bytes = _reserve(target, fields, reservation, self._limits)
             outputs = wanted_outputs(target.check, tuple(message.output_filter))
-            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS:
-                inputs = await run_off_loop(_arrays, target, fields, self._limits)
+            if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > self._limits.decode_inline_bytes:
+                inputs = await run_off_loop(_arrays, target, fields)
             else:
-                inputs = _arrays(target, fields, self._limits)
+                inputs = _arrays(target, fields)
             return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)
         except ServingError as error:
             self._engine.count_refused(ask.name, ask.version, error, Via.TFS_GRPC)
@@ -120,19 +121,25 @@ def _parsed(rest: bytes) -> predict_pb2.PredictRequest:
         raise InvalidRequest("the request is not a valid PredictRequest message") from None
 
 
-def _reserve(target: Target, fields: Mapping[str, TensorFields], reservation: Reservation, limits: Limits) -> int:
-    """Takes what the arrays need beside the bytes they came in; returns how many strings they hold."""
-    strings = filled = 0
+def _reserve(target: Target, fields: Mapping[str, TensorFields], reservation: Reservation, limits: Limits) -> tuple[int, int]:
+    """Takes what the arrays need beside the bytes they came in; returns how many strings they hold, and what is repeated in them."""
+    strings = grown_bytes = 0
     for name, tensor in fields.items():
         # Raw bytes, which are the rule, are viewed where they are.
         if tensor.values:
             spec = target.check.inputs[name]
-            strings += len(tensor.values.get(VALUE_FIELDS[spec.datatype], ())) if spec.datatype.is_bytes else 0
-            filled += min(limits.bytes_in_flight, filled_bytes(spec, tensor))
-    if strings or filled:
-        reservation.take(strings_cost(strings, limits) + filled)
-    return strings
+            values = tensor.values.get(VALUE_FIELDS[spec.datatype], ())
+            strings += len(values) if spec.datatype.is_bytes else 0
+            if count := filled_count(spec, tensor):
+                # A shape that the model does not take is told as that.
+                target.check.count_elements(spec, spec.datatype.value, tensor.shape or ())
+                strings += count if spec.datatype.is_bytes else 0
+                grown_bytes += repeated_bytes(spec, values[-1], count)
+                check_expansion(grown_bytes, name, limits)
+    if strings or grown_bytes:
+        reservation.take(strings_cost(strings, limits) + grown_bytes)
+    return strings, grown_bytes
 
 
-def _arrays(target: Target, fields: Mapping[str, TensorFields], limits: Limits) -> dict[str, Array]:
-    return {name: array_of(target.check, target.check.inputs[name], tensor, limits) for name, tensor in fields.items()}
+def _arrays(target: Target, fields: Mapping[str, TensorFields]) -> dict[str, Array]:
+    return {name: array_of(target.check, target.check.inputs[name], tensor) for name, tensor in fields.items()}

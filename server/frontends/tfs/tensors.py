@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from backends.api.errors import InvalidRequest, TooLarge
+from backends.api.errors import InvalidRequest
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
 from server.core.request import Array
@@ -19,7 +19,6 @@ from server.frontends.adlik.datatypes import NUMBERS
 from server.frontends.adlik.tensor_values import VALUE_FIELDS, TensorFields, values_array
 from server.frontends.kserve.tensor_bytes import Raw, array_from_bytes, array_pieces
 from server.frontends.kserve.validation import SignatureCheck
-from server.frontends.limits import Limits
 from server.frontends.tfs.signatures import type_name
 from server.frontends.wire_walk import LENGTH, encoded_varint
 from server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
@@ -38,21 +37,19 @@ def read_tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
     return TensorFields(tensor.dtype, tuple(dim.size for dim in tensor.tensor_shape.dim), raw, values)
 
 
-def filled_bytes(spec: TensorSpec, fields: TensorFields) -> int:
-    """Memory that an array takes beyond the values that came for it, because one stands for many."""
-    if len(fields.content):
-        return 0
-    came = len(fields.values.get(VALUE_FIELDS[spec.datatype], ()))
-    missing = math.prod(max(size, 0) for size in fields.shape or ()) - came
-    return max(0, missing) * spec.datatype.numpy.itemsize if came else 0
+def filled_count(spec: TensorSpec, fields: TensorFields) -> int:
+    """Elements of an array for which the last value that came stands."""
+    came = 0 if len(fields.content) else len(fields.values.get(VALUE_FIELDS[spec.datatype], ()))
+    return max(0, math.prod(max(size, 0) for size in fields.shape or ()) - came) if came else 0
 
 
-def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, limits: Limits) -> Array:
+def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields) -> Array:
     """The array that `fields` hold for the input `spec`. Safe in a thread.
+
+    REQUIRES: what is filled was paid for, see `filled_count`.
 
     Raises:
         InvalidRequest: element type, shape or number of elements are not those of the model.
-        TooLarge: one value would fill a tensor larger than all requests may be.
     """
     datatype = spec.datatype
     if fields.dtype != NUMBERS[datatype]:
@@ -80,8 +77,6 @@ def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, limi
     array = values_array(spec, name, given)
     if len(given) == count:
         return array.reshape(shape)
-    if count * datatype.numpy.itemsize > limits.bytes_in_flight:
-        raise TooLarge(f"input '{spec.name}' of shape {list(shape)} filled with one value exceeds what all requests may take together")
     filled: Array = np.full(count, array[-1], dtype=array.dtype)
     filled[: len(given)] = array
     return filled.reshape(shape)

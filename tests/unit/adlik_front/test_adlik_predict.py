@@ -234,7 +234,18 @@ def test_one_open_dimension_follows_from_the_content_and_two_do_not():
     run_direct(scenario, FakeEngine(echo(DataType.FP32, (-1, 3), name="one"), echo(DataType.FP32, (-1, -1), name="two")))
 
 
-def test_a_value_that_would_fill_more_than_all_requests_may_hold_is_refused():
+@pytest.mark.parametrize("count", [200, 1 << 40])
+def test_a_string_that_stands_for_many_counts_once_for_each(count: int):
+    request = predict_pb2.PredictRequest(batch_size=1)
+    request.model_spec.name = "echo_bytes"
+    tensor = request.inputs["INPUT"]
+    tensor.string_val.append(b"x" * 100_000)
+    for size in (1, count):
+        tensor.tensor_shape.dim.add(size=size)
+    refused(request, Code.RESOURCE_EXHAUSTED, "input 'INPUT'", "--limit expansion_bytes", engine=FakeEngine(echo(DataType.BYTES)))
+
+
+def test_a_value_that_would_fill_more_than_one_request_may_grow_by_is_refused():
     request = predict_pb2.PredictRequest(batch_size=1)
     request.model_spec.name = "echo_fp32"
     tensor = request.inputs["INPUT"]
