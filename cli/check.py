@@ -1,5 +1,6 @@
-"""`stoker check`: validates a repository without serving it, and explains every value of every configuration."""
+"""`stoker check`: validates a repository without serving it, explains every value of every configuration, and tries to load its models."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from cli.failure import CommandFailed, ExitCode
 from cli.options import AsJson
-from cli.output import print_json, print_line, print_table
+from cli.output import print_json, print_line, print_table, printable
 
 if TYPE_CHECKING:
     from server.lifecycle.check import ModelReport, RepositoryReport, VersionReport
@@ -17,22 +18,49 @@ Repositories = Annotated[
 ]
 Suggest = Annotated[bool, typer.Option("--suggest", help="Print for each model a config.pbtxt that says all that was inferred.")]
 
+Load = Annotated[
+    bool | None,
+    typer.Option(
+        "--load/--no-load",
+        help="Load every version for a trial, in a process of its own, or none. Default: those whose files have up to 64 MiB together.",
+        show_default=False,
+    ),
+]
+LoadTimeout = Annotated[float, typer.Option("--load-timeout", min=0.1, max=86400, help="Seconds that the load of one version may take.")]
 
-def check(repositories: Repositories, as_json: AsJson = False, suggest: Suggest = False) -> int:
-    """Validate a model repository without serving it: what is written, what is inferred and why, and what conflicts."""
+
+def check(
+    repositories: Repositories, as_json: AsJson = False, suggest: Suggest = False, load: Load = None, load_timeout: LoadTimeout = 120.0
+) -> int:
+    """Validate a model repository without serving it: what is written, what is inferred and why, what conflicts, and what does not load."""
     from backends.api.registry import BackendRegistry
-    from server.lifecycle.check import check_repository
+    from server.lifecycle.check import Loading, check_repository
     from server.lifecycle.repository import RepositoryUnreadable
 
     try:
-        report = check_repository(repositories, BackendRegistry())
+        report = check_repository(
+            repositories,
+            BackendRegistry(),
+            loading=Loading.SMALL if load is None else Loading.ALL if load else Loading.NONE,
+            timeout_s=load_timeout,
+            progress=_show_progress,
+        )
     except RepositoryUnreadable as error:
         raise CommandFailed(str(error), ExitCode.USAGE) from error
+    finally:
+        _show_progress("")
     if as_json:
         print_json(report.to_dict())
     else:
         _print_report(report, suggest)
     return ExitCode.OK if report.is_good else ExitCode.FAILED
+
+
+def _show_progress(text: str) -> None:
+    """Puts `text` in the place of what was there before, on a terminal; it does not mix with what is printed."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{printable(text)}")
+        sys.stderr.flush()
 
 
 def _print_report(report: "RepositoryReport", suggest: bool) -> None:
@@ -64,7 +92,10 @@ def _print_version(version: "VersionReport", suggest: bool) -> None:
     if version.backend:
         notes = f"; {'; '.join(version.notes)}" if version.notes else ""
         file = f"file {version.model_filename}" if version.model_filename else "no model file needed"
-        print_line(f"  version {version.version}: backend {version.backend}, {file}{notes}")
+        loaded = {True: ", loads", False: ", does not load", None: ""}[version.is_loaded]
+        print_line(f"  version {version.version}: backend {version.backend}, {file}{loaded}{notes}")
+    if version.untried:
+        print_line(f"  note: version {version.version} was not loaded: {version.untried}")
     for warning in version.warnings:
         print_line(f"  warning: {warning}")
     rows = [(finding.kind.value, finding.field, finding.text) for finding in version.findings if finding.text not in version.warnings]

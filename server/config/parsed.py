@@ -1,7 +1,9 @@
 """`ParsedConfig`: one configuration as written, in Triton's form, before a model file completes it."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from server.config.errors import Problem
 from server.core.model_config import VersionPolicy
@@ -49,3 +51,12 @@ class ParsedConfig:
     def is_written(self, path: str) -> bool:
         """Whether the field was written at all, be it with its default value."""
         return path in self.lines
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], "ParsedConfig"], tuple[dict[str, Any]]]:
+        """For other processes: generated message classes cannot be pickled themselves."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return _restored, ({**values, "message": self.message.SerializeToString()},)
+
+
+def _restored(values: dict[str, Any]) -> ParsedConfig:
+    return ParsedConfig(**{**values, "message": pb.ModelConfig.FromString(values["message"])})

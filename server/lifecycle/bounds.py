@@ -25,3 +25,9 @@ MAX_FOLDER_ENTRIES = 65_536
 MAX_COMPANIONS = 1024
 #: Why a version failed, in characters, as the index keeps it.
 MAX_REASON_LENGTH = 4096
+#: Versions up to this size, all files together, are loaded by `stoker check` without being asked to.
+TRIAL_LOAD_BYTES = 64 << 20
+#: Memory (address space) that the load of one version may take there, beside eight times the size of its files.
+TRIAL_MEMORY_BYTES = 4 << 30
+#: Seconds that such a load may take where the operator does not say.
+TRIAL_TIMEOUT_S = 120.0

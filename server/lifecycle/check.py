@@ -1,13 +1,14 @@
 """Validates a model repository without serving it: what `stoker check` prints.
 
-Goes the way of a load as far as it goes without a device (scan, private copy, backend, inspection, completion, the backend's own check,
-labels, warm-up data) and keeps what each step found out, so that every value of the served configuration can be explained before anything
-is served.
+Goes the way of a load (scan, private copy, backend, inspection, completion, the backend's own check, labels, warm-up data) and keeps what
+each step found out, so that every value of the served configuration can be explained before anything is served. Then it loads versions for
+a trial, in another process, because some faults of a model show only there.
 """
 
+import enum
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ from server.config.findings import Finding, FindingKind
 from server.config.parsed import ParsedConfig
 from server.config.wire import to_pbtxt
 from server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
+from server.lifecycle.bounds import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
 from server.lifecycle.labels import read_labels
-from server.lifecycle.listing import ModelListing
+from server.lifecycle.listing import ModelListing, VersionListing
+from server.lifecycle.loader import VersionSource
 from server.lifecycle.repository import ModelRepository
 from server.lifecycle.snapshot import discard, take_snapshot
+from server.lifecycle.trial_load import TrialLoads
 from server.lifecycle.version_policy import wanted_versions
 from server.lifecycle.warmup import read_samples
 
@@ -40,7 +44,9 @@ class VersionReport:
         model_filename: The file it would load.
         notes: What the backend read from the file, such as its opset.
         findings: Each value of the configuration and where it came from, warnings among them.
-        suggestion: A config.pbtxt that says all of it; empty if there is an error.
+        suggestion: A config.pbtxt that says all of it; empty if there is an error found before the trial load.
+        is_loaded: Whether the trial load succeeded; None: none was made.
+        untried: Why there was no trial load, where one would have been made otherwise.
     """
 
     version: int
@@ -50,6 +56,8 @@ class VersionReport:
     notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     suggestion: str = ""
+    is_loaded: bool | None = None
+    untried: str = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -105,51 +113,109 @@ class RepositoryReport:
         return {"ok": self.is_good, "notes": list(self.notes), "models": [_model_dict(model) for model in self.models]}
 
 
-def check_repository(roots: Sequence[Path], registry: BackendRegistry) -> RepositoryReport:
-    """Reads everything below `roots` and reports on it; nothing is loaded, run or written there.
+class Loading(enum.Enum):
+    """Which versions are loaded for a trial."""
+
+    NONE = "none"
+    SMALL = "small"
+    ALL = "all"
+
+
+def check_repository(
+    roots: Sequence[Path],
+    registry: BackendRegistry,
+    *,
+    loading: Loading = Loading.NONE,
+    timeout_s: float = TRIAL_TIMEOUT_S,
+    trial_registry: Callable[[], BackendRegistry] = BackendRegistry,
+    progress: Callable[[str], None] = lambda text: None,
+) -> RepositoryReport:
+    """Reads everything below `roots` and reports on it; nothing is written there, and nothing is loaded in this process.
+
+    Args:
+        roots: The repository's folders.
+        registry: The backends.
+        loading: Which versions without an error are loaded for a trial: SMALL are those up to `TRIAL_LOAD_BYTES`.
+        timeout_s: Seconds that one such load may take.
+        trial_registry: Makes the same backends in the process that loads.
+        progress: Told what is done next.
 
     Raises:
         RepositoryUnreadable: a root cannot be read, or is not a repository.
     """
     snapshot = ModelRepository(roots).scan()
-    with tempfile.TemporaryDirectory(prefix="stoker-check-") as area:
-        reports = tuple(_check_model(listing, registry, Path(area)) for listing in snapshot.models.values())
+    with tempfile.TemporaryDirectory(prefix="stoker-check-") as name:
+        area = Path(name)
+        with TrialLoads(area, timeout_s=timeout_s, registry=trial_registry) as trials:
+            checker = _Checker(registry, area, trials, loading, progress)
+            reports = tuple(checker.model(listing) for listing in snapshot.models.values())
     return RepositoryReport(reports, snapshot.notes)
 
 
-def _check_model(listing: ModelListing, registry: BackendRegistry, area: Path) -> ModelReport:
-    present = tuple(sorted(listing.versions))
-    config = listing.config
-    if config is None:
-        return ModelReport(name=listing.name, has_config_file=listing.has_config_file, errors=listing.problems, present_versions=present)
-    wanted = sorted(wanted_versions(config.version_policy, listing.versions))
-    errors: tuple[str, ...] = ()
-    if not wanted and not isinstance(config.version_policy, NoVersions):
-        errors = ("no version folder such as '1' holds anything to serve",)
-    return ModelReport(
-        name=listing.name,
-        has_config_file=listing.has_config_file,
-        version_policy=_policy_text(config.version_policy),
-        errors=errors,
-        present_versions=present,
-        versions=tuple(_check_version(listing, config, version, registry, area) for version in wanted),
-    )
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """Checks models one after the other; `check_repository` says what its parts are."""
 
+    registry: BackendRegistry
+    area: Path
+    trials: TrialLoads
+    loading: Loading
+    progress: Callable[[str], None]
 
-def _check_version(listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, area: Path) -> VersionReport:
-    part = listing.versions.get(version)
-    if part is None:
-        return VersionReport(version=version, errors=("named by the version policy, but not in the repository",))
-    if part.error is not None:
-        return VersionReport(version=version, errors=(part.error,))
-    try:
-        files = take_snapshot(part.directory, area)
-    except ModelLoadError as error:
-        return VersionReport(version=version, errors=(error.message,))
-    try:
-        return _inspect(listing, config, version, registry, files)
-    finally:
-        discard(files)
+    def model(self, listing: ModelListing) -> ModelReport:
+        present = tuple(sorted(listing.versions))
+        config = listing.config
+        if config is None:
+            return ModelReport(
+                name=listing.name, has_config_file=listing.has_config_file, errors=listing.problems, present_versions=present
+            )
+        wanted = sorted(wanted_versions(config.version_policy, listing.versions))
+        errors: tuple[str, ...] = ()
+        if not wanted and not isinstance(config.version_policy, NoVersions):
+            errors = ("no version folder such as '1' holds anything to serve",)
+        return ModelReport(
+            name=listing.name,
+            has_config_file=listing.has_config_file,
+            version_policy=_policy_text(config.version_policy),
+            errors=errors,
+            present_versions=present,
+            versions=tuple(self._version(listing, config, version) for version in wanted),
+        )
+
+    def _version(self, listing: ModelListing, config: ParsedConfig, version: int) -> VersionReport:
+        part = listing.versions.get(version)
+        if part is None:
+            return VersionReport(version=version, errors=("named by the version policy, but not in the repository",))
+        if part.error is not None:
+            return VersionReport(version=version, errors=(part.error,))
+        self.progress(f"reading {listing.name} version {version}")
+        try:
+            files = take_snapshot(part.directory, self.area)
+        except ModelLoadError as error:
+            return VersionReport(version=version, errors=(error.message,))
+        try:
+            report = _inspect(listing, config, version, self.registry, files)
+        finally:
+            discard(files)
+        return report if report.errors else self._tried(report, listing, config, part, sum(files.sizes_bytes.values()))
+
+    def _tried(
+        self, report: VersionReport, listing: ModelListing, config: ParsedConfig, part: VersionListing, size_bytes: int
+    ) -> VersionReport:
+        """`report` with what a trial load adds, where one is to be made."""
+        if self.loading is Loading.NONE:
+            return report
+        if self.loading is Loading.SMALL and size_bytes > TRIAL_LOAD_BYTES:
+            limit = f"its files have {size_bytes >> 20} MiB, more than {TRIAL_LOAD_BYTES >> 20}"
+            return replace(report, untried=f"{limit}; --load loads it all the same")
+        self.progress(f"loading {listing.name} version {part.version}")
+        source = VersionSource(
+            name=listing.name, version=part.version, model_dir=listing.directory, version_dir=part.directory, parsed=config
+        )
+        failure = self.trials.load(source, size_bytes)
+        if failure is None:
+            return replace(report, is_loaded=True)
+        return replace(report, is_loaded=False, errors=(f"load FAILED: {failure}",))
 
 
 def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, files: ModelFiles) -> VersionReport:
@@ -217,6 +283,8 @@ def _version_dict(report: VersionReport) -> dict[str, Any]:
         "errors": list(report.errors),
         "backend": report.backend,
         "model_filename": report.model_filename,
+        "loaded": report.is_loaded,
+        "not_loaded_because": report.untried or None,
         "notes": list(report.notes),
         "findings": [{"field": finding.field, "kind": finding.kind.value, "text": finding.text} for finding in report.findings],
         "suggestion": report.suggestion,
