@@ -31,7 +31,7 @@ from compiler.refusals import check_folder, refusals_of
 from compiler.repository_writer import ServedModel, write_served_versions
 from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
-from compiler.target import Artefact, SourceModel, Target
+from compiler.target import Artefact, ServedPart, SourceModel, Target
 
 logger = logging.getLogger(__name__)
 
@@ -261,11 +261,10 @@ def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], targ
     name = str(job.model_name)
     if artefact.parts:
         models = [
-            _served_model(f"{name}_{part.suffix}", part.config, part.files, each)
-            for part, each in zip(artefact.parts, converted, strict=True)
+            _served_model(f"{name}_{part.suffix}", part, each, part.files) for part, each in zip(artefact.parts, converted, strict=True)
         ]
     elif len(converted) == 1:
-        models = [_served_model(name, artefact.config, {}, converted[0])]
+        models = [_served_model(name, artefact, converted[0], {})]
     else:
         raise CompileError(f"target '{target.name}' cannot serve the models of a fused executable: leave model_repository out")
     return write_served_versions(
@@ -278,9 +277,11 @@ def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], targ
     )
 
 
-def _served_model(name: str, config: Mapping[str, object], files: Mapping[str, str], converted: _Converted) -> ServedModel:
-    inputs, outputs = served_tensors(converted.source, converted.internal, is_batched=bool(config.get("max_batch_size")))
-    return ServedModel(name=name, config=config, inputs=inputs, outputs=outputs, files=files)
+def _served_model(name: str, made: Artefact | ServedPart, converted: _Converted, files: Mapping[str, str]) -> ServedModel:
+    inputs, outputs = served_tensors(
+        converted.source, converted.internal, is_batched=bool(made.config.get("max_batch_size")), datatypes=made.datatypes
+    )
+    return ServedModel(name=name, config=made.config, inputs=inputs, outputs=outputs, files=files)
 
 
 def _print_summary(artefact: Artefact, out: TextIO) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from backends.api.tensor import DataType
 from compiler.errors import CompileError
 from compiler.options import CompilerOptions
 
@@ -50,11 +51,13 @@ class ServedPart:
         suffix: Told from the other parts by it: the served model is called `<model_name>_<suffix>`.
         config: As `Artefact.config`, with the parameters that select this part.
         files: Further text files of a version's folder, by name.
+        datatypes: As `Artefact.datatypes`, by the tensors' names in this part's model.
     """
 
     suffix: str
     config: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    datatypes: Mapping[str, Sequence[DataType]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class Artefact:
         config: Fields for config.pbtxt that only the target knows: `backend`, `max_batch_size`, `parameters`.
         parts: Of a fused executable, one for each of its models, in order; they are served instead of the whole.
         companions: Further files that must lie beside the first, by name; they are where `export` left them, in the same folder.
+        datatypes: By input and output, the element types in which it may be served: what the file has, then those that its backend casts.
+            Of a tensor that is not named, the converted model's type.
     """
 
     path: Path
@@ -74,6 +79,7 @@ class Artefact:
     config: Mapping[str, object] = field(default_factory=dict)
     parts: Sequence[ServedPart] = ()
     companions: Mapping[str, Path] = field(default_factory=dict)
+    datatypes: Mapping[str, Sequence[DataType]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,9 +50,9 @@ def compile_engine(source: OnnxModel, job: Job) -> GcuEngine:
     with refusals_of(target, options):
         sizes = input_sizes(model, request)
         converted = [_converted(model, sizes, batch, "fp32", target) for batch in _batch_sizes(sizes, request)]
-    inputs, outputs = batched_border(model, converted[-1], request)
     described = _source_model(model, converted[-1], request)
     artefact = _export(target, dataclasses.replace(described, batches=converted), options, job)
+    inputs, outputs = batched_border(model, converted[-1], artefact, request)
     config = {
         "platform": GCU_PLATFORM,
         "platform_version": importlib.metadata.version("stoker"),
@@ -112,8 +112,8 @@ def compile_popef(source: OnnxModel, job: Job) -> PopefExecutable:
     sizes = input_sizes(model, request)
     _check_fixed_batch(sizes, (request.max_batch_size,), "max_batch_size")
     converted = _converted(model, sizes, request.max_batch_size, request.flag.value, target)
-    inputs, outputs = batched_border(model, converted, request)
     artefact = _export(target, _source_model(model, converted, request), options, job)
+    inputs, outputs = batched_border(model, converted, artefact, request)
     return PopefExecutable(path=artefact.path, filename=artefact.path.name, config=dict(artefact.config), inputs=inputs, outputs=outputs)
 
 

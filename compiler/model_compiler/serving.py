@@ -9,6 +9,7 @@ from compiler.errors import OptionError
 from compiler.model_compiler.request import CompileRequest
 from compiler.repository_writer import ServedTensor
 from compiler.served_tensors import served_tensors
+from compiler.target import Artefact
 
 logger = logging.getLogger(__name__)
 
@@ -18,19 +19,20 @@ _IMAGE_DIMS = 3
 Border = tuple[tuple[ServedTensor, ...], tuple[ServedTensor, ...]]
 
 
-def batched_border(source: onnx.ModelProto, compiled: onnx.ModelProto, request: CompileRequest) -> Border:
+def batched_border(source: onnx.ModelProto, compiled: onnx.ModelProto, artefact: Artefact, request: CompileRequest) -> Border:
     """Inputs and outputs of a model whose tensors all have the batch as dimension 0.
 
     Args:
-        source: Its element types are what clients send and get.
+        source: Its element types are what clients send and get where the server casts them.
         compiled: Its shapes are static.
+        artefact: Has the element types that can be served.
         request: Has the layouts.
 
     Raises:
         CompileError: a tensor has a type or shape that no client could be told.
         OptionError: see `with_layouts`.
     """
-    inputs, outputs = served_tensors(source, compiled, is_batched=True)
+    inputs, outputs = served_tensors(source, compiled, is_batched=True, datatypes=artefact.datatypes)
     return with_layouts(inputs, request), tuple(outputs)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from backends.api.tensor import DataType
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, tensor
 
@@ -23,6 +24,8 @@ class Devices:
         self.gcu.build_options = frozenset({"build_flag", "resource_mode"})
         self.gcu.config = {"backend": "topsinference", "max_batch_size": 2}
         self.ipu.name, self.ipu.artefact_filename = "ipu", "executable.popef"
+        halves = (DataType.FP16, DataType.FP32)
+        self.ipu.datatypes = {"image": halves, "y": halves}
         self.ipu.config = {"backend": "poplar", "max_batch_size": 8, "parameters": {"timeout_ns": "1"}}
 
     @property

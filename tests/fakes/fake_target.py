@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backends.api.tensor import DataType
 from compiler.errors import CompileError
 from compiler.options import CompilerOptions
 from compiler.session_options import effective
@@ -19,6 +20,7 @@ class FakeTarget(Target):
     artefact_filename = "executable.fake"
     refusal: CompileError | None = None
     config: Mapping[str, object] = {"backend": "fake", "max_batch_size": 2, "parameters": {"pacing": "none"}}
+    datatypes: Mapping[str, Sequence[DataType]] = {}
     measured = Measurement(batch_size=2, calls=10, latency_s=0.0015, throughput=1333.0, note="simulated")
 
     def __init__(self) -> None:
@@ -34,7 +36,7 @@ class FakeTarget(Target):
         if self.refusal is not None:
             raise self.refusal
         given = sorted(set(effective(options)) - {"compilation_progress_logger"})
-        return Artefact(path=path, summary={"device": "fake", "options": ", ".join(given)}, config=self.config)
+        return Artefact(path=path, summary={"device": "fake", "options": ", ".join(given)}, config=self.config, datatypes=self.datatypes)
 
     def measure(self, path: Path, *, calls: int = 100, custom_libraries: Sequence[str] = ()) -> Measurement:
         json.loads(path.read_text())

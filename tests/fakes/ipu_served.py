@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from backends.api.tensor import DataType
-from backends.ipu.serving.casts import SERVED
+from backends.ipu.popef.served_types import SERVED
 from tests.fakes.ipu_programs import Part, write_popef
 
 #: What a PopEF file can carry and a client can send.

@@ -89,7 +89,8 @@ class GcuTarget(Target):
             write_executable(path, executable)
         except ExecutableError as error:
             raise CompileError(f"the executable cannot be written: {error}") from error
-        return Artefact(path=path, summary=summarise(executable, options), config=served_config(executable))
+        datatypes = {each.name: (each.dtype,) for each in (*executable.inputs, *executable.outputs)}
+        return Artefact(path=path, summary=summarise(executable, options), config=served_config(executable), datatypes=datatypes)
 
 
 def served_config(executable: GcuExecutable) -> Mapping[str, object]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from backends.api.tensor import DataType
 from backends.ipu.compile.assemble import CompiledModel
 from backends.ipu.compile.device_choice import check_options, choose_device
 from backends.ipu.compile.engine_cache import compile_into
@@ -14,6 +15,7 @@ from backends.ipu.compile.streams import batch_size, is_batched
 from backends.ipu.compile.summary_report import summary_report
 from backends.ipu.compile.supported import check_supported
 from backends.ipu.popef.schema import Anchor
+from backends.ipu.popef.served_types import SERVED, castable_to
 from backends.ipu.program import SubGraph
 from backends.ipu.timing import step_timing
 from compiler.errors import OptionError
@@ -64,7 +66,7 @@ class IpuTarget(Target):
         compiled = compile_into(sources, options, path)
         served = [served_part(compiled, at, options.batch_axis) for at in range(len(sources))]
         if len(sources) == 1:
-            return Artefact(path=path, summary=summarise(compiled), config=served[0].config)
+            return Artefact(path=path, summary=summarise(compiled), config=served[0].config, datatypes=served[0].datatypes)
         return Artefact(path=path, summary=summarise(compiled), parts=served)
 
     def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
@@ -116,12 +118,21 @@ def served_part(compiled: CompiledModel, at: int, batch_axis: int) -> ServedPart
         "max_batch_size": rows * program.batches_per_step * program.replication_factor,
         "parameters": {},
     }
+    datatypes = _datatypes(compiled, graph)
     if len(program.graphs) == 1:
-        return ServedPart(suffix=graph.name, config=config)
+        return ServedPart(suffix=graph.name, config=config, datatypes=datatypes)
     # Clients know the tensors by their names in the model; the streams of a fused executable have others.
     names = {each.anchor: each.tensor for each in (*graph.inputs, *graph.outputs)}
     config["parameters"] = {SUB_GRAPH_PARAMETER: str(graph.index)}
-    return ServedPart(suffix=graph.name, config=config, files={NAME_MAP_FILENAME: json.dumps(names, indent=2) + "\n"})
+    files = {NAME_MAP_FILENAME: json.dumps(names, indent=2) + "\n"}
+    return ServedPart(suffix=graph.name, config=config, files=files, datatypes=datatypes)
+
+
+def _datatypes(compiled: CompiledModel, graph: SubGraph) -> dict[str, tuple[DataType, ...]]:
+    """By tensor, the element types in which it may be served: see `ServedPart.datatypes`."""
+    kinds = {anchor.name: SERVED.get(anchor.tensor_info.data_type) for anchor in compiled.metadata.anchors}
+    bound = ((each.tensor, kinds[each.anchor]) for each in (*graph.inputs, *graph.outputs))
+    return {tensor: (kind, *castable_to(kind)) for tensor, kind in bound if kind is not None}
 
 
 def _stream_shapes(compiled: CompiledModel, graph: SubGraph) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:

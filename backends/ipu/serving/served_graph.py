@@ -12,10 +12,10 @@ from backends.api.errors import ModelLoadError
 from backends.api.model import FileTensor
 from backends.ipu.opaques import MODEL_FUSION, FusedGraph, FusionMap, OpaqueError
 from backends.ipu.popef.schema import Anchor, TensorType
+from backends.ipu.popef.served_types import SERVED, castable_to
 from backends.ipu.program import SubGraph
 from backends.ipu.runtime import Executable
 from backends.ipu.runtime.data_desc import user_shape
-from backends.ipu.serving.casts import SERVED, castable_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

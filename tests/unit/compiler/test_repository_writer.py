@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import compiler.repository_writer
+from backends.api.tensor import DataType
 from compiler.errors import CompileError, OptionError
 from compiler.output_files import make_folder, new_folder, written_whole
 from compiler.pbtxt import Word, print_message, read_message
@@ -191,14 +192,23 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "inner")
 
 
-def test_clients_see_the_sources_types_and_one_items_dims() -> None:
+def test_clients_see_one_items_dims_and_the_sources_types_where_the_server_casts_them() -> None:
     source = parse("g (float[n,3] x, int64[n] i) => (float[n,2] y) { y = Foo(x, i) }")
     converted = parse("g (float16[4,3] x, int32[4] i) => (float16[4,2] y) { y = Foo(x, i) }")
-    inputs, outputs = served_tensors(source, converted, is_batched=True)
+    halves, words = (DataType.FP16, DataType.FP32, DataType.FP64), (DataType.INT32, DataType.INT64)
+    inputs, outputs = served_tensors(source, converted, is_batched=True, datatypes={"x": halves, "y": halves, "i": words})
     assert inputs == [ServedTensor("x", "TYPE_FP32", (3,), "TYPE_FP16"), ServedTensor("i", "TYPE_INT64", (), "TYPE_INT32")]
     assert outputs == [ServedTensor("y", "TYPE_FP32", (2,), "TYPE_FP16")]
     unbatched, _ = served_tensors(source, converted, is_batched=False)
     assert unbatched[0].dims == (4, 3)
+
+
+def test_without_casts_clients_see_the_types_of_the_artefact() -> None:
+    source = parse("g (float[n,3] x) => (double[n,2] y) { y = Foo(x) }")
+    converted = parse("g (float16[4,3] x) => (double[4,2] y) { y = Foo(x) }")
+    inputs, outputs = served_tensors(source, converted, is_batched=True, datatypes={"y": (DataType.FP32,)})
+    assert inputs == [ServedTensor("x", "TYPE_FP16", (3,), "TYPE_FP16")]
+    assert outputs == [ServedTensor("y", "TYPE_FP32", (2,), "TYPE_FP32")]
 
 
 def test_types_that_no_request_carries_are_refused() -> None:
