@@ -19,6 +19,7 @@ class Limits:
             of up to 64 KiB; several requests of one connection hold half of it at most.
         request_bytes: What one request may hold in memory, shared-memory inputs and decoded values included; a larger one is never served.
         grpc_message_bytes: Largest gRPC message, received or sent.
+        grpc_inflated_bytes: Largest gRPC message that came compressed, once decompressed.
         grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
         grpc_metadata_bytes: Metadata of one gRPC call.
         grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
@@ -78,6 +79,7 @@ class Limits:
     bytes_in_flight: int = 512 * MIB
     request_bytes: int = 3072 * MIB
     grpc_message_bytes: int = (1 << 31) - 1
+    grpc_inflated_bytes: int = 128 * MIB
     grpc_concurrent_streams: int = 1000
     grpc_metadata_bytes: int = 16 * 1024
     grpc_connections: int = 2048

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 from server.frontends.grpc_codes import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
 from server.frontends.h2.answer_blocks import refusal_block
 from server.frontends.kserve.reservation import Reservation, evicted
-from server.frontends.off_loop import run_off_loop
 from server.frontends.progress import Progress
-from server.frontends.rpc.encodings import Decompression
+from server.frontends.rpc.encodings import decompressed
 from server.frontends.rpc.framing import MessageReader
 from server.frontends.rpc.refusal import CallFault, Refusal, refusal_of
 from server.frontends.rpc.request_head import RequestHead
@@ -21,8 +20,6 @@ _NS_PER_S: Final = 1_000_000_000
 _TOO_LATE: Final = Refusal(DEADLINE_EXCEEDED, "Deadline Exceeded")
 CARDINALITY: Final = Refusal(UNIMPLEMENTED, "the method takes exactly one message")
 CUT_SHORT: Final = Refusal(INTERNAL, "the request ends inside a message")
-#: Of this size a message is decompressed on the loop: however much is in it, that takes few milliseconds.
-_INLINE_COMPRESSED_BYTES: Final = 2048
 
 
 class H2Call:
@@ -174,20 +171,26 @@ class H2Call:
         self.fail(evicted())
 
     async def _decompressed(self, data: bytes) -> bytes:
-        """What the compressed message `data` holds; room is reserved for it as it comes out, and large work is done in a thread.
+        """What the compressed message `data` holds; room is held for it as it comes out, and large work is done in a thread.
+
+        The caller holds the room for `data`. Room for the result is given back at the end: whoever takes the message takes its own.
 
         Raises:
-            CallFault: see `Decompression.step`; or the call has named no compression. Overloaded: there is no room.
+            CallFault: see `decompressed`; or the call has named no compression. Overloaded: there is no room.
         """
         encoding = self.head.encoding
         if encoding is None:
             raise CallFault(Refusal(INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
-        work = Decompression(encoding, data, self.head.method.most_bytes)
-        is_small = len(data) <= _INLINE_COMPRESSED_BYTES
-        parts: list[bytes] = []
-        with Reservation(self._connection.front.engine) as reservation:
-            while not work.is_done:
-                part = work.step() if is_small else await run_off_loop(work.step)
-                reservation.take(len(part))
-                parts.append(part)
-            return b"".join(parts)
+        limits = self._connection.front.limits
+        most_bytes = min(self.head.method.most_bytes, limits.grpc_inflated_bytes)
+        taken_bytes = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal taken_bytes
+            self._hold(size_bytes)
+            taken_bytes += size_bytes
+
+        try:
+            return await decompressed(encoding, data, most_bytes, take, limits.decode_inline_bytes)
+        finally:
+            self._give_back(taken_bytes)

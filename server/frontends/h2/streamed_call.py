@@ -60,11 +60,18 @@ class StreamedCall(H2Call):
                 self._receiver = None
         message = self._messages.popleft()
         size_bytes = len(message.data) + PREFIX_BYTES
-        self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
+        is_compressed = message.is_compressed
+        if not is_compressed:
+            self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
         self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
         # No view: its reader gives none.
         data = cast("bytes", message.data)
-        return await self._decompressed(data) if message.is_compressed else data
+        if not is_compressed:
+            return data
+        try:
+            return await self._decompressed(data)
+        finally:
+            self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
 
     async def send(self, message: bytes | Message) -> None:
         data = message if isinstance(message, bytes) else message.SerializeToString()

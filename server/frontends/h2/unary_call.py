@@ -119,18 +119,23 @@ class UnaryCall(H2Call):
             raise CallFault(CARDINALITY)
         (data, is_compressed), self._message, self._reader = self._message, None, None
         self._end_arrival()
-        # The handler takes room for the message itself. Of the connection's share, it goes on being held.
-        self._share_bytes = self.held_bytes()
-        if self._reservation is not None:
-            self._reservation.release()
-        self._connection.share.held_bytes += self._share_bytes
+        if is_compressed:
+            assert isinstance(data, bytes)
+            self._task = self._connection.front.loop.create_task(self._run_compressed(data))
+            return
+        self._hand_over(self.held_bytes())
         if isinstance(data, memoryview):
             assert self.head.method.large is not None
             self._submit(self.head.method.large.submit, data)
-        elif is_compressed:
-            self._task = self._connection.front.loop.create_task(self._run_compressed(data))
         else:
             self._begin(data)
+
+    def _hand_over(self, share_bytes: int) -> None:
+        """The handler takes room for the message of `share_bytes` itself. Of the connection's share, it goes on being held."""
+        if self._reservation is not None:
+            self._reservation.release()
+        self._share_bytes = share_bytes
+        self._connection.share.held_bytes += share_bytes
 
     def settle(self) -> None:
         super().settle()
@@ -200,6 +205,7 @@ class UnaryCall(H2Call):
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
         else:
+            self._hand_over(len(data))
             await self._run(data)
 
     async def _go_on(self, work: Coroutine[Any, None, bytes | Message], awaited: Any) -> None:

@@ -1,24 +1,25 @@
 """Content encodings: request bodies are unpacked under a cap, responses packed as the client prefers."""
 
-import asyncio
 import zlib
 from collections.abc import Callable
+from typing import TypeVar
 
 from backends.api.errors import InvalidRequest, TooLarge, Unsupported
+from server.frontends.inflation import Fault, InflationError, deflate, inflate
 from server.frontends.limits import Limits
+from server.frontends.off_loop import run_off_loop
 
 ENCODINGS = ("gzip", "deflate")
 _WINDOW = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-_STEP_BYTES = 4 << 20
-#: Level 1: a served answer is worth little time.
-_LEVEL = 1
+
+B = TypeVar("B", bound=bytes | memoryview)
 
 
 class UnsupportedEncoding(Unsupported):
     """A request body in an encoding that is not read here; the answer names those that are."""
 
 
-async def decompress(body: bytes, encoding: str, take: Callable[[int], None], limits: Limits, most: int) -> bytes:
+async def decompress(body: B, encoding: str, take: Callable[[int], None], limits: Limits, most: int) -> B | bytes:
     """`body` unpacked; it stops as soon as the output exceeds the cap, so that a bomb is never unfolded.
 
     Args:
@@ -37,29 +38,17 @@ async def decompress(body: bytes, encoding: str, take: Callable[[int], None], li
         return body
     if encoding not in _WINDOW:
         raise UnsupportedEncoding(f"Content-Encoding '{encoding[:64]}' is not supported; send gzip, deflate or identity")
-    unpacker = zlib.decompressobj(_WINDOW[encoding])
-    pieces: list[bytes] = []
-    size, rest = 0, body
     try:
-        while not unpacker.eof:
-            # The first piece tells whether there is more than the loop should do itself.
-            if pieces or len(body) > limits.decode_inline_bytes:
-                piece = await asyncio.to_thread(unpacker.decompress, rest, _STEP_BYTES)
-            else:
-                piece = unpacker.decompress(rest, limits.decode_inline_bytes)
-            rest = unpacker.unconsumed_tail
-            size += len(piece)
-            if size > most:
-                raise TooLarge(f"the body unpacks to more than the limit of {most} bytes")
-            if not piece and not rest and not unpacker.eof:
-                raise InvalidRequest(f"the {encoding} body ends too early")
-            take(len(piece))
-            pieces.append(piece)
-    except zlib.error as error:
-        raise InvalidRequest(f"the body is not valid {encoding}: {error}") from None
-    if unpacker.unused_data:
-        raise InvalidRequest(f"the {encoding} body is followed by {len(unpacker.unused_data)} other bytes")
-    return b"".join(pieces)
+        return await inflate(body, _WINDOW[encoding], most, take, limits.decode_inline_bytes)
+    except InflationError as error:
+        if error.fault is Fault.TOO_LARGE:
+            raise TooLarge(f"the body unpacks to more than the limit of {most} bytes") from None
+        texts = {
+            Fault.INVALID: f"the body is not valid {encoding}: {error}",
+            Fault.CUT_SHORT: f"the {encoding} body ends too early",
+            Fault.FOLLOWED: f"the {encoding} body is followed by {error.more_bytes} other bytes",
+        }
+        raise InvalidRequest(texts[error.fault]) from None
 
 
 def choose_encoding(accepted: str) -> str | None:
@@ -81,13 +70,8 @@ def choose_encoding(accepted: str) -> str | None:
 async def compress(body: bytes, encoding: str, limits: Limits) -> bytes:
     """`body` packed; a large one in a thread."""
     if len(body) > limits.decode_inline_bytes:
-        return await asyncio.to_thread(_pack, body, encoding)
-    return _pack(body, encoding)
-
-
-def _pack(body: bytes, encoding: str) -> bytes:
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW[encoding])
-    return packer.compress(body) + packer.flush()
+        return await run_off_loop(deflate, body, _WINDOW[encoding])
+    return deflate(body, _WINDOW[encoding])
 
 
 def _quality(options: str) -> float:

@@ -117,7 +117,7 @@ class HttpInfer:
         """
         if call.content_encoding is not None:
             limits = self.limits
-            body = await decompress(bytes(body), call.content_encoding, reservation.take, limits, limits.http_body_bytes)
+            body = await decompress(body, call.content_encoding, reservation.take, limits, limits.http_body_bytes)
         decoded = self.decode_now(call, body, received_ns, reservation)
         if decoded is None:
             decoded = await self._decode(call, body, received_ns, reservation)

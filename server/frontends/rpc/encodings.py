@@ -1,14 +1,11 @@
 """Message compression: gzip and deflate. What comes out is bounded while it comes out, a step at a time."""
 
 import enum
-import zlib
+from collections.abc import Callable
 
 from server.frontends.grpc_codes import INTERNAL, RESOURCE_EXHAUSTED
+from server.frontends.inflation import Fault, InflationError, deflate, inflate
 from server.frontends.rpc.refusal import CallFault, Refusal
-
-#: What one step reads and makes at most: some milliseconds of work.
-_STEP_IN_BYTES = 64 * 1024
-_STEP_OUT_BYTES = 2 << 20
 
 
 class Encoding(enum.Enum):
@@ -24,57 +21,29 @@ class Encoding(enum.Enum):
 
     def compress(self, data: bytes) -> bytes:
         """`data`, compressed for speed rather than size: it goes over a wire once."""
-        compressor = zlib.compressobj(level=1, wbits=self.value)
-        return compressor.compress(data) + compressor.flush()
+        return deflate(data, self.value)
 
 
-class Decompression:
-    """One compressed message on its way out.
+async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int) -> bytes:
+    """The message that `data` holds, `most_bytes` at most; `take` and `most_inline_bytes` as in `inflate`.
 
-    Attributes:
-        is_done: All of it is out.
+    Raises:
+        CallFault: the data is not of its encoding, is cut short, is followed by something, or holds more than it may.
+        What `take` raises.
     """
-
-    __slots__ = ("_at", "_data", "_decompressor", "_left_bytes", "_most_bytes", "_name", "_unread", "is_done")
-
-    def __init__(self, encoding: Encoding, data: bytes, most_bytes: int) -> None:
-        """Of `data`, which may hold at most `most_bytes`."""
-        self._decompressor = zlib.decompressobj(wbits=encoding.value)
-        self._name = encoding.name.lower()
-        self._data = data
-        self._at = 0
-        self._unread = b""
-        self._most_bytes = most_bytes
-        self._left_bytes = most_bytes
-        self.is_done = False
-
-    def step(self) -> bytes:
-        """The next part, of at most two MiB; perhaps empty.
-
-        Raises:
-            CallFault: the data is not of its encoding, is cut short, is followed by something, or holds more than it may.
-        """
-        if not self._unread:
-            self._unread = self._data[self._at : self._at + _STEP_IN_BYTES]
-            self._at += len(self._unread)
-        # One byte above what is allowed is proof enough.
-        most = min(_STEP_OUT_BYTES, self._left_bytes + 1)
-        try:
-            part = self._decompressor.decompress(self._unread, most)
-        except zlib.error:
-            raise CallFault(Refusal(INTERNAL, f"a message is not valid {self._name}, which is the call's grpc-encoding")) from None
-        self._left_bytes -= len(part)
-        if self._left_bytes < 0:
-            text = f"a message exceeds the limit of {self._most_bytes} bytes once decompressed"
-            raise CallFault(Refusal(RESOURCE_EXHAUSTED, text))
-        self._unread = self._decompressor.unconsumed_tail
-        if self._decompressor.eof:
-            if self._decompressor.unused_data or self._at < len(self._data):
-                raise CallFault(Refusal(INTERNAL, f"a {self._name} message is followed by other bytes"))
-            self.is_done = True
-        elif not part and not self._unread and self._at == len(self._data):
-            raise CallFault(Refusal(INTERNAL, f"a {self._name} message is cut short"))
-        return part
+    name = encoding.name.lower()
+    try:
+        return await inflate(data, encoding.value, most_bytes, take, most_inline_bytes)
+    except InflationError as error:
+        if error.fault is Fault.TOO_LARGE:
+            text = f"a message exceeds the limit of {most_bytes} bytes once decompressed"
+            raise CallFault(Refusal(RESOURCE_EXHAUSTED, text)) from None
+        texts = {
+            Fault.INVALID: f"a message is not valid {name}, which is the call's grpc-encoding",
+            Fault.CUT_SHORT: f"a {name} message is cut short",
+            Fault.FOLLOWED: f"a {name} message is followed by other bytes",
+        }
+        raise CallFault(Refusal(INTERNAL, texts[error.fault])) from None
 
 
 #: By name in `grpc-encoding`; None: messages come as they are.

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import random
 import zlib
 
 import pytest
@@ -182,6 +183,38 @@ def test_a_compression_bomb_is_refused_by_what_comes_out():
                 assert status[0] == code
                 assert text in status[1]
             assert engine.peak_bytes <= 8 << 20
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("path", "kind"), [(PATH, Kind.UNARY), ("/a.B/Stream", Kind.BIDI)])
+def test_a_compressed_message_is_bounded_by_a_limit_of_its_own(path: str, kind: Kind):
+    handler = echo if kind is Kind.UNARY else stream_echo
+
+    async def scenario() -> None:
+        engine, limits = FakeEngine(simple()), Limits(grpc_inflated_bytes=1 << 20)
+        async with serving(method(path, handler, kind), engine=engine, limits=limits) as (_, port), connected(port) as peer:
+            for size, expected in ((1 << 20, "0"), ((1 << 20) + 1, "8")):
+                stream_id = peer.begin(path, grpc_encoding="gzip")
+                peer.send(stream_id, gzip.compress(bytes(size)), flag=1, end=True)
+                peer.flush()
+                code, text = (await peer.ended(stream_id)).status
+                assert code == expected
+            assert text == "a message exceeds the limit of 1048576 bytes once decompressed"
+
+    run(scenario)
+
+
+def test_a_compressed_message_is_counted_while_it_is_unpacked():
+    async def scenario() -> None:
+        packed = zlib.compress(random.Random(3).randbytes(1 << 20))
+        engine = FakeEngine(simple(), budget_bytes=(1 << 20) + (1 << 19))
+        async with serving(method(PATH, echo), engine=engine) as (_, port), connected(port) as peer:
+            stream_id = peer.begin(PATH, grpc_encoding="deflate")
+            await peer.send_all(stream_id, b"\1" + len(packed).to_bytes(4, "big") + packed)
+            code, text = (await peer.ended(stream_id)).status
+            # What came, and half of what is in it.
+            assert (code, "no room for" in text) == ("14", True)
 
     run(scenario)
 

@@ -1,21 +1,21 @@
 """Compression of messages."""
 
+import asyncio
 import gzip
 import zlib
 
 import pytest
 
-from server.frontends.rpc.encodings import Decompression, Encoding
+from server.frontends.rpc.encodings import Encoding, decompressed
 from server.frontends.rpc.refusal import CallFault
 
 
 def decompress(encoding: Encoding, data: bytes, most_bytes: int = 1 << 24) -> bytes:
-    work = Decompression(encoding, data, most_bytes)
-    parts = []
-    while not work.is_done:
-        parts.append(work.step())
-        assert len(parts[-1]) <= 2 << 20
-    return b"".join(parts)
+    taken: list[int] = []
+    message = asyncio.run(decompressed(encoding, data, most_bytes, taken.append, 1024))
+    assert sum(taken) == len(message)
+    assert max(taken) <= 1 << 20
+    return message
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 70_000, 5_000_000])
@@ -51,11 +51,11 @@ def test_damaged_data_is_named(damage, text):
 def test_a_bomb_is_stopped_while_it_comes_out():
     bomb = gzip.compress(bytes(32 << 20), 9)
     assert len(bomb) < 50_000
-    work = Decompression(Encoding.GZIP, bomb, 3 << 20)
-    assert len(work.step()) == 2 << 20
+    taken: list[int] = []
     with pytest.raises(CallFault, match="exceeds the limit of 3145728 bytes once decompressed") as caught:
-        work.step()
+        asyncio.run(decompressed(Encoding.GZIP, bomb, 3 << 20, taken.append, 1024))
     assert caught.value.refusal.code == 8
+    assert taken == [1 << 20] * 3
 
 
 def test_what_fits_exactly_passes():
