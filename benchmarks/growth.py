@@ -81,7 +81,7 @@ def _measure(
     series: str, at: int, repository: Path, model: BenchModel, case: Case, scratch: Path, cores: Sequence[int], client_cores: Sequence[int]
 ) -> Point:
     began = time.monotonic()
-    with stoker(repository, scratch / "server", cores, ("--limit=http_connections=2000",)) as target:
+    with stoker(repository, scratch / "server", cores, ("--limit=http_connections=2000", "--limit=connections_per_address=2000")) as target:
         ready_s = time.monotonic() - began
         payload = payload_of(case, model, scratch)
         run_case(case, payload, target, max(2000, case.in_flight), scratch, client_cores)

@@ -94,7 +94,7 @@ def check_model_operate(*, is_allowed: bool, root: Path | None) -> None:
 
 def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
     """The bounds of the fronts, with what was set of them."""
-    kinds = {field.name: type(getattr(Limits(), field.name)) for field in dataclasses.fields(Limits)}
+    kinds = {field.name: float if isinstance(getattr(Limits(), field.name), float) else int for field in dataclasses.fields(Limits)}
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

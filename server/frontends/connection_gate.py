@@ -1,35 +1,171 @@
-"""How many connections one port holds."""
+"""Which connections one port holds: how many in all, how many of one address, and who is closed to make room."""
 
+import asyncio
+import enum
 import logging
 import resource
+from collections import deque
+from typing import Final, Protocol
 
-_WARN_PERIOD_S = 10.0
+from server.frontends.restricted import Category, category_of_method
+
+_WARN_PERIOD_S: Final = 10.0
+#: Slots beside which no others are left when a port is full: one of so many, and at most so many.
+_RESERVED_PART: Final = 32
+_MOST_RESERVED: Final = 32
+#: Connections that one search for idle ones notes for the next times.
+_NOTED: Final = 64
+#: What a connection in a reserved slot may ask for.
+RESERVED_CATEGORIES: Final = frozenset((Category.HEALTH, Category.STATISTICS, Category.MODEL_REPOSITORY, Category.LOGGING, Category.TRACE))
+#: The error for whatever else it asks for.
+RESERVED_TEXT: Final = (
+    "the server holds as many connections as it may: this one is answered for health, metrics and administration only; try again"
+)
 _log = logging.getLogger(__name__)
+
+Idleness = tuple[int, float]
+"""How readily a connection is closed (lower: sooner), and since when it has been so, in seconds of the loop's clock."""
+#: Nothing more is said on it.
+ENDING: Final = 0
+#: It waits for the client's next request.
+IDLE: Final = 1
+#: Its first request, or the header of the next one, has not arrived.
+UNHEARD: Final = 2
+
+
+class GatedConnection(Protocol):
+    """A connection, as the gate sees it."""
+
+    def idleness(self) -> Idleness | None:
+        """Since when it is idle; None: a request is in work, or its body or answer on its way."""
+
+    def close_idle(self) -> None:
+        """Closes it now. REQUIRES: it is idle."""
+
+
+class Slot(enum.Enum):
+    """What a new connection gets."""
+
+    ORDINARY = 0
+    #: The port is full of busy connections: only requests of `RESERVED_CATEGORIES` are answered.
+    RESERVED = 1
 
 
 class ConnectionGate:
-    """Counts what is open against a bound. Confined to: the event loop.
+    """The connections of one port. Confined to: the event loop.
+
+    Where a new one exceeds a bound, the longest idle of those that the bound counts is closed. Where none is idle, it gets a reserved slot.
 
     Attributes:
-        most: Connections that may be open at once.
+        most: Connections that may be open at once, reserved slots included.
+        per_address: Connections of one address among them; those of a Unix-domain socket have none, and are bounded by `most` alone.
+        reserved: How many of the slots are reserved.
     """
 
-    def __init__(self, most: int, protocol: str) -> None:
-        """The bound is `most`, or less where the process may not open that many files; `protocol` names the port in the log."""
+    def __init__(self, most: int, protocol: str, per_address: int | None = None) -> None:
+        """Sets the bounds.
+
+        Args:
+            most: As the attribute; less where the process may not open that many files.
+            protocol: Names the port in the log.
+            per_address: As the attribute; None: half of `most`.
+        """
         self.most = min(most, _files_for_connections())
+        self.per_address = per_address or max(1, self.most // 2)
+        self.reserved = min(_MOST_RESERVED, self.most // _RESERVED_PART)
         self._protocol = protocol
+        self._addresses: dict[GatedConnection, str | None] = {}
+        self._by_address: dict[str, set[GatedConnection]] = {}
+        self._in_reserve: set[GatedConnection] = set()
+        self._noted: deque[tuple[Idleness, GatedConnection]] = deque()
+        self._noted_of: str | None = None
         self._refused = 0
+        self._closed = 0
         self._warned_s: float | None = None
 
-    def admits(self, count: int, now_s: float) -> bool:
-        """Whether the newest of `count` connections may stay; a warning is logged at most once in ten seconds."""
-        if count <= self.most:
-            return True
-        self._refused += 1
-        if self._warned_s is None or now_s - self._warned_s >= _WARN_PERIOD_S:
-            _log.warning("refusing %s connections: %d are open", self._protocol, self.most, extra={"refused": self._refused})
-            self._warned_s, self._refused = now_s, 0
+    def enter(self, connection: GatedConnection, address: str | None, now_s: float) -> Slot | None:
+        """Takes in a new connection from `address` (None: of a Unix-domain socket); None: there is no slot for it.
+
+        A warning of what was refused and closed is logged at most once in ten seconds.
+        """
+        of_address = self._by_address.get(address) if address is not None else None
+        if of_address is not None and len(of_address) >= self.per_address:
+            has_room = self._close_longest_idle(address, of_address)
+        elif len(self._addresses) >= self.most - self.reserved:
+            has_room = self._close_longest_idle(None, self._addresses)
+        else:
+            has_room = True
+        if has_room:
+            self._addresses[connection] = address
+            if address is not None:
+                self._by_address.setdefault(address, set()).add(connection)
+            slot: Slot | None = Slot.ORDINARY
+        elif len(self._in_reserve) < self.reserved or self._close_longest_idle(None, self._in_reserve):
+            self._in_reserve.add(connection)
+            slot = Slot.RESERVED
+        else:
+            self._refused += 1
+            slot = None
+        if (self._refused or self._closed) and (self._warned_s is None or now_s - self._warned_s >= _WARN_PERIOD_S):
+            self._warn(now_s)
+        return slot
+
+    def leave(self, connection: GatedConnection) -> None:
+        """Forgets a connection; one that has left, or never had a slot, is none."""
+        self._in_reserve.discard(connection)
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            of_address = self._by_address[address]
+            of_address.discard(connection)
+            if not of_address:
+                del self._by_address[address]
+
+    def _close_longest_idle(self, address: str | None, among: "dict[GatedConnection, str | None] | set[GatedConnection]") -> bool:
+        """Closes the longest idle connection; False: none is idle."""
+        found = self._next_noted(address, among)
+        if found is None:
+            # All are looked at, and the next victims noted: a flood of connections does not cost a search each.
+            idle = [(idleness, connection) for connection in among if (idleness := connection.idleness()) is not None]
+            idle.sort(key=lambda each: each[0])
+            self._noted, self._noted_of = deque(idle[:_NOTED]), address
+            found = self._next_noted(address, among)
+        if found is None:
+            return False
+        self.leave(found)
+        self._closed += 1
+        found.close_idle()
+        return True
+
+    def _next_noted(self, address: str | None, among: "dict[GatedConnection, str | None] | set[GatedConnection]") -> GatedConnection | None:
+        if address != self._noted_of:
+            return None
+        while self._noted:
+            idleness, connection = self._noted.popleft()
+            if connection in among and connection.idleness() == idleness:
+                return connection
+        return None
+
+    def _warn(self, now_s: float) -> None:
+        if self._closed:
+            _log.warning("too many %s connections: the longest idle ones are closed", self._protocol, extra={"closed": self._closed})
+        if self._refused:
+            count = len(self._addresses) + len(self._in_reserve)
+            _log.warning("refusing %s connections: %d are open", self._protocol, count, extra={"refused": self._refused})
+        self._warned_s, self._refused, self._closed = now_s, 0, 0
+
+
+def is_reserved_method(path: str) -> bool:
+    """Whether an RPC is answered on a connection in a reserved slot."""
+    try:
+        return category_of_method(path) in RESERVED_CATEGORIES
+    except LookupError:
         return False
+
+
+def address_of(transport: asyncio.BaseTransport) -> str | None:
+    """The client's address; None: it came by a Unix-domain socket."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else None
 
 
 def _files_for_connections() -> int:

@@ -36,6 +36,7 @@ from server.frontends.http.infer import HttpInfer
 from server.frontends.http.infer_exchange import InferRoutes
 from server.frontends.http.listener import HttpListener
 from server.frontends.http.plain import PlainRoute, plain_routes
+from server.frontends.http.reserved_paths import is_reserved_path
 from server.frontends.http.v1 import PREFIX, HttpV1
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.limits import Limits
@@ -98,7 +99,15 @@ class HttpFront:
         direct: DirectRoutes = InferRoutes(infer, extensions.http_restrictions)
         if cors is not None and cors.origins:
             app, direct = CorsApp(cors, app), CorsRoutes(cors, direct)
-        self._listener = HttpListener(app, limits, address, port, direct=direct, doors=doors)
+        self._listener = HttpListener(
+            app,
+            limits,
+            address,
+            port,
+            direct=direct,
+            doors=doors,
+            is_reserved=lambda path: is_reserved_path(path) or path == serving_path,
+        )
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.
@@ -134,7 +143,8 @@ class MetricsFront:
         """
         self._restrictions = restrictions
         self._routes = plain_routes(engine, health=False, serving_path=serving_path)
-        self._listener = HttpListener(self._answer, limits, address, port, doors=doors)
+        # There is nothing else to answer here.
+        self._listener = HttpListener(self._answer, limits, address, port, doors=doors, is_reserved=lambda _: True)
 
     async def start(self) -> int:
         """As `HttpFront.start`."""

@@ -22,6 +22,8 @@ class Limits:
         grpc_inflated_bytes: Largest gRPC message that came compressed, once decompressed.
         grpc_concurrent_streams: HTTP/2 streams one gRPC connection may have open.
         grpc_metadata_bytes: Metadata of one gRPC call.
+        connections_per_address: Open connections of one port from one address; None: half of those that the port may have. A proxy is one
+            address. Unix-domain sockets have none.
         grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
         grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is refused at once.
         grpc_unread_bytes: What answered calls of a gRPC connection may hold that its client does not read; above it new calls are refused.
@@ -82,6 +84,7 @@ class Limits:
     grpc_inflated_bytes: int = 128 * MIB
     grpc_concurrent_streams: int = 1000
     grpc_metadata_bytes: int = 16 * 1024
+    connections_per_address: int | None = None
     grpc_connections: int = 2048
     grpc_concurrent_rpcs: int = 16_384
     grpc_unread_bytes: int = 64 * MIB
@@ -135,6 +138,8 @@ class Limits:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
+            if value is None:
+                continue
             # Not a number is neither positive nor not, and switches off every comparison it is in.
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"limit {item.name} must be positive and finite, got {value}")

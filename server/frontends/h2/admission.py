@@ -1,24 +1,30 @@
 """Which requests of a connection become calls, and what those are told that do not."""
 
+from typing import TYPE_CHECKING
+
+from server.frontends.connection_gate import is_reserved_method
 from server.frontends.h2.answer_blocks import plain_block, refusal_block
 from server.frontends.h2.events import Headers
-from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.head_cache import HeadCache
-from server.frontends.h2.refusals import TOO_MANY_CALLS, TOO_MUCH_UNREAD
+from server.frontends.h2.refusals import RESERVED_SLOT, TOO_MANY_CALLS, TOO_MUCH_UNREAD
 from server.frontends.h2.unread_answers import UnreadAnswers
 from server.frontends.rpc.refusal import CallFault
 from server.frontends.rpc.request_head import NotGrpc, RequestHead
+
+if TYPE_CHECKING:
+    from server.frontends.h2.protocol import GrpcProtocol
 
 
 class Admission:
     """Confined to: one connection, on the event loop."""
 
-    __slots__ = ("_front", "_heads", "_unread")
+    __slots__ = ("_connection", "_front", "_heads", "_unread")
 
-    def __init__(self, front: FrontState, unread: UnreadAnswers) -> None:
+    def __init__(self, connection: "GrpcProtocol", unread: UnreadAnswers) -> None:
         """`unread` is what the connection's peer has not taken yet."""
-        self._front = front
-        self._heads = HeadCache(front.methods)
+        self._connection = connection
+        self._front = connection.front
+        self._heads = HeadCache(connection.front.methods)
         self._unread = unread
 
     def head_of(self, headers: Headers) -> RequestHead | bytes:
@@ -29,7 +35,10 @@ class Admission:
                 raise CallFault(TOO_MANY_CALLS)
             if self._unread.size_bytes > front.limits.grpc_unread_bytes:
                 raise CallFault(TOO_MUCH_UNREAD)
-            return self._heads.read(headers)
+            head = self._heads.read(headers)
+            if self._connection.is_reserved and not is_reserved_method(head.method.path):
+                raise CallFault(RESERVED_SLOT)
+            return head
         except CallFault as error:
             return refusal_block(error.refusal, is_first=True)
         except NotGrpc as error:

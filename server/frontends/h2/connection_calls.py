@@ -43,14 +43,13 @@ class ConnectionCalls:
     __slots__ = ("_admission", "_connection", "_to_place", "_watch", "arriving", "open", "receiving", "unread")
 
     def __init__(self, connection: "GrpcProtocol", watch: PeerWatch) -> None:
-        front = connection.front
         self._connection = connection
         self._watch = watch
         self.open: dict[int, H2Call | RefusedCall] = {}
         self.receiving: dict[int, UnaryCall] = {}
         self.arriving: dict[int, StreamedCall] = {}
         self.unread = UnreadAnswers(connection)
-        self._admission = Admission(front, self.unread)
+        self._admission = Admission(connection, self.unread)
         self._to_place: list[UnaryCall] = []
 
     def follow(self, events: list[Event], *, is_last: bool) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from server.engine.interface import Engine
-from server.frontends.connection_gate import ConnectionGate
+from server.frontends.connection_gate import ConnectionGate, Slot
 from server.frontends.h2.limits import H2Limits
 from server.frontends.limits import Limits
 from server.frontends.rpc.method import MethodTable
@@ -50,19 +50,22 @@ class FrontState:
         self.is_draining = False
         self.all_gone = asyncio.Event()
         self.all_gone.set()
-        self._gate = ConnectionGate(limits.grpc_connections, "gRPC")
+        self._gate = ConnectionGate(limits.grpc_connections, "gRPC", limits.connections_per_address)
         self.buffer = memoryview(bytearray(READ_BYTES))
 
-    def admit(self, connection: "GrpcProtocol") -> bool:
-        """Notes a new connection; whether it may stay."""
-        if self.is_draining or not self._gate.admits(len(self.connections) + 1, self.loop.time()):
-            return False
-        self.connections.add(connection)
-        self.all_gone.clear()
-        return True
+    def admit(self, connection: "GrpcProtocol", address: str | None) -> Slot | None:
+        """Notes a new connection from `address`; None: it may not stay."""
+        if self.is_draining:
+            return None
+        slot = self._gate.enter(connection, address, self.loop.time())
+        if slot is not None:
+            self.connections.add(connection)
+            self.all_gone.clear()
+        return slot
 
     def leave(self, connection: "GrpcProtocol") -> None:
         """Forgets a connection."""
         self.connections.discard(connection)
+        self._gate.leave(connection)
         if not self.connections:
             self.all_gone.set()

@@ -12,6 +12,7 @@ from collections import deque
 from typing import Final, cast
 
 from server.core.goaway import GoawayReason
+from server.frontends.connection_gate import ENDING, IDLE, UNHEARD, Idleness, Slot, address_of
 from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.connection_calls import ConnectionCalls
@@ -21,7 +22,8 @@ from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.in_place_reads import InPlaceReads
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
-from server.frontends.h2.refusals import ENDING, TOO_SLOW
+from server.frontends.h2.refusals import ENDING as ENDING_CALL
+from server.frontends.h2.refusals import TOO_SLOW
 from server.frontends.h2.refused_call import RefusedCall
 from server.frontends.kserve.reservation import ConnectionShare
 from server.frontends.rpc.refusal import Refusal
@@ -50,11 +52,13 @@ class GrpcProtocol(asyncio.Protocol):
         core: The HTTP/2 connection.
         calls: What becomes of its streams.
         share: What its requests hold together.
+        is_reserved: It has a reserved slot, see `ConnectionGate`.
     """
 
     def __init__(self, front: FrontState) -> None:
         self.front = front
         self.share = ConnectionShare(front.engine)
+        self.is_reserved = False
         self._in_place = InPlaceReads(self)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
@@ -76,7 +80,9 @@ class GrpcProtocol(asyncio.Protocol):
         self._open, self._unread, self._receiving = self.calls.open, self.calls.unread, self.calls.receiving
         tls = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
         # RFC 9113, section 3.3: over TLS, a client asks for HTTP/2 by ALPN.
-        if not self.front.admit(self) or (tls is not None and tls.selected_alpn_protocol() != _H2):
+        slot = self.front.admit(self, address_of(transport))
+        self.is_reserved = slot is Slot.RESERVED
+        if slot is None or (tls is not None and tls.selected_alpn_protocol() != _H2):
             self._transport.abort()
             return
         self._write()
@@ -225,12 +231,12 @@ class GrpcProtocol(asyncio.Protocol):
         if settings.max_connection_idle_s is not None and idle_s >= settings.max_connection_idle_s:
             self.drain(GoawayReason.IDLE)
         if self._refused_s is not None and now_s - self._refused_s >= settings.max_connection_age_grace_s:
-            self.cut_off(ENDING)
+            self.cut_off(ENDING_CALL)
             return
         if settings.max_connection_age_s is not None:
             over_age_s = now_s - watch.opened_s - settings.max_connection_age_s
             if over_age_s >= settings.max_connection_age_grace_s:
-                self.cut_off(ENDING)
+                self.cut_off(ENDING_CALL)
             elif over_age_s >= 0:
                 self.drain(GoawayReason.AGE)
 
@@ -249,6 +255,18 @@ class GrpcProtocol(asyncio.Protocol):
             self.core.drain()
             self.front.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
             self._write()
+
+    def idleness(self) -> Idleness | None:
+        if self._transport.is_closing():
+            return ENDING, self._watch.opened_s
+        if not self.core.is_ready:
+            return UNHEARD, self._watch.opened_s
+        self._watch.note_streams(self.core, self.front.loop.time())
+        return None if self.core.open_streams or self._backlog else (IDLE, self._watch.idle_since_s)
+
+    def close_idle(self) -> None:
+        self.front.engine.note_goaway(GoawayReason.FULL)
+        self.cut_off(ENDING_CALL)
 
     def _finish_drain(self) -> None:
         if not self._transport.is_closing():

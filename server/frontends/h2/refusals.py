@@ -2,9 +2,11 @@
 
 from typing import Final
 
+from server.frontends.connection_gate import RESERVED_TEXT
 from server.frontends.grpc_codes import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE
 from server.frontends.rpc.refusal import Refusal
 
+RESERVED_SLOT: Final = Refusal(UNAVAILABLE, RESERVED_TEXT)
 TOO_SLOW: Final = Refusal(DEADLINE_EXCEEDED, "the request came too slowly")
 TOO_MANY_CALLS: Final = Refusal(RESOURCE_EXHAUSTED, "the server has as many calls in work as it may: try again later")
 TOO_MUCH_UNREAD: Final = Refusal(RESOURCE_EXHAUSTED, "too many bytes of answers to this connection are unread: read them first")

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from server.core.byte_budget import ByteBudget
 from server.engine.interface import Engine
+from server.frontends.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNHEARD, Idleness, Slot, address_of
 from server.frontends.http.asgi import AsgiExchange, AsgiPeer
 from server.frontends.http.body import BodyFrame
 from server.frontends.http.direct import Exchange
@@ -46,6 +47,7 @@ class HttpConnection(WritingHalf):
         self._room: memoryview | None = None
         self._body: BodyFrame | None = None
         self._awaits_go_ahead = False
+        self._is_reserved = False
         self._reservation: Reservation | None = None
         #: The budget that may end the present request while its body is on its way.
         self._budget: ByteBudget | None = None
@@ -65,11 +67,13 @@ class HttpConnection(WritingHalf):
         port.connections.add(self)
         self.transport = transport
         self.flow = FlowControl(transport)
-        if not port.gate.admits(len(port.connections), port.loop.time()):
+        slot = port.gate.enter(self, address_of(transport), port.loop.time())
+        self._is_reserved = slot is Slot.RESERVED
+        if slot is None:
             # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
             self._phase = Phase.REFUSED
             text = "the server holds as many connections as it may: try again"
-            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text).answer())
+            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).answer())
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -150,6 +154,19 @@ class HttpConnection(WritingHalf):
         elif isinstance(exchange, AsgiExchange):
             exchange.close_after_answer()
 
+    def idleness(self) -> Idleness | None:
+        if self.transport.is_closing() or self._phase is Phase.REFUSED:
+            return ENDING, self._since_s
+        if self._phase is Phase.IDLE:
+            return None if self._ahead or self.transport.get_write_buffer_size() else (IDLE, self._since_s)
+        return (UNHEARD, self._since_s) if self._phase is Phase.HEAD else None
+
+    def close_idle(self) -> None:
+        if self._phase is Phase.REFUSED:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
     @property
     def is_in_work(self) -> bool:
         """Whether a request of this connection waits for its answer."""
@@ -221,6 +238,10 @@ class HttpConnection(WritingHalf):
         head, route = known
         length = head.length
         self._keep_alive = head.keep_alive
+        if self._is_reserved:
+            if not self._port.is_reserved(head.path):
+                raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, RESERVED_TEXT, retry_after_s=1)
+            self._keep_alive = False
         exchange: Exchange
         if route is not None:
             exchange = self._exchange = route.exchange(self)

@@ -6,12 +6,14 @@ uvicorn's own `Server` takes over the process (signals, a main loop, exit codes)
 import asyncio
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from server.frontends.doors import PLAIN_PORT, DoorOptions, Doors
 from server.frontends.http.connection import HttpConnection
 from server.frontends.http.direct import DirectRoutes
 from server.frontends.http.port import HttpPort
+from server.frontends.http.reserved_paths import is_reserved_path
 from server.frontends.limits import Limits
 from server.frontends.tls.farewell import all_gone
 
@@ -31,6 +33,7 @@ class HttpListener:
         *,
         direct: DirectRoutes | None = None,
         doors: DoorOptions = PLAIN_PORT,
+        is_reserved: Callable[[str], bool] = is_reserved_path,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -41,7 +44,9 @@ class HttpListener:
             port: Where to listen; 0: any free one.
             direct: Routes that do not go through `app`; None: there are none.
             doors: What else it has: encryption, a socket.
+            is_reserved: Whether a path is answered on a connection in a reserved slot.
         """
+        self._is_reserved = is_reserved
         self._app = app
         self._limits = limits
         self._direct = direct
@@ -61,7 +66,7 @@ class HttpListener:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        self._port = HttpPort(self._app, self._limits, self._direct, loop)
+        self._port = HttpPort(self._app, self._limits, self._direct, loop, self._is_reserved)
         number = await self._doors.open(functools.partial(HttpConnection, self._port))
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
         return number

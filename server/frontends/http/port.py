@@ -1,11 +1,13 @@
 """What all connections of one HTTP port share."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from server.frontends.connection_gate import ConnectionGate
 from server.frontends.http.direct import DirectRoute, DirectRoutes
 from server.frontends.http.head import HeadParser, RequestHead
+from server.frontends.http.reserved_paths import is_reserved_path
 from server.frontends.limits import Limits
 
 if TYPE_CHECKING:
@@ -33,17 +35,26 @@ class HttpPort:
     Attributes:
         app: The ASGI app that answers what takes no short path.
         limits: Bounds on what clients send.
-        gate: How many connections there may be.
+        is_reserved: Whether a path is answered on a connection in a reserved slot.
+        gate: Which connections there may be.
         loop: The event loop.
         connections: Those that are open.
         tasks: Of requests in work, those that have one.
         buffer: What connections read into: each is done with it before another one reads.
     """
 
-    def __init__(self, app: Any, limits: Limits, direct: DirectRoutes | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        app: Any,
+        limits: Limits,
+        direct: DirectRoutes | None,
+        loop: asyncio.AbstractEventLoop,
+        is_reserved: Callable[[str], bool] = is_reserved_path,
+    ) -> None:
         self.app = app
+        self.is_reserved = is_reserved
         self.limits = limits
-        self.gate = ConnectionGate(limits.http_connections, "HTTP")
+        self.gate = ConnectionGate(limits.http_connections, "HTTP", limits.connections_per_address)
         self.loop = loop
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -92,6 +103,7 @@ class HttpPort:
     def discard(self, connection: "HttpConnection") -> None:
         """Forgets a connection that has ended."""
         self.connections.discard(connection)
+        self.gate.leave(connection)
         if not self.connections:
             self._empty.set()
 

@@ -232,12 +232,15 @@ def test_calls_above_the_bound_are_refused_at_once():
 def test_connections_above_the_bound_are_closed(caplog: pytest.LogCaptureFixture):
     async def scenario() -> None:
         waiter = Waiter()
-        waiter.go.set()
         async with serving(waiting(waiter, "task"), limits=Limits(grpc_connections=1)) as (_, port), connected(port) as first:
-            await first.call(path=PATH)
+            stream_id = first.begin(PATH)
+            first.send(stream_id, b"", end=True)
+            first.flush()
+            await waiter.begun.wait()
             async with connected(port) as second:
                 await second.until(lambda: second.is_closed)
-            assert (await first.call(path=PATH)).status == ("0", "")
+            waiter.go.set()
+            assert (await first.ended(stream_id)).status == ("0", "")
 
     run(scenario)
     assert "refusing gRPC connections: 1 are open" in caplog.text

@@ -1,0 +1,254 @@
+"""Which connections a port holds, who is closed for a new one, and what a reserved slot is for."""
+
+import asyncio
+import logging
+
+import pytest
+
+from server.frontends.connection_gate import IDLE, UNHEARD, ConnectionGate, Idleness, Slot, is_reserved_method
+from server.frontends.http.listener import HttpListener
+from server.frontends.http.reserved_paths import is_reserved_path
+from server.frontends.limits import Limits
+from tests.fakes.grpc_peer import connected, method, run, serving
+from tests.unit.frontends.test_http_connection import Peer, talk
+
+FROM = "192.0.2.1"
+
+
+class Connection:
+    def __init__(self, gate: ConnectionGate, idleness: Idleness | None, address: str | None = FROM) -> None:
+        self.gate, self.idle = gate, idleness
+        self.is_closed = False
+        self.looks = 0
+        self.slot = gate.enter(self, address, 0.0)
+
+    def idleness(self) -> Idleness | None:
+        self.looks += 1
+        return self.idle
+
+    def close_idle(self) -> None:
+        self.is_closed = True
+        # As a transport does it, later.
+        self.gate.leave(self)
+
+
+def test_the_longest_idle_is_closed_keep_alive_first():
+    gate = ConnectionGate(4, "HTTP", 4)
+    unheard, late, early, busy = (Connection(gate, idle) for idle in ((UNHEARD, 1.0), (IDLE, 9.0), (IDLE, 5.0), None))
+    order: list[Connection] = []
+    for _ in range(4):
+        new = Connection(gate, None)
+        order += [each for each in (unheard, late, early, busy) if each.is_closed and each not in order]
+    assert order == [early, late, unheard]
+    assert new.slot is None
+
+
+def test_of_an_address_at_its_bound_one_of_its_own_is_closed():
+    gate = ConnectionGate(10, "HTTP")
+    assert gate.per_address == 5
+    other = Connection(gate, (IDLE, 0.0), "192.0.2.2")
+    mine = [Connection(gate, (IDLE, float(at))) for at in range(1, 6)]
+    assert Connection(gate, None).slot is Slot.ORDINARY
+    assert [each.is_closed for each in (other, *mine)] == [False, True, False, False, False, False]
+
+
+def test_unix_sockets_have_no_address():
+    gate = ConnectionGate(10, "HTTP")
+    assert all(Connection(gate, None, None).slot is Slot.ORDINARY for _ in range(10))
+    assert Connection(gate, None, None).slot is None
+
+
+def test_a_full_port_gives_reserved_slots_to_those_that_come_then():
+    gate = ConnectionGate(64, "HTTP", 64)
+    assert gate.reserved == 2
+    busy = [Connection(gate, None) for _ in range(62)]
+    assert {each.slot for each in busy} == {Slot.ORDINARY}
+    reserved = [Connection(gate, (IDLE, float(at))) for at in range(3)]
+    assert [each.slot for each in reserved] == [Slot.RESERVED] * 3
+    assert [each.is_closed for each in reserved] == [True, False, False]
+    gate.leave(busy[0])
+    assert Connection(gate, None).slot is Slot.ORDINARY
+
+
+def test_one_whose_address_is_at_its_bound_gets_a_reserved_slot():
+    gate = ConnectionGate(64, "HTTP", 1)
+    Connection(gate, None)
+    assert Connection(gate, None).slot is Slot.RESERVED
+
+
+def test_what_is_noted_as_idle_is_looked_at_again_before_it_is_closed():
+    gate = ConnectionGate(3, "HTTP", 3)
+    first, second, third = (Connection(gate, (IDLE, float(at))) for at in range(3))
+    Connection(gate, None)
+    assert first.is_closed
+    second.idle = None
+    Connection(gate, None)
+    assert (second.is_closed, third.is_closed) == (False, True)
+
+
+def test_a_flood_does_not_cost_a_search_each():
+    gate = ConnectionGate(64, "HTTP", 64)
+    idle = [Connection(gate, (IDLE, float(at))) for at in range(62)]
+    for _ in range(62):
+        Connection(gate, None)
+    assert all(each.is_closed for each in idle)
+    assert max(each.looks for each in idle) <= 2
+
+
+def test_everything_is_forgotten_in_the_end():
+    gate = ConnectionGate(64, "HTTP", 2)
+    made = [Connection(gate, None if at % 3 else (IDLE, float(at)), f"192.0.2.{at % 5}") for at in range(200)]
+    for each in made:
+        gate.leave(each)
+    assert (gate._addresses, gate._by_address, gate._in_reserve) == ({}, {}, set())
+
+
+@pytest.mark.parametrize(
+    ("path", "is_reserved"),
+    [
+        ("/v2/health/live", True),
+        ("/v2/health/ready", True),
+        ("/v2/models/m/versions/3/ready", True),
+        ("/v1/models/m", True),
+        ("/metrics", True),
+        ("/monitoring/prometheus/metrics", True),
+        ("/v2/models/m/stats", True),
+        ("/v2/repository/models/m/unload", True),
+        ("/v2/logging", True),
+        ("/v2/models/m/trace/setting", True),
+        ("/v2/models/m/infer", False),
+        ("/v2/models/m/generate", False),
+        ("/v1/models/m:predict", False),
+        ("/v2", False),
+        ("/docs", False),
+    ],
+)
+def test_health_metrics_and_administration_are_answered_in_reserved_slots(path: str, is_reserved: bool):
+    assert is_reserved_path(path) is is_reserved
+
+
+def test_so_are_their_rpcs():
+    assert is_reserved_method("/grpc.health.v1.Health/Check")
+    assert is_reserved_method("/inference.GRPCInferenceService/RepositoryModelUnload")
+    assert not is_reserved_method("/inference.GRPCInferenceService/ModelInfer")
+    assert not is_reserved_method("/a.B/Unknown")
+
+
+def bound(listener: HttpListener, most: int, reserved: int) -> None:
+    port = listener._port
+    assert port is not None
+    port.gate.most, port.gate.reserved, port.gate.per_address = most, reserved, most
+
+
+async def another(peer: Peer) -> Peer:
+    return Peer(peer.listener, *await asyncio.open_connection(*peer.writer.get_extra_info("peername")))
+
+
+def test_a_full_http_port_closes_its_longest_idle_connection(caplog: pytest.LogCaptureFixture):
+    async def scenario(peer: Peer) -> None:
+        bound(peer.listener, 2, 0)
+        second = await another(peer)
+        for each in (peer, second):
+            each.send(b"GET /a HTTP/1.1\r\n\r\n")
+            await each.answer()
+        # The first was used after the second.
+        peer.send(b"GET /a HTTP/1.1\r\n\r\n")
+        await peer.answer()
+        third = await another(peer)
+        third.send(b"GET /b HTTP/1.1\r\n\r\n")
+        assert (await third.answer())[0] == 200
+        assert await second.is_closed()
+        peer.send(b"GET /c HTTP/1.1\r\n\r\n")
+        assert (await peer.answer())[0] == 200
+        for each in (second, third):
+            each.writer.close()
+
+    with caplog.at_level(logging.WARNING):
+        talk(scenario)
+    assert [record.message for record in caplog.records] == ["too many HTTP connections: the longest idle ones are closed"]
+
+
+def test_a_reserved_slot_of_the_http_port_answers_health_and_nothing_else():
+    go = asyncio.Event()
+
+    async def wait(scope, receive, send) -> None:
+        if scope["path"] == "/busy":
+            await go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def scenario(peer: Peer) -> None:
+        bound(peer.listener, 2, 1)
+        peer.send(b"GET /busy HTTP/1.1\r\n\r\n")
+        while not peer.listener.connections or not peer.listener.connections[0].is_in_work:  # noqa: ASYNC110 - it arrives in its own time
+            await asyncio.sleep(0)
+        probe = await another(peer)
+        probe.send(b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+        assert (await probe.answer())[0] == 200
+        assert await probe.is_closed()
+        client = await another(peer)
+        client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+        status, answer = await client.answer()
+        assert (status, b"retry-after: 1" in answer) == (503, True)
+        assert b"answered for health, metrics and administration only" in answer
+        go.set()
+        assert (await peer.answer())[0] == 200
+        for each in (probe, client):
+            each.writer.close()
+
+    talk(scenario, wait)
+
+
+async def echo(data: bytes, call) -> bytes:
+    return data
+
+
+def test_a_full_grpc_port_closes_its_longest_idle_connection():
+    async def scenario() -> None:
+        limits = Limits(grpc_connections=2, connections_per_address=2)
+        async with (
+            serving(method("/a.B/Echo", echo), limits=limits) as (server, port),
+            connected(port) as first,
+            connected(port) as second,
+        ):
+            assert (await second.call(path="/a.B/Echo")).status == ("0", "")
+            # Since when a connection is idle is known to the nearest sweep.
+            server.sweep(asyncio.get_running_loop().time())
+            assert (await first.call(path="/a.B/Echo")).status == ("0", "")
+            async with connected(port) as third:
+                assert (await third.call(path="/a.B/Echo")).status == ("0", "")
+                await second.until(lambda: second.is_closed)
+                assert (await first.call(path="/a.B/Echo")).status == ("0", "")
+
+    run(scenario)
+
+
+def test_a_reserved_slot_of_the_grpc_port_answers_health_and_nothing_else():
+    go = asyncio.Event()
+
+    async def wait(data: bytes, call) -> bytes:
+        await go.wait()
+        return data
+
+    async def scenario() -> None:
+        health, infer = "/grpc.health.v1.Health/Check", "/inference.GRPCInferenceService/ModelInfer"
+        async with (
+            serving(method(health, echo), method(infer, wait)) as (server, port),
+            connected(port) as first,
+        ):
+            state = server._state
+            assert state is not None
+            state._gate.most, state._gate.reserved = 2, 1
+            stream_id = first.begin(infer)
+            first.send(stream_id, b"", end=True)
+            first.flush()
+            while not state.calls:  # noqa: ASYNC110 - it arrives in its own time
+                await asyncio.sleep(0)
+            async with connected(port) as probe:
+                assert (await probe.call(path=health)).status == ("0", "")
+                code, text = (await probe.call(path=infer)).status
+                assert (code, "answered for health, metrics and administration only" in text) == ("14", True)
+            go.set()
+            assert (await first.ended(stream_id)).status == ("0", "")
+
+    run(scenario)
