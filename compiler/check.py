@@ -88,6 +88,7 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
     same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(same, 0.0, np.abs(wanted - got))
+        difference = np.where(np.isnan(difference), np.inf, difference)  # NaN on one side only
         squares = difference**2
     largest = float(np.max(np.abs(wanted), initial=0.0, where=np.isfinite(wanted)))
     worst = float(np.max(difference, initial=0.0))

@@ -83,7 +83,8 @@ def _compared(name: str, runs: Sequence[tuple[Array, Array]]) -> OutputDifferenc
     wanted, got = (np.concatenate([run[side].astype(np.float64).ravel() for run in runs]) for side in (0, 1))
     same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
     with np.errstate(invalid="ignore"):
-        worst = float(np.max(np.where(same, 0.0, np.abs(wanted - got)), initial=0.0))
+        apart = np.where(same, 0.0, np.abs(wanted - got))
+    worst = float(np.max(np.where(np.isnan(apart), np.inf, apart), initial=0.0))  # NaN on one side only
     finite = np.isfinite(wanted) & np.isfinite(got)
     wanted, got = wanted[finite], got[finite]
     lengths = float(np.linalg.norm(wanted) * np.linalg.norm(got))

@@ -17,12 +17,11 @@ from onnx import numpy_helper
 from compiler.check import random_feeds
 from compiler.convert.opset import convert_to_internal
 from compiler.errors import ShapeError
+from compiler.precision.agreement import agree
 
 Array = NDArray[Any]
 
 _BATCH = "batch"
-#: Relative to the largest value: kernels sum in another order when there are more rows.
-_TOLERANCE = 1e-3
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _HINT = "export it with a variable batch, or compile it for that size only"
 
@@ -95,7 +94,7 @@ def _compare(fixed: onnx.ModelProto, freed: onnx.ModelProto, old: int) -> None:
         raise ShapeError(f"the model is made for batch {old} and does not run with {2 * old} ({reason}): {_HINT}") from error
     for name, rows in together.items():
         wanted = [each[name] for each in alone]
-        if not wanted[0].ndim or not _agree(rows, np.concatenate(wanted)):
+        if not wanted[0].ndim or not agree(rows, np.concatenate(wanted)):
             raise ShapeError(f"the model is made for batch {old}: with {2 * old}, output '{name}' is another for the same inputs: {_HINT}")
 
 
@@ -105,12 +104,3 @@ def _run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0)
     names = [each.name for each in session.get_outputs()]
     return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds), strict=True)}
-
-
-def _agree(found: Array, wanted: Array) -> bool:
-    if found.shape != wanted.shape:
-        return False
-    if found.dtype.kind != "f":
-        return bool(np.mean(found == wanted) > 1 - _TOLERANCE)
-    largest = float(np.max(np.abs(wanted), initial=1e-30))
-    return bool(np.allclose(found, wanted, rtol=0, atol=_TOLERANCE * largest, equal_nan=True))

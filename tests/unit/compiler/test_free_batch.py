@@ -60,3 +60,19 @@ def test_a_batch_that_is_built_in_is_refused(body: str, weights: dict[str, np.nd
     with pytest.raises(ShapeError, match=reason) as caught:
         with_free_batch(model, [8])
     assert str(caught.value).endswith("export it with a variable batch, or compile it for that size only")
+
+
+@pytest.mark.parametrize("extra", [0.0, -np.inf, np.nan, np.finfo(np.float32).min])
+def test_a_batch_that_is_built_in_is_refused_beside_infinities(extra: float) -> None:
+    text = "g (float[2,4] x) => (float[2,4] y) { s = Softmax<axis = 0>(x) y = Add(s, c) }"
+    with pytest.raises(ShapeError, match="with 4, output 'y' is another"):
+        with_free_batch(parse(text, {"c": np.float32([0, 0, 0, extra])}), [3])
+
+
+def test_whole_numbers_that_differ_a_little_are_refused() -> None:
+    text = """g (float[2,5000] x) => (int64[2,5000] y) {
+        m = ReduceMax<keepdims = 1>(x, first) e = Equal(x, m) t = And(e, one_column) y = Cast<to = 7>(t) }"""
+    mask = np.zeros((1, 5000), bool)
+    mask[0, 0] = True
+    with pytest.raises(ShapeError, match="output 'y' is another"):
+        with_free_batch(parse(text, {"first": np.array([0]), "one_column": mask}), [3])
