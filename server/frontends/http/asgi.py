@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
 from server.engine.interface import Engine
-from server.frontends.http.exchange import RESERVATION
+from server.frontends.http.exchange import ANSWER_RESERVATION, RELEASE_WHEN_SENT, RESERVATION
 from server.frontends.http.head import RequestHead
 from server.frontends.kserve.reservation import Reservation
 
@@ -47,6 +47,8 @@ class AsgiExchange:
         answered: Callable[[], None],
         tasks: "set[asyncio.Task[None]]",
         reservation: Callable[[Engine], Reservation],
+        answer_reservation: Callable[[Engine], Reservation],
+        release_when_sent: Callable[[Reservation], None],
     ) -> None:
         """Starts the app.
 
@@ -60,6 +62,8 @@ class AsgiExchange:
             answered: Called once the answer is written.
             tasks: Holds the task as long as it runs.
             reservation: The connection's.
+            answer_reservation: Likewise.
+            release_when_sent: Likewise.
         """
         self._flow = flow
         scope: Any = {
@@ -77,6 +81,8 @@ class AsgiExchange:
             "headers": list(head.headers),
             "state": {},
             RESERVATION: reservation,
+            ANSWER_RESERVATION: answer_reservation,
+            RELEASE_WHEN_SENT: release_when_sent,
         }
         self._scope: dict[str, Any] = scope
         self._cycle = RequestResponseCycle(

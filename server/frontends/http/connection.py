@@ -281,6 +281,8 @@ class HttpConnection(WritingHalf):
             answered=self._answered,
             tasks=port.tasks,
             reservation=self.reservation,
+            answer_reservation=self.answer_reservation,
+            release_when_sent=self.release_when_sent,
         )
 
     def _take_body(self, data: bytes, at: int) -> int:

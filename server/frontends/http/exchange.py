@@ -21,6 +21,8 @@ INTERNAL_TEXT = "internal error: see the server's log"
 
 #: In the scope of a request that came by a connection of ours: the connection's `reservation`.
 RESERVATION = "stoker.reservation"
+#: Likewise: the connection's `answer_reservation`, and its `release_when_sent`.
+ANSWER_RESERVATION, RELEASE_WHEN_SENT = "stoker.answer_reservation", "stoker.release_when_sent"
 
 
 class ClientGone(Exception):
@@ -89,6 +91,28 @@ async def send_response(send: Send, status: int, body: bytes, headers: HeaderLis
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def send_answer(engine: Engine, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
+    """Sends a complete answer of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
+
+    REQUIRES: what the request held is released, so that request and answer are not counted together.
+
+    Raises:
+        Overloaded: there is no room for it; nothing was sent.
+    """
+    make: Callable[[Engine], Reservation] | None = scope.get(ANSWER_RESERVATION)
+    if make is None or len(body) <= limits.decode_inline_bytes:
+        await send_response(send, 200, body, headers)
+        return
+    unread = make(engine)
+    unread.take(len(body))
+    try:
+        await send_response(send, 200, body, headers)
+    except BaseException:
+        unread.release()
+        raise
+    scope[RELEASE_WHEN_SENT](unread)
 
 
 def error_response(error: ServingError) -> tuple[int, bytes, HeaderList]:

@@ -8,7 +8,7 @@ from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, Servin
 from server.core.access import Via
 from server.core.request import InferRequest, InferResponse
 from server.engine.interface import Engine
-from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_response
+from server.frontends.http.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_answer
 from server.frontends.kserve import generate_codec
 from server.frontends.kserve.brought import HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
@@ -50,7 +50,8 @@ class HttpGenerate:
                         break
             if len(answers) != 1:
                 raise InvalidRequest(generate_codec.EXACTLY_ONE)
-            await send_response(send, 200, await self._encode(answers[0]), [_JSON])
+            body = await self._encode(answers[0])
+        await send_answer(self._engine, scope, send, body, [_JSON], self._limits)
 
     async def respond_streaming(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the request for (`model`, `version`) and sends each response as it comes; the status is that of the first.

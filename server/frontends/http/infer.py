@@ -15,7 +15,7 @@ from server.core.trace import RequestTrace
 from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
-from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, reservation_of, send_response
+from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, reservation_of, send_answer
 from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.brought import Brought, HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
@@ -107,7 +107,7 @@ class HttpInfer:
             body = await read_body(receive, headers, reservation, self.limits)
             call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
             pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
-            await send_response(send, 200, b"".join(pieces), answer_headers)
+        await send_answer(self.engine, scope, send, b"".join(pieces), answer_headers, self.limits)
 
     async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
         """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.

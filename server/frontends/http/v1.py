@@ -21,7 +21,17 @@ from server.frontends.adlik.rest_choice import Dialect
 from server.frontends.adlik.service import NO_TASKS, AdlikService
 from server.frontends.adlik.settings import AdlikSettings, RestV1
 from server.frontends.http.compression import choose_encoding, compress
-from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, error_response, read_body, reservation_of, send_response
+from server.frontends.http.exchange import (
+    HeaderList,
+    Receive,
+    Scope,
+    Send,
+    error_response,
+    read_body,
+    reservation_of,
+    send_answer,
+    send_response,
+)
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.off_loop import run_off_loop
@@ -107,7 +117,8 @@ class HttpV1:
                 await self._send(exchange, send, self._got(route, exchange))
             else:
                 with reservation_of(self._engine, scope) as reservation:
-                    await self._send(exchange, send, await self._posted(route, exchange, reservation))
+                    answer = await self._posted(route, exchange, reservation)
+                await self._send(exchange, send, answer)
         except ServingError as error:
             if scope["method"] == "POST":
                 self._engine.note_failed(
@@ -202,4 +213,4 @@ class HttpV1:
             if encoding is not None:
                 answer = await compress(answer, encoding, self._limits)
                 headers.append((b"content-encoding", encoding.encode()))
-        await send_response(send, 200, answer, headers)
+        await send_answer(self._engine, exchange.scope, send, answer, headers, self._limits)

@@ -48,6 +48,10 @@ class WritingHalf(asyncio.BufferedProtocol):
             self.transport.writelines(parts)
         self._answered()
 
+    def answer_reservation(self, engine: Engine) -> Reservation:
+        """What an answer will hold of the budget."""
+        return Reservation(engine, self.share(engine))
+
     def release_when_sent(self, reservation: Reservation) -> None:
         if not self.flow.write_paused:
             reservation.release()

@@ -121,6 +121,35 @@ def test_an_unread_answer_ends_where_another_needs_its_room():
     share(scenario)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(b"/v1/models/echo:predict?format=tfs", b'{"instances": [[1, 2, 3]]}', id="TensorFlow Serving"),
+        pytest.param(b"/v1/models/echo:predict?format=adlik", b'{"batch_size": 1, "inputs": {"INPUT": {"int_val": [1, 2]}}}', id="Adlik"),
+        pytest.param(b"/v2/models/echo/generate", b'{"INPUT": [1, 2, 3]}', id="generate"),
+    ],
+)
+def test_unread_answers_of_every_protocol_count_against_the_budget(path: bytes, body: bytes):
+    async def scenario(slow: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        # Large enough for the kernel's buffers not to take all of it.
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": np.full((1, 3 * MIB), 1_000_000, np.int32)}
+        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        slow.writer.write(post(body, path=path))
+        while not slow.connections or slow.connections[0]._unread is None:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        assert engine.reserved_bytes > 12 * MIB
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
+        loop.shift_s = 4.0
+        other = await another(slow.front, slow.port)
+        part, header = binary_body(PART)
+        other.writer.write(post(part, header))
+        assert data_of(await other.answer()) == PART.tolist()
+        assert engine.budget.evicted == 1
+        other.writer.close()
+
+    share(scenario)
+
+
 def test_the_next_request_waits_until_the_last_answer_was_read():
     """Else answers would pile up, and what one of them holds of the budget would be forgotten for the next one's."""
 
