@@ -21,6 +21,8 @@ MAX_INSTANCES = 64
 #: Priority levels of one queue: each has a queue of its own.
 MAX_PRIORITY_LEVELS = 1000
 MAX_WARMUPS = 100
+#: All inputs of one warm-up sample together, in bytes: few characters of a configuration make a sample of any size.
+MAX_WARMUP_BYTES = 1 << 30
 #: Runs of one warm-up sample.
 MAX_WARMUP_COUNT = 1000
 #: Sequences in progress of one instance. Each keeps its states in memory, even while its client says nothing.

@@ -1,8 +1,10 @@
 """`model_warmup` of a completed configuration: compared with the signature, and in the form the loader runs."""
 
+from math import prod
+
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import BY_CONFIG_NAME
-from server.config.limits import MAX_ROW_ELEMENTS
+from server.config.limits import MAX_WARMUP_BYTES
 from server.config.report import Report, map_path
 from server.config.suggestions import allowed_names
 from server.core.model_config import Warmup, WarmupInput
@@ -26,24 +28,22 @@ def _sample(sample: pb.ModelWarmup, index: int, signature: ModelSignature, repor
         if spec is None:
             report.error(map_path(f"{at}.inputs", name), f"no such input{allowed_names(name, [known.name for known in signature.inputs])}")
             continue
-        inputs[name] = _input(tensor, spec, rows, map_path(f"{at}.inputs", name), report)
+        inputs[name] = _input(tensor, spec, map_path(f"{at}.inputs", name), report)
     missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs and not spec.optional]
     if missing:
         report.error(f"{at}.inputs", f"lacks input(s) {', '.join(missing)}")
+    size_bytes = sum(rows * prod(each.dims) * each.datatype.numpy.itemsize for each in inputs.values())
+    if size_bytes > MAX_WARMUP_BYTES:
+        report.error(f"{at}.inputs", f"the sample would take {size_bytes} bytes; at most {MAX_WARMUP_BYTES}")
     return Warmup(name=sample.name or f"sample {index}", batch_size=rows, count=max(1, sample.count), inputs=inputs)
 
 
-def _input(tensor: pb.ModelWarmup.Input, spec: TensorSpec, rows: int, at: str, report: Report) -> WarmupInput:
+def _input(tensor: pb.ModelWarmup.Input, spec: TensorSpec, at: str, report: Report) -> WarmupInput:
     datatype = BY_CONFIG_NAME[pb.DataType.Name(tensor.data_type)]
     if datatype is not spec.datatype:
         report.error(f"{at}.data_type", f"{datatype.config_name}, but the model takes {spec.datatype.config_name}")
     if len(tensor.dims) != len(spec.dims) or any(dim not in (-1, size) for dim, size in zip(spec.dims, tensor.dims, strict=True)):
         report.error(f"{at}.dims", f"{list(tensor.dims)}, but the model takes {list(spec.dims)}")
-    elements = rows
-    for dim in tensor.dims:
-        elements *= dim
-    if elements > MAX_ROW_ELEMENTS:
-        report.error(f"{at}.dims", f"the sample would have {elements} elements; at most {MAX_ROW_ELEMENTS}")
     return WarmupInput(
         datatype=datatype,
         dims=tuple(tensor.dims),

@@ -227,7 +227,7 @@ class HttpInfer:
         repeats = decoded.repeats
         if repeats is not None and (encoded := repeats.encode(response)) is not None:
             return encoded
-        labels = http_answer.labels_for(self.engine, response, decoded) if decoded.classifications else {}
+        labels = http_answer.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
         encoded = http_answer.encode(response, decoded, labels)
         if repeats is not None:
             repeats.learn(response)
@@ -240,7 +240,7 @@ class HttpInfer:
             ServingError: `response` cannot be carried as asked.
         """
         limits = self.limits
-        labels = http_answer.labels_for(self.engine, response, decoded)
+        labels = http_answer.labels_for(self.engine, response, decoded, limits)
         if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
             encoded = await run_off_loop(http_answer.encode, response, decoded, labels)
         else:

@@ -1,13 +1,32 @@
 """Triton's classification extension: the best classes of an output as text instead of the tensor."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from backends.api.errors import InvalidRequest
+from backends.api.errors import InvalidRequest, TooLarge
 from backends.api.tensor import DataType
-from server.core.request import Array
+from server.core.request import Array, InferResponse
 from server.frontends.kserve.tensor_bytes import object_array
+from server.frontends.limits import Limits
+
+
+def check_classes(response: InferResponse, classifications: Mapping[str, int], limits: Limits) -> None:
+    """Refuses classifications that would name more classes than one answer may; each becomes an object and a text of its own.
+
+    Raises:
+        TooLarge: they would.
+    """
+    left = limits.class_count
+    for name, count in classifications.items():
+        array = response.outputs[name]
+        rows = array.shape[0] if response.signature.is_batched else 1
+        left -= min(array.size, rows * count)
+        if left < 0:
+            raise TooLarge(
+                f"classification of output '{name}' with {count} classes for each of {rows} rows names more than the "
+                f"{limits.class_count} classes that one answer may hold"
+            )
 
 
 def classify(array: Array, datatype: DataType, count: int, labels: Sequence[str], *, is_batched: bool, output: str) -> Array:

@@ -15,7 +15,7 @@ from server.core.access import Via
 from server.core.request import Array, InferRequest, InferResponse, ParameterValue
 from server.engine.interface import Engine
 from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.classification import classify
+from server.frontends.kserve.classification import check_classes, classify
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.parameters import (
     NO_PARAMETERS,
@@ -114,9 +114,14 @@ class GrpcCodec:
         return count
 
     def labels(self, response: InferResponse, classifications: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """By output, the class labels that encoding needs."""
+        """By output, the class labels that encoding needs.
+
+        Raises:
+            TooLarge: as `check_classes`.
+        """
         if not classifications:
             return _NO_LABELS
+        check_classes(response, classifications, self._limits)
         return {name: self._engine.labels(response.model_name, response.model_version, name) for name in classifications}
 
     def build(

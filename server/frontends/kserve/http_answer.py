@@ -12,10 +12,11 @@ import orjson
 from backends.api.tensor import DataType
 from server.core.request import Array, InferResponse
 from server.engine.interface import Engine
-from server.frontends.kserve.classification import classify
+from server.frontends.kserve.classification import check_classes, classify
 from server.frontends.kserve.decoded import DecodedRequest
 from server.frontends.kserve.json_tensor import PRINTED_AT_ONCE, json_from_array, json_pieces, printed_numbers
 from server.frontends.kserve.tensor_bytes import Raw, array_pieces
+from server.frontends.limits import Limits
 
 #: Where the numbers of an array will stand: a byte that JSON text never holds.
 _GAP = b"\0"
@@ -69,8 +70,13 @@ class AnswerFrame(NamedTuple):
         return Encoded([*pieces, *blobs], sum(map(len, pieces)))
 
 
-def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest) -> Mapping[str, Sequence[str]]:
-    """By output, the class labels that encoding needs."""
+def labels_for(engine: Engine, response: InferResponse, decoded: DecodedRequest, limits: Limits) -> Mapping[str, Sequence[str]]:
+    """By output, the class labels that encoding needs.
+
+    Raises:
+        TooLarge: as `check_classes`.
+    """
+    check_classes(response, decoded.classifications, limits)
     return {name: engine.labels(response.model_name, response.model_version, name) for name in decoded.classifications}
 
 

@@ -130,10 +130,10 @@ class Inference:
             return await self._encoded(response, decoded)
 
     async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> bytes:
-        labels = self._codec.labels(response, decoded.classifications)
         if decoded.request.trace is not None:
             self._note_sent(decoded.request)
         try:
+            labels = self._codec.labels(response, decoded.classifications)
             if self._is_large(response):
                 return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
             return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
@@ -186,8 +186,8 @@ class Inference:
 
     async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
         """The message that answers with `response`; a large one is made in a thread."""
-        labels = self._codec.labels(response, decoded.classifications)
         try:
+            labels = self._codec.labels(response, decoded.classifications)
             if self._is_large(response):
                 return await run_off_loop(encode_message, response, decoded.classifications, labels, decoded.shared_outputs)
             return encode_message(response, decoded.classifications, labels, decoded.shared_outputs)

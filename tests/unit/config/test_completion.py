@@ -319,6 +319,11 @@ def test_graph_level_labels_tags_and_warmups_reach_the_configuration() -> None:
         ),
         ('inputs { key: "x" value { data_type: TYPE_FP32 dims: [7, 1] zero_data: true } }', 'model_warmup[0].inputs["x"].dims', "[8, -1]"),
         ("", "model_warmup[0].inputs", "lacks input(s) x, n"),
+        (
+            'batch_size: 32 inputs { key: "x" value { data_type: TYPE_FP32 dims: [8, 2000000] random_data: true } }',
+            "model_warmup[0].inputs",
+            "the sample would take 2048000000 bytes; at most 1073741824",
+        ),
     ],
 )
 def test_warmups_that_the_model_would_refuse_are_refused(sample: str, field: str, words: str) -> None:

@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest
+from backends.api.errors import InvalidRequest, TooLarge
+from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
-from server.frontends.kserve.classification import classify
+from server.core.request import InferResponse
+from server.frontends.kserve.classification import check_classes, classify
+from server.frontends.limits import Limits
 
 
 def test_the_best_classes_of_each_row_come_first_with_their_labels():
@@ -37,3 +40,15 @@ def test_nan_is_the_worst_value():
 def test_what_has_no_order_is_refused(datatype: DataType):
     with pytest.raises(InvalidRequest, match="classification of output 'OUT' is not possible"):
         classify(np.zeros((1, 2), datatype.numpy), datatype, 1, [], is_batched=True, output="OUT")
+
+
+@pytest.mark.parametrize("max_batch_size", [0, 4])
+def test_an_answer_names_a_bounded_number_of_classes(max_batch_size: int):
+    signature = ModelSignature((), (TensorSpec("OUT", DataType.FP32, (-1,)),), max_batch_size)
+    array = np.zeros((4, 100) if max_batch_size else (100,), np.float32)
+    response = InferResponse("m", 1, "", {"OUT": array}, signature)
+    rows = 4 if max_batch_size else 1
+    check_classes(response, {"OUT": 10}, Limits(class_count=10 * rows))
+    check_classes(response, {"OUT": 1 << 40}, Limits(class_count=100 * rows))
+    with pytest.raises(TooLarge, match=f"{rows} rows names more than the {10 * rows - 1} classes"):
+        check_classes(response, {"OUT": 10}, Limits(class_count=10 * rows - 1))
