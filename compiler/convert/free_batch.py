@@ -5,7 +5,7 @@ may have its batch built in elsewhere too; so the new one is run with two batche
 it computes anything else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from onnx import numpy_helper
 
 from compiler.check import random_feeds
 from compiler.convert.opset import convert_to_internal
+from compiler.custom_libraries import register_libraries
 from compiler.errors import ShapeError
 from compiler.precision.agreement import agree
 
@@ -87,8 +88,8 @@ def _compare(fixed: onnx.ModelProto, freed: onnx.ModelProto, old: int) -> None:
     """Runs two different batches by themselves and together."""
     feeds = [random_feeds(fixed, seed) for seed in (0, 1)]
     try:
-        alone = [_run(fixed, each) for each in feeds]
-        together = _run(freed, {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]})
+        alone = [run_model(fixed, each) for each in feeds]
+        together = run_model(freed, {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]})
     except Exception as error:  # onnxruntime's errors share no class of their own
         reason = " ".join(str(error).split())
         raise ShapeError(f"the model is made for batch {old} and does not run with {2 * old} ({reason}): {_HINT}") from error
@@ -98,9 +99,11 @@ def _compare(fixed: onnx.ModelProto, freed: onnx.ModelProto, old: int) -> None:
             raise ShapeError(f"the model is made for batch {old}: with {2 * old}, output '{name}' is another for the same inputs: {_HINT}")
 
 
-def _run(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
+def run_model(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs by name, on ONNX Runtime. Raises what ONNX Runtime raises."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    register_libraries(options)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0)
     names = [each.name for each in session.get_outputs()]
-    return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds), strict=True)}
+    return {name: np.asarray(value) for name, value in zip(names, session.run(names, dict(feeds)), strict=True)}

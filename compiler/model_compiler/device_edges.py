@@ -133,8 +133,14 @@ def _source_model(source: onnx.ModelProto, converted: onnx.ModelProto, request: 
     made = [value.name for value in fed_inputs(converted)]
     order = [value.name for value in source.graph.input if value.name in made]
     inputs = (*order, *(name for name in made if name not in order))
-    return SourceModel(model=converted, name=request.model_name, inputs=inputs)
+    return SourceModel(model=converted, name=request.model_name, inputs=inputs, source=source)
 
 
 def _export(target: Target, source: SourceModel, options: CompilerOptions, job: Job) -> Artefact:
-    return target.export([source], options, job.workspace / target.artefact_filename)
+    artefact = target.export([source], options, job.workspace / target.artefact_filename)
+    if not artefact.config.get("max_batch_size"):
+        raise ShapeError(
+            f"max_batch_size {job.request.max_batch_size}: the model takes no batches: an input or output lacks the batch as dimension 0, "
+            "or the rows of a batch depend on each other; 'stoker compile' writes such a model with the shapes it has"
+        )
+    return artefact

@@ -16,7 +16,8 @@ from backends.gcu.executable import ExecutableError, write_executable
 from backends.gcu.hardware import I20
 from backends.gcu.program import GcuExecutable
 from backends.gcu.timing import run_time_s
-from compiler.errors import CompileError, OptionError
+from compiler.convert.batch_rows import dependence_of_rows
+from compiler.errors import CompileError, OptionError, ShapeError
 from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from compiler.session_options import effective
@@ -85,17 +86,40 @@ class GcuTarget(Target):
             if len(sources) != 1:
                 raise OptionError("the GCU runs one model in an executable: compile each by itself, and serve them side by side")
             executable = compile_source(sources[0], options)
+            is_batched = _has_independent_rows(sources[0], executable)
         try:
             write_executable(path, executable)
         except ExecutableError as error:
             raise CompileError(f"the executable cannot be written: {error}") from error
         datatypes = {each.name: (each.dtype,) for each in (*executable.inputs, *executable.outputs)}
-        return Artefact(path=path, summary=summarise(executable, options), config=served_config(executable), datatypes=datatypes)
+        return Artefact(
+            path=path, summary=summarise(executable, options), config=served_config(executable, is_batched=is_batched), datatypes=datatypes
+        )
 
 
-def served_config(executable: GcuExecutable) -> Mapping[str, object]:
-    """Fields of config.pbtxt: the largest compiled batch is the most that a run takes."""
-    return {"backend": "topsinference", "max_batch_size": executable.max_batch_size}
+def served_config(executable: GcuExecutable, *, is_batched: bool = True) -> Mapping[str, object]:
+    """Fields of config.pbtxt: the largest compiled batch is the most that a run takes; 0 where it is not `is_batched`."""
+    return {"backend": "topsinference", "max_batch_size": executable.max_batch_size if is_batched else 0}
+
+
+def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> bool:
+    """Whether a server may join requests to a batch and fill it up; if not, that is warned of.
+
+    Raises:
+        ShapeError: it may not, and there are several batch sizes, of which a server fills up the next.
+    """
+    if executable.max_batch_size < 2:
+        return True
+    reason = dependence_of_rows(source)
+    if not reason:
+        return True
+    if len(executable.batches) > 1:
+        sizes = ", ".join(str(batch.batch_size) for batch in executable.batches)
+        raise ShapeError(
+            f"batch sizes {sizes}: {reason}, and a batch of another size would be filled up; compile for one size, which is served as it is"
+        )
+    _logger.warning("the model is served without batching, with the shapes it has: %s", reason)
+    return False
 
 
 def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[str, object]:

@@ -1,6 +1,7 @@
 """The IPU as a target of the compiler: `stoker compile --target ipu`."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from backends.ipu.popef.schema import Anchor
 from backends.ipu.popef.served_types import SERVED, castable_to
 from backends.ipu.program import SubGraph
 from backends.ipu.timing import step_timing
+from compiler.convert.batch_rows import dependence_of_rows
 from compiler.errors import OptionError
 from compiler.lowering.typed_graph import typed_graph
 from compiler.options import CompilerOptions
 from compiler.target import Artefact, ServedPart, SourceModel, Target
 
+_logger = logging.getLogger(__name__)
 #: config.pbtxt parameter that selects one model of a fused executable, by its index.
 SUB_GRAPH_PARAMETER = "sub_graph"
 #: File beside an executable that maps its anchors to the names clients use.
@@ -64,7 +67,7 @@ class IpuTarget(Target):
             CompileError: see `compile_sources`; or the file cannot be written.
         """
         compiled = compile_into(sources, options, path)
-        served = [served_part(compiled, at, options.batch_axis) for at in range(len(sources))]
+        served = [served_part(compiled, at, options.batch_axis, source) for at, source in enumerate(sources)]
         if len(sources) == 1:
             return Artefact(path=path, summary=summarise(compiled), config=served[0].config, datatypes=served[0].datatypes)
         return Artefact(path=path, summary=summarise(compiled), parts=served)
@@ -103,16 +106,19 @@ def summarise(compiled: CompiledModel) -> Mapping[str, object]:
     }
 
 
-def served_part(compiled: CompiledModel, at: int, batch_axis: int) -> ServedPart:
+def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: SourceModel) -> ServedPart:
     """How model number `at` of the executable is served.
 
     The rows that one call of the main program takes are the most a batch can have. Servers batch along dimension 0, all tensors at once: a
-    model whose batch is elsewhere, or that has an input without it, is served as it is.
+    model whose batch is elsewhere, that has an input without it, or whose rows depend on each other, is served as it is.
     """
     program = compiled.program
     graph = program.graphs[at]
     inputs, outputs = _stream_shapes(compiled, graph)
     rows = batch_size(inputs, outputs, 0) if batch_axis == 0 and is_batched(inputs, outputs, 0) else 0
+    if rows > 1 and (reason := dependence_of_rows(source)):
+        _logger.warning("model '%s' is served without batching, with the shapes it has: %s", source.name, reason)
+        rows = 0
     config: dict[str, object] = {
         "backend": "poplar",
         "max_batch_size": rows * program.batches_per_step * program.replication_factor,
