@@ -189,6 +189,7 @@ def _build(
         exit_on_error=config.exit_on_error,
         strict_readiness=config.strict_readiness,
         load_concurrency=config.load_concurrency,
+        load_timeout_s=config.load_timeout_s,
         load_retries=config.load_retries,
         labels_for_unavailable=config.serving_start.labels_for_unavailable,
     )

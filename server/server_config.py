@@ -33,6 +33,7 @@ class ServerConfig:
         exit_on_error: End the process if a model fails to load at start.
         strict_readiness: Ready needs a READY version of every wanted model.
         load_concurrency: Models loading at once.
+        load_timeout_s: How long one attempt to load a version may take; 0 = without bound.
         load_retries: Further attempts after a failed load.
         config_name: Which of its configurations a model is served by; None: config.pbtxt.
         complete_configs: Whether what a configuration leaves open is told from the model file.
@@ -77,6 +78,7 @@ class ServerConfig:
     exit_on_error: bool = False
     strict_readiness: bool = True
     load_concurrency: int = 4
+    load_timeout_s: float = 600.0
     load_retries: int = 0
     config_name: str | None = None
     complete_configs: bool = True

@@ -41,6 +41,10 @@ class ModelFlags:
         float, time("settle-secs", 0, 3600, panel=_PANEL, text="A version is taken once it has not changed for this long.")
     ] = 1.0
     model_load_thread_count: Annotated[int, number("model-load-thread-count", 1, 256, panel=_PANEL, text="Models loading at once.")] = 4
+    model_load_timeout_secs: Annotated[
+        float,
+        time("model-load-timeout-secs", 0, 86400, panel=_PANEL, text="How long loading one version may take; it fails then; 0: no bound."),
+    ] = 600.0
     model_load_retry_count: Annotated[
         int, number("model-load-retry-count", 0, 100, panel=_PANEL, text="Further attempts after a failed load.")
     ] = 0
@@ -84,6 +88,7 @@ class ModelFlags:
             "exit_on_error": self.exit_on_error,
             "strict_readiness": self.strict_readiness,
             "load_concurrency": self.model_load_thread_count,
+            "load_timeout_s": self.model_load_timeout_secs,
             "load_retries": self.model_load_retry_count,
             "snapshot_dir": self.snapshot_dir,
             "config_name": self.model_config_name,

@@ -31,3 +31,5 @@ TRIAL_LOAD_BYTES = 64 << 20
 TRIAL_MEMORY_BYTES = 4 << 30
 #: Seconds that such a load may take where the operator does not say.
 TRIAL_TIMEOUT_S = 120.0
+#: Loads that were given up and have not ended; with more, no load begins. Each may hold a processor and a model's memory.
+MAX_LATE_LOADS = 16

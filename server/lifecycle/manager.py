@@ -95,8 +95,12 @@ class ModelManager:
             self._turns.begin(self._watcher.run())
 
     async def wait_initial(self) -> None:
-        """Returns when every load that `start` began has ended, well or not."""
-        await self._reconciler.loads_end(list(self._table.values()))
+        """Returns when every load that `start` began has ended, well or not.
+
+        It does not wait for loads that have become slow, unless the operator wants the process to end where one fails.
+        """
+        records = list(self._table.values())
+        await (self._reconciler.loads_end(records) if self._settings.exit_on_error else self._reconciler.quick_loads_end(records))
         self._is_initial_over = True
 
     def failed_models(self) -> list[str]:
@@ -165,7 +169,10 @@ class ModelManager:
         return None if self._list is None else self._list.labelled_version(name, label)
 
     def is_ready(self) -> bool:
-        """Whether every required model serves (strict), or the initial loads are over (not strict); False while stopping."""
+        """Whether every required model serves (strict), or the initial loads but for slow ones are over (not strict).
+
+        False while stopping.
+        """
         if self._is_stopping or not self._has_started:
             return False
         if not self._settings.strict_readiness:

@@ -11,8 +11,9 @@ from typing import Any
 
 from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
-from server.lifecycle.bounds import MAX_REASON_LENGTH
-from server.lifecycle.loader import Loader
+from server.lifecycle.bounds import MAX_LATE_LOADS, MAX_REASON_LENGTH
+from server.lifecycle.load_slots import LoadSlots
+from server.lifecycle.loader import Loader, VersionSource
 from server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
 from server.lifecycle.retirement import Retirement
 from server.lifecycle.servable import Servable
@@ -23,6 +24,12 @@ from server.observability.recorder import ServerRecorder
 log = logging.getLogger("stoker.lifecycle")
 
 NOT_POLLED = "failed to poll from model repository"
+#: How often loads are looked at for whether they have become slow, seconds.
+_LOOK_S = 0.5
+
+
+class _LoadTimeout(ModelLoadError):
+    """A load that was given up; another attempt would only add to it."""
 
 
 class Reconciler:
@@ -36,7 +43,9 @@ class Reconciler:
         self._recorder = recorder
         self._clock = clock
         self._retries = settings.load_retries
-        self._slots = asyncio.Semaphore(settings.load_concurrency)
+        self._slots = LoadSlots(settings.load_concurrency)
+        self._timeout_s = settings.load_timeout_s or None
+        self._late: set[asyncio.Future[Servable]] = set()
         self._retirement = Retirement(settings.drain_timeout_s)
         self._changed = changed
         self._loads: set[asyncio.Task[None]] = set()
@@ -64,6 +73,12 @@ class Reconciler:
         records = list(records)
         while tasks := [task for record in records for task in record.loads()]:
             await asyncio.wait(tasks)
+
+    async def quick_loads_end(self, records: Iterable[ModelRecord]) -> None:
+        """As `loads_end`, but does not wait for loads that have become slow."""
+        records = list(records)
+        while tasks := [task for record in records for task in record.loads(with_slow=False)]:
+            await asyncio.wait(tasks, timeout=_LOOK_S)
 
     async def unloads_end(self, name: str, timeout_s: float) -> None:
         """Returns when what was unloaded of model `name` is closed, or after `timeout_s`."""
@@ -122,8 +137,8 @@ class Reconciler:
     async def _load(self, record: ModelRecord, known: VersionRecord, loading: Loading, target: Target) -> None:
         """Loads one version and publishes what came of it. INVARIANT: no suspension between the loader's return and publishing."""
         try:
-            async with self._slots:
-                loading.has_begun = True
+            async with self._slots.one() as slot:
+                loading.slot = slot
                 self._report(record)
                 since_ns = self._clock.now_ns()
                 servable = await self._attempt(target)
@@ -146,14 +161,56 @@ class Reconciler:
             raise ModelLoadError(target.error or NOT_POLLED)
         for left in range(self._retries, -1, -1):
             try:
-                return await self._loader.load(target.source)
+                return await self._within_time(target.source)
             except ServingError as error:
-                if not left:
+                if not left or isinstance(error, _LoadTimeout):
                     raise
                 log.warning(
                     "model '%s' version %d failed to load, trying again: %s", target.source.name, target.source.version, error.message
                 )
         raise AssertionError("the last attempt returns or raises")
+
+    async def _within_time(self, source: VersionSource) -> Servable:
+        """Loads `source`, for as long as a load may take.
+
+        The thread of a load cannot be interrupted: one that is given up runs on until it ends by itself; what it has made is then released.
+        """
+        if len(self._late) >= MAX_LATE_LOADS:
+            raise ModelLoadError(f"{len(self._late)} loads that were given up have still not ended: the server must be started anew")
+        loading = asyncio.ensure_future(self._loader.load(source))
+        try:
+            done, _ = await asyncio.wait({loading}, timeout=self._timeout_s)
+        except asyncio.CancelledError:
+            self._give_up(loading, source)
+            # It goes on counting as a load at work, as long as one may take.
+            done, _ = await asyncio.wait({loading}, timeout=self._timeout_s)
+            self._late.update({loading} - done)
+            raise
+        if not done:
+            self._give_up(loading, source)
+            self._late.add(loading)
+            raise _LoadTimeout(
+                f"the load took longer than {self._timeout_s:g} s (--model-load-timeout-secs) and was given up; it cannot be interrupted, "
+                "so it uses the processor and memory until it ends by itself"
+            )
+        return loading.result()
+
+    def _give_up(self, loading: "asyncio.Future[Servable]", source: VersionSource) -> None:
+        """Releases what comes of a load, whenever that is."""
+
+        def end(ended: "asyncio.Future[Servable]") -> None:
+            self._late.discard(ended)
+            log.info(
+                "the load that was given up of model '%s' version %d has ended; what it made is released",
+                source.name,
+                source.version,
+                extra={"model": source.name, "version": source.version},
+            )
+            if not ended.cancelled() and ended.exception() is None:
+                self._retirement.begin(ended.result())
+
+        loading.cancel()
+        loading.add_done_callback(end)
 
     def _publish(self, record: ModelRecord, known: VersionRecord, loading: Loading, servable: Servable, seconds: float) -> None:
         replaced = known.servable

@@ -25,8 +25,10 @@ class LifecycleSettings:
         poll_interval_s: Seconds between scans of the repository, whether or not file events come.
         settle_s: How long whatever appeared, changed or vanished must stay as it is before it counts; nothing waits at start.
         exit_on_error: Whether the process should end if a model failed to load at start; see `ModelManager.must_exit`.
-        strict_readiness: Whether ready needs a READY version of every wanted model; else the end of the initial loads is enough.
-        load_concurrency: Versions loading at once.
+        strict_readiness: Whether ready needs a READY version of every wanted model; else the end of the initial loads that
+            are not slow is enough.
+        load_concurrency: Versions loading at once, without those that have become slow; see `LoadSlots`.
+        load_timeout_s: How long one attempt to load a version may take; 0: without bound. It is then FAILED.
         load_retries: Further attempts after a failed load.
         unload_grace_s: How long an explicit unload waits for the requests in flight before it answers; they finish in any case.
         labels_for_unavailable: Whether a label that never meant anything may be given to a version that does not serve.
@@ -40,6 +42,7 @@ class LifecycleSettings:
     exit_on_error: bool = False
     strict_readiness: bool = True
     load_concurrency: int = 4
+    load_timeout_s: float = 600.0
     load_retries: int = 0
     unload_grace_s: float = 1.0
     labels_for_unavailable: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from server.core.model_config import NoVersions
 from server.core.state import IndexEntry, VersionState
 from server.lifecycle.listing import ModelListing
+from server.lifecycle.load_slots import LoadSlot
 from server.lifecycle.loader import VersionSource
 from server.lifecycle.reconcile import Generation, VersionStatus
 from server.lifecycle.servable import Servable
@@ -43,11 +44,17 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class Loading:
-    """A load under way; `has_begun` once it has a slot."""
+    """A load under way.
+
+    Attributes:
+        generation: What it loads.
+        task: Does it.
+        slot: Its place among the loads that run; None: it waits for one.
+    """
 
     generation: Generation
     task: asyncio.Task[None] | None = None
-    has_begun: bool = False
+    slot: LoadSlot | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +93,7 @@ class VersionRecord:
         if self.servable is not None:
             return VersionState.READY
         if self.loading is not None:
-            return VersionState.LOADING if self.loading.has_begun else VersionState.NEW
+            return VersionState.LOADING if self.loading.slot is not None else VersionState.NEW
         if self.failed is not None or self.is_missing:
             return VersionState.FAILED
         return VersionState.DRAINING if self.draining else VersionState.UNLOADED
@@ -139,9 +146,14 @@ class ModelRecord:
                 best = record
         return None if best is None else best.servable
 
-    def loads(self) -> list[asyncio.Task[None]]:
-        """The loads under way."""
-        return [record.loading.task for record in self.versions.values() if record.loading is not None and record.loading.task is not None]
+    def loads(self, *, with_slow: bool = True) -> list[asyncio.Task[None]]:
+        """The loads under way, those that have become slow among them or not."""
+        loadings = [record.loading for record in self.versions.values() if record.loading is not None]
+        return [
+            loading.task
+            for loading in loadings
+            if loading.task is not None and (with_slow or loading.slot is None or not loading.slot.is_slow)
+        ]
 
     def is_satisfied(self) -> bool:
         """Whether readiness need not wait for this model: some version serves, or none is wanted."""

@@ -17,13 +17,13 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise AssertionError("everything waits, and nothing will ever happen")
+            return super().select(None)  # only a thread can make something happen
         self.now_s += max(0.0, timeout)
         return super().select(0)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Begins at 0 s. Threads that it waits for see no time pass."""
+    """Begins at 0 s. A thread that it waits for takes no time, unless a timer is set: then time passes to that."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()
