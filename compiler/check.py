@@ -14,6 +14,7 @@ from onnx import helper
 from compiler.custom_libraries import register_libraries
 from compiler.errors import CompileError
 from compiler.passes.layout import marks
+from compiler.precision.numpy_types import numpy_feeds, with_numpy_types
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ def _session(model: onnx.ModelProto, which: str) -> Any:
     options.log_severity_level = 3
     register_libraries(options)
     try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(with_numpy_types(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises many types of its own, all derived from RuntimeError or Exception
         raise CompileError(f"check: ONNX Runtime cannot load the {which} model: {' '.join(str(error).split())}") from error
 
@@ -206,7 +207,7 @@ def _session(model: onnx.ModelProto, which: str) -> Any:
 def _run(session: Any, feeds: Mapping[str, NDArray[Any]], which: str) -> dict[str, NDArray[Any]]:
     names = [each.name for each in session.get_outputs()]
     try:
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        return dict(zip(names, session.run(names, numpy_feeds(feeds)), strict=True))
     except Exception as error:  # as above
         raise CompileError(f"check: the {which} model fails on ONNX Runtime: {' '.join(str(error).split())}") from error
 

@@ -19,6 +19,7 @@ from compiler.convert.opset import convert_to_internal
 from compiler.custom_libraries import register_libraries
 from compiler.errors import ShapeError
 from compiler.precision.agreement import agree
+from compiler.precision.numpy_types import numpy_feeds, with_numpy_types
 
 Array = NDArray[Any]
 
@@ -104,6 +105,7 @@ def run_model(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, A
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     register_libraries(options)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    content = with_numpy_types(model).SerializeToString()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     names = [each.name for each in session.get_outputs()]
-    return {name: np.asarray(value) for name, value in zip(names, session.run(names, dict(feeds)), strict=True)}
+    return {name: np.asarray(value) for name, value in zip(names, session.run(names, numpy_feeds(feeds)), strict=True)}

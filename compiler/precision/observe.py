@@ -10,6 +10,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, I
 
 from compiler.custom_libraries import register_libraries
 from compiler.errors import CompileError
+from compiler.precision.numpy_types import numpy_feeds, with_numpy_types
 from compiler.precision.samples import Arrays
 
 _REFUSALS = (Fail, InvalidArgument, InvalidGraph, NotImplemented, RuntimeException)
@@ -17,6 +18,8 @@ _REFUSALS = (Fail, InvalidArgument, InvalidGraph, NotImplemented, RuntimeExcepti
 
 def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]) -> Iterator[dict[str, NDArray[Any]]]:
     """For each of `feeds` the arrays of `values`, by name; nothing at all if there are no `values`. `model` stays as it was.
+
+    BFLOAT16 comes as float32.
 
     Args:
         model: Its main graph has `values`.
@@ -32,7 +35,7 @@ def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]
     names = list(dict.fromkeys(str(value.name) for value in values))  # none would mean all of the model's outputs
     try:
         model.graph.outputs.extend(dict.fromkeys(value for value in values if value not in outputs))
-        content = ir.to_proto(model).SerializeToString()
+        content = with_numpy_types(ir.to_proto(model)).SerializeToString()
     finally:
         model.graph.outputs.clear()
         model.graph.outputs.extend(outputs)
@@ -40,7 +43,7 @@ def observe(model: ir.Model, values: Sequence[ir.Value], feeds: Iterable[Arrays]
         session = onnxruntime.InferenceSession(content, _options(), providers=["CPUExecutionProvider"])
         del content
         for each in feeds:
-            yield dict(zip(names, session.run(names, dict(each)), strict=True))
+            yield dict(zip(names, session.run(names, numpy_feeds(each)), strict=True))
     except _REFUSALS as error:
         raise CompileError(f"ONNX Runtime cannot run the model to observe {len(names)} tensor(s) of it: {error}") from None
 
