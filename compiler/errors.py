@@ -16,6 +16,10 @@ class OptionError(CompileError):
     """An option, key or value that is unknown or contradicts another."""
 
 
+class GateError(CompileError):
+    """What was compiled is less accurate, or slower, than the command demands; nothing was written."""
+
+
 class ShapeError(CompileError):
     """A dimension that had to be fixed and was not, or that was given twice with different sizes."""
 

@@ -11,27 +11,29 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import onnx
 
 from compiler.accuracy import check, report_drift, report_layers, show_models
 from compiler.convert.converter import Converter, warn_of_no_effect
 from compiler.convert.free_batch import with_free_batch
+from compiler.convert.free_dimensions import asked_batch_size, closed
 from compiler.convert.options import COMPILED_PRECISIONS
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.custom_libraries import using_libraries
-from compiler.errors import CompileError, OptionError
+from compiler.errors import CompileError, GateError, OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, write_text, written_whole
 from compiler.plan import BUILD_OPTIONS, ModelJob, Plan
+from compiler.precision.samples import load_samples
 from compiler.progress import Progress
 from compiler.refusals import check_folder, refusals_of
 from compiler.repository_writer import ServedModel, write_served_versions
 from compiler.run import report_measurement
 from compiler.served_tensors import served_tensors
-from compiler.target import Artefact, ServedPart, SourceModel, Target
+from compiler.target import Artefact, Comparison, ServedPart, SourceModel, Target
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,13 @@ def run_job(plan: Plan, target: Target, progress: Progress, stream: TextIO | Non
         raise OptionError(f"--batch_sizes: an executable of target '{target.name}' has one batch size; give --batch_size and --batch_axis")
     if job.report is not None and not (target.has_report or target.compares):
         raise OptionError(f"--report: target '{target.name}' has none; the summary of what is compiled says what it needs")
+    for name in ("min_snr", "min_speedup"):
+        if getattr(job, name) is not None and not target.compares:
+            raise OptionError(f"--{name}: target '{target.name}' does not compare what it compiles with the source")
+        if getattr(job, name) is not None and not _is_for_target(job):
+            raise OptionError(
+                f"--{name} judges what is compiled: give --model_repository and --model_name, --export_popef, --run or --report"
+            )
     for name in BUILD_OPTIONS:
         if name not in target.build_options and getattr(plan.compiler, name) != getattr(CompilerOptions(), name):
             raise OptionError(f"--{name}: target '{target.name}' has no such option; --precision says what it computes in")
@@ -102,7 +111,8 @@ def _converters(model: ModelJob, batch_sizes: Sequence[int], target: Target, log
     """One, or one for each of the batch sizes."""
     conversion = dataclasses.replace(model.conversion, skip_passes=(*model.conversion.skip_passes, *target.skip_passes))
     sized = [dataclasses.replace(conversion, batch_size=size, batch_axis=0) for size in batch_sizes] or [conversion]
-    return [Converter.of(each, is_version_asked=model.is_version_asked, log_folder=log_folder) for each in sized]
+    settings: dict[str, Any] = {"is_version_asked": model.is_version_asked, "log_folder": log_folder}
+    return [Converter.of(each, **settings, keeps_free_dimensions=target.keeps_free_dimensions) for each in sized]
 
 
 def _convert(model: ModelJob, converters: Sequence[Converter], fused_name: str, progress: Progress) -> _Converted:
@@ -147,9 +157,10 @@ def _show(model: ModelJob, converted: _Converted, folder: Path, progress: Progre
         return
     with using_libraries(options.custom_library_so_paths):
         if options.check:
-            check(title, source, internal, options, progress, out)
+            check(title, source, closed(internal), options, progress, out)
         if options.data_preprocess is not None:
-            report_drift(title, source, internal, options, folder, progress, out)
+            sized = closed(internal, load_samples(options.data_preprocess))
+            report_drift(title, source, sized, options, folder, progress, out)
 
 
 def _writes_model(plan: Plan) -> bool:
@@ -201,18 +212,35 @@ def _compile(plan: Plan, target: Target, converted: Sequence[_Converted], folder
 def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence[_Converted], progress: Progress, out: TextIO) -> None:
     """Compares with the source, and times both, as far as that was asked for."""
     job = plan.job
-    is_timed = job.run or job.report is not None
-    if not (is_timed or any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)):
+    is_timed = job.run or job.report is not None or job.min_speedup is not None
+    is_asked = any(model.conversion.check or model.conversion.data_preprocess is not None for model in plan.models)
+    if not (is_timed or is_asked or job.min_snr is not None):
         return
     with progress.phase("comparing with the source model"):
         comparison = target.compare(artefact, _sources(converted), plan.compiler, is_timed=is_timed)
     out.write(comparison.text)
     if job.run and comparison.measurement is not None:
         report_measurement(comparison.measurement, out)
+    missed = _missed_gates(job, comparison)
     if job.report is not None:
         path = Path(job.report) / COMPARISON_FILE
-        write_text(path, json.dumps(comparison.data, indent=2, allow_nan=False) + "\n")
+        write_text(path, json.dumps({**comparison.data, "missed": missed}, indent=2, allow_nan=False) + "\n")
         out.write(f"wrote {path}\n")
+    if missed:
+        raise GateError(f"{'; '.join(missed)}; nothing is written to serve")
+
+
+def _missed_gates(job: JobOptions, comparison: Comparison) -> list[str]:
+    """What of `--min_snr` and `--min_speedup` the compiled model does not reach."""
+    missed = []
+    if job.min_snr is not None:
+        if comparison.snr_db is None:
+            missed.append(f"--min_snr {job.min_snr:g}: no output is of numbers, so that there is no signal to noise")
+        elif not comparison.snr_db >= job.min_snr:
+            missed.append(f"--min_snr {job.min_snr:g}: the least signal to noise of an output is {comparison.snr_db:.1f} dB")
+    if job.min_speedup is not None and not (comparison.speedup or 0) >= job.min_speedup:
+        missed.append(f"--min_speedup {job.min_speedup:g}: the result is {comparison.speedup or 0:.3g} times as fast as the source")
+    return missed
 
 
 def _export(plan: Plan, target: Target, converted: Sequence[_Converted], path: Path, progress: Progress) -> Artefact:
@@ -232,6 +260,7 @@ def _sources(converted: Sequence[_Converted]) -> list[SourceModel]:
             source=each.source,
             precision=each.converter.options.precision,
             samples=each.converter.options.data_preprocess,
+            batch_size=asked_batch_size(each.converter.options),
         )
         for each in converted
     ]

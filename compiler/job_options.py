@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.convert.option_fields import COUNT, COUNTS, FLAG, NAMES, PAIRS, PATH, TEXT, OptionSpec, option, specs
+from compiler.convert.option_fields import COUNT, COUNTS, FLAG, NAMES, NUMBER, PAIRS, PATH, POSITIVE, TEXT, OptionSpec, option, specs
 from compiler.convert.options import conversion_specs
 
 _FILES, _COMPILE, _SERVE, _RUN, _TENSORFLOW = "Files", "Compilation", "Model repository", "Running", "TensorFlow input (subcommand tf2onnx)"
@@ -14,6 +14,7 @@ FRAMEWORKS = ("onnx", "tensorflow")
 FORMATS = ("onnx", "openvino")
 QUANTIZERS = ("onnxruntime", "nncf")
 CALIBRATION_METHODS = ("minmax", "entropy", "percentile")
+INT8_PRESETS = ("auto", "all", "transformer")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -73,8 +74,24 @@ class JobOptions:
         default="minmax",
         choices=CALIBRATION_METHODS,
     )
-    int8_skip_op_types: tuple[str, ...] = option(NAMES, "Operator types that stay FP32 (cpu, int8).", group=_CPU, default=())
-    int8_skip_op_names: tuple[str, ...] = option(NAMES, "Nodes that stay FP32 (cpu, int8).", group=_CPU, default=())
+    int8_preset: str = option(
+        TEXT,
+        "Operators that become int8 (cpu, int8): all that can, or MatMul and Gemm only (transformer); auto takes the latter for a graph "
+        "with attention.",
+        group=_CPU,
+        default="auto",
+        choices=INT8_PRESETS,
+    )
+    int8_skip_op_types: tuple[str, ...] = option(NAMES, "Operator types that stay FP32 (cpu, int8, int8_dynamic).", group=_CPU, default=())
+    int8_skip_op_names: tuple[str, ...] = option(NAMES, "Nodes that stay FP32 (cpu, int8, int8_dynamic).", group=_CPU, default=())
+    min_snr: float | None = option(
+        NUMBER,
+        "Write nothing, and end with exit code 4, where an output's signal to noise against the source is below X decibels (cpu).",
+        group=_CPU,
+    )
+    min_speedup: float | None = option(
+        POSITIVE, "Write nothing, and end with exit code 4, where the result is less than X times as fast as the source (cpu).", group=_CPU
+    )
 
     model_repository: str | None = option(PATH, "Also write a version that can be served into this model repository.", group=_SERVE)
     model_name: str | None = option(TEXT, "Name of the served model.", group=_SERVE)

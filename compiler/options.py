@@ -57,6 +57,7 @@ class CompilerOptions:
     format: str = "onnx"
     quantizer: str = "onnxruntime"
     calibration_method: str = "minmax"
+    int8_preset: str = "auto"
     int8_skip_op_types: Sequence[str] = ()
     int8_skip_op_names: Sequence[str] = ()
     time_limit_scheduler: float = 1e9

@@ -17,6 +17,7 @@ BUILD_OPTIONS = (
     "format",
     "quantizer",
     "calibration_method",
+    "int8_preset",
     "int8_skip_op_types",
     "int8_skip_op_names",
 )

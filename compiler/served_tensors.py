@@ -22,7 +22,7 @@ def served_tensors(
 
     Args:
         source: Its element types are what clients send and get where the server casts them to what the artefact takes.
-        converted: Its shapes are static; what only it has, clients see as it has it.
+        converted: What only it has, clients see as it has it. A dimension that it leaves open is -1.
         is_batched: Whether dimension 0 is the batch, which config.pbtxt leaves out.
         datatypes: See `Artefact.datatypes`.
 
@@ -42,9 +42,9 @@ def _tensors(
     served = []
     for value in values:
         own = value.type.tensor_type
-        dims = tuple(size.dim_value for size in own.shape.dim)
-        if 0 in dims or (is_batched and not dims):
-            raise CompileError(f"tensor '{value.name}' has no static shape that a client could be told: {list(dims)}")
+        dims = tuple(size.dim_value if size.HasField("dim_value") else -1 for size in own.shape.dim)
+        if 0 in dims or (is_batched and not dims) or not own.HasField("shape"):
+            raise CompileError(f"tensor '{value.name}' has no shape that a client could be told: {list(dims)}")
         kinds = allowed.get(value.name) or (config_name(value.name, own.elem_type),)
         wanted = config_name(value.name, types.get(value.name, own.elem_type))
         datatype = wanted if wanted in kinds else kinds[0]

@@ -21,7 +21,7 @@ class SourceModel:
     """One converted model on its way into an executable.
 
     Attributes:
-        model: After conversion: static shapes, the precision asked for.
+        model: After conversion: static shapes (but for a target that `keeps_free_dimensions`), the precision asked for.
         name: `graph0`... where several are fused; the model's name otherwise.
         outputs: The outputs wanted; empty for all.
         inputs: Names of its inputs in the order of the source model.
@@ -30,6 +30,7 @@ class SourceModel:
         source: The model before conversion; None where nobody kept it.
         precision: What was asked for; targets that make it themselves find a `model` in FP32.
         samples: File of samples to calibrate and compare with; None: there is none.
+        batch_size: Rows of a batch as they were asked for; None: nobody did.
     """
 
     model: onnx.ModelProto
@@ -41,6 +42,7 @@ class SourceModel:
     source: onnx.ModelProto | None = None
     precision: str = "fp32"
     samples: str | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +113,15 @@ class Comparison:
         text: For people.
         data: For programs: what JSON can hold.
         measurement: How fast what was compiled ran; None where that was not asked for.
+        snr_db: Least signal to noise of the outputs of numbers, in decibels; None where there is none.
+        speedup: How many times as fast as the source it ran; None where that was not asked for.
     """
 
     text: str
     data: Mapping[str, object]
     measurement: Measurement | None = None
+    snr_db: float | None = None
+    speedup: float | None = None
 
 
 class Target(abc.ABC):
@@ -138,6 +144,8 @@ class Target(abc.ABC):
     precisions: tuple[str, ...] = ("fp32", "fp16", "fp8", "fp8_weight")
     #: Whether `compare` is there: what is compiled is compared with the source, instead of what was converted.
     compares: bool = False
+    #: Whether dimensions that the source leaves open, and no option gives a size, stay open; otherwise each must get a size.
+    keeps_free_dimensions: bool = False
 
     def filename(self, options: CompilerOptions) -> str:
         """Name of the file that `export` writes with these options."""

@@ -1,44 +1,39 @@
 """What was compiled beside its source: how far the outputs are apart, and how much faster it runs.
 
-The source runs on ONNX Runtime as it is; the other as the server will run it, by its backend. Both have all usable cores, and take turns,
-so that whatever else the machine does meets both alike.
+The source runs on ONNX Runtime as it is; the other as the server will run it, by its backend. Both have all usable cores, and take turns
+in random order.
 """
 
+import dataclasses
 import io
-import statistics
+import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from rich.console import Console
 
 from backends.api.backend import Backend, Instance, LoadRequest
-from backends.api.clock import SystemClock
 from backends.api.cpu import usable_cores
 from backends.api.errors import ServingError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.registry import BackendRegistry
-from backends.api.tensor import BY_CONFIG_NAME
-from backends.cpu.samples import Batches, comparison_batches
-from backends.onnx_files.runtime_errors import ORT_ERRORS
-from backends.onnx_files.runtime_messages import public_text
+from backends.api.tensor import BY_CONFIG_NAME, DataType
+from backends.cpu.samples import Batches, Samples, samples_of
+from backends.cpu.source_run import Run, run_of
+from backends.cpu.speed import Speeds, measure, shown, uncertainty
 from compiler.errors import CompileError
 from compiler.precision.drift import DriftReport, drift_between
 from compiler.repository_writer import ServedTensor
 from compiler.served_tensors import served_tensors
 from compiler.target import Artefact, Comparison, Measurement, SourceModel
 
-#: Batches that outputs are compared over; more samples than that calibrate, but need not all be run twice more.
-MAX_BATCHES = 64
-_ROUNDS = 5
-_WINDOW_S = 0.5
-
-Run = Callable[[Mapping[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]
+logger = logging.getLogger(__name__)
 
 
 def compare(artefact: Artefact, source: SourceModel, *, filename: str, is_timed: bool) -> Comparison:
@@ -53,23 +48,27 @@ def compare(artefact: Artefact, source: SourceModel, *, filename: str, is_timed:
     Raises:
         CompileError: one of the two does not run, or outputs have different shapes.
     """
-    batches = comparison_batches(source)[:MAX_BATCHES]
     threads = usable_cores()
+    names = [value.name for value in source.model.graph.output]
+    before = run_of(source.source or source.model, names, threads=threads)
+    batch = _max_batch_size(artefact)
+    samples = samples_of(source, batch, before)
     with tempfile.TemporaryDirectory() as folder:
-        served = _instance(artefact, source, Path(folder), filename, threads)
+        signature = _signature(artefact, source)
+        served = _instance(artefact, source, signature, Path(folder), filename, threads)
         try:
-            names = [value.name for value in source.model.graph.output]
-            before, after = _source_run(source, names, threads), _served_run(served, names)
-            expected, found = [before(batch) for batch in batches], [after(batch) for batch in batches]
+            after = _served_run(served, names, signature)
+            expected, found = [before(each) for each in samples.report], [after(each) for each in samples.report]
             # Fewer rows, too: kernels are chosen by their number, and a lone request must be answered as well as a full batch is.
-            for rows in _fewer_rows(artefact):
+            for rows in _fewer_rows(batch, samples.report[0]):
                 expected.append({name: array[:rows] for name, array in expected[0].items()})
-                found.append(after({name: array[:rows] for name, array in batches[0].items()}))
+                found.append(after({name: array[:rows] for name, array in samples.report[0].items()}))
             drift = drift_between(names, expected, found)
-            speeds = _speeds(before, after, batches) if is_timed else None
+            drift = dataclasses.replace(drift, rows=samples.rows, is_held_out=samples.is_held_out)
+            speeds = _speeds(before, after, samples.report, batch) if is_timed else None
         finally:
             served.close()
-    return _comparison(source, drift, speeds, _max_batch_size(artefact) or 1, threads)
+    return _comparison(source, samples, drift, speeds, batch or source.batch_size, threads)
 
 
 def _max_batch_size(artefact: Artefact) -> int:
@@ -82,58 +81,63 @@ def _parameters(artefact: Artefact) -> Mapping[str, str]:
     return {str(key): str(value) for key, value in parameters.items()}
 
 
-def _fewer_rows(artefact: Artefact) -> Iterator[int]:
-    """Powers of two below the full batch."""
-    rows = _max_batch_size(artefact)
+def _fewer_rows(batch: int, feed: Mapping[str, NDArray[Any]]) -> Iterator[int]:
+    """Powers of two below the rows of `feed`, where the model takes batches."""
+    rows = min((len(array) for array in feed.values()), default=0) if batch else 0
     while rows > 1:
         rows = 1 << ((rows - 1).bit_length() - 1)
         yield rows
 
 
 def _comparison(
-    source: SourceModel, drift: DriftReport, speeds: tuple[list[float], list[float]] | None, rows: int, threads: int
+    source: SourceModel, samples: Samples, drift: DriftReport, speeds: Speeds | None, rows: int | None, threads: int
 ) -> Comparison:
+    """`rows` are those of one call; None where a call has no rows, so that calls are counted."""
     text = io.StringIO()
-    data = "the samples" if source.samples else "random data"
-    text.write(f"{source.precision} against the source model on onnxruntime, over {data}\n")
+    data = "random data" if samples.is_random else "the samples"
+    text.write(f"{source.precision} against the source model on onnxruntime, over {data}: {drift.about()}\n")
     Console(file=text, width=140).print(drift.table())
-    found: dict[str, Any] = {"precision": source.precision, "is_random_data": source.samples is None, "drift": drift.to_data()}
-    measurement = None
-    if speeds is not None:
-        before, after = speeds
-        source_s, call_s = statistics.median(before), statistics.median(after)
-        # Of the two rates that stand beside it, so that who divides them finds it; the windows' own ratios tell how far to trust it.
-        ratio = source_s / call_s
-        ratios = [one / other for one, other in zip(before, after, strict=True)]
-        text.write(
-            f"speed on this host, {threads} thread(s), batch {rows}: {_rate(rows / call_s)} rows/s, source {_rate(rows / source_s)} rows/s"
-            f": {ratio:.2f} times the source's ({min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} pairs of windows)\n"
-        )
-        found["speed"] = {
-            "threads": threads,
-            "batch_size": rows,
-            "rows_per_s": rows / call_s,
-            "source_rows_per_s": rows / source_s,
-            "ratio": ratio,
-            "ratio_min": min(ratios),
-            "ratio_max": max(ratios),
-        }
-        measurement = Measurement(
-            batch_size=rows,
-            calls=len(after),
-            latency_s=call_s,
-            throughput=rows / call_s,
-            note=f"measured on this host, {threads} thread(s)",
-        )
-    return Comparison(text=text.getvalue(), data=found, measurement=measurement)
+    found: dict[str, Any] = {"precision": source.precision, "is_random_data": samples.is_random, "drift": drift.to_data()}
+    if speeds is None:
+        return Comparison(text=text.getvalue(), data=found, snr_db=drift.snr_db)
+    unit, each = ("calls", 1) if rows is None else ("rows", rows)
+    rates = [
+        shown(each / median, uncertainty([each / one for one in windows]))
+        for median, windows in ((speeds.compiled_s, speeds.compiled), (speeds.source_s, speeds.source))
+    ]
+    ratio, error = shown(speeds.ratio, speeds.error), shown(speeds.error, speeds.error, most=1) if speeds.error else "0"
+    of_batch = "no batch" if rows is None else f"batch {rows}"
+    spread = f"{min(speeds.ratios):.2f} to {max(speeds.ratios):.2f} in {len(speeds.ratios)} pairs of windows in random order"
+    text.write(
+        f"speed on this host, {threads} thread(s), {of_batch}: {rates[0]} {unit}/s, source {rates[1]} {unit}/s: "
+        f"{ratio} +- {error} times the source's ({spread})\n"
+    )
+    if speeds.ratio < 1:
+        doubt = "" if speeds.ratio + speeds.error < 1 else ", which the measurement cannot tell from the same speed"
+        logger.warning("what was compiled is slower than its source: %s +- %s times its speed%s", ratio, error, doubt)
+    found["speed"] = {
+        "threads": threads,
+        "batch_size": each,
+        "unit": unit,
+        "rows_per_s": each / speeds.compiled_s,
+        "source_rows_per_s": each / speeds.source_s,
+        "ratio": speeds.ratio,
+        "ratio_error": speeds.error,
+        "ratio_min": min(speeds.ratios),
+        "ratio_max": max(speeds.ratios),
+        "pairs": len(speeds.ratios),
+    }
+    measurement = Measurement(
+        batch_size=each,
+        calls=len(speeds.compiled),
+        latency_s=speeds.compiled_s,
+        throughput=float(rates[0]),
+        note=f"measured on this host, {threads} thread(s)",
+    )
+    return Comparison(text=text.getvalue(), data=found, measurement=measurement, snr_db=drift.snr_db, speedup=speeds.ratio)
 
 
-def _rate(per_s: float) -> str:
-    """Whole where that is exact enough: four figures at least, and never an exponent."""
-    return f"{per_s:.0f}" if per_s >= 1000 else f"{per_s:.4g}" if per_s >= 1 else f"{per_s:.4f}"
-
-
-def _instance(artefact: Artefact, source: SourceModel, folder: Path, filename: str, threads: int) -> Instance:
+def _instance(artefact: Artefact, source: SourceModel, signature: ModelSignature, folder: Path, filename: str, threads: int) -> Instance:
     """The artefact, loaded as the server will load it."""
     parts = {filename: artefact.path, **artefact.companions}
     for name, path in parts.items():
@@ -143,7 +147,7 @@ def _instance(artefact: Artefact, source: SourceModel, folder: Path, filename: s
         version=1,
         files=ModelFiles(folder, {name: path.stat().st_size for name, path in parts.items()}),
         model_filename=filename,
-        signature=_signature(artefact, source),
+        signature=signature,
         parameters=_parameters(artefact),
         instance_name=source.name,
         cpu_threads=threads,
@@ -165,48 +169,38 @@ def _spec(tensor: ServedTensor) -> TensorSpec:
     return TensorSpec(tensor.name, BY_CONFIG_NAME[tensor.datatype], tensor.dims)
 
 
-def _source_run(source: SourceModel, names: list[str], threads: int) -> Run:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession((source.source or source.model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except ORT_ERRORS as error:
-        raise CompileError(f"the source model cannot be run to be compared with: {public_text(error)}") from error
+def _served_run(instance: Instance, names: Sequence[str], signature: ModelSignature) -> Run:
+    """As `run_of`: the backend's raw bits of bfloat16 as float32, and its bytes as the text that ONNX Runtime gives."""
+    bfloats = {spec.name for spec in (*signature.inputs, *signature.outputs) if spec.datatype is DataType.BF16}
 
     def run(batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        feeds = {name: _sent(array, is_bfloat=name in bfloats) for name, array in batch.items()}
         try:
-            return dict(zip(names, session.run(names, dict(batch)), strict=True))
-        except ORT_ERRORS as error:
-            raise CompileError(f"the source model does not run: {public_text(error)}") from error
-
-    return run
-
-
-def _served_run(instance: Instance, names: list[str]) -> Run:
-    def run(batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        try:
-            return {name: np.asarray(array) for name, array in instance.execute(batch, names).items()}
+            found = instance.execute(feeds, names)
         except ServingError as error:
             raise CompileError(f"what was compiled does not run: {error.message}") from error
+        return {name: _received(np.asarray(array), is_bfloat=name in bfloats) for name, array in found.items()}
 
     return run
 
 
-def _speeds(before: Run, after: Run, batches: Batches) -> tuple[list[float], list[float]]:
-    """Seconds of a call, in windows in turn."""
-    found: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_ROUNDS):
-        for run, seconds in zip((before, after), found, strict=True):
-            seconds.append(_call_s(run, batches))
-    return found
+def _sent(array: NDArray[Any], *, is_bfloat: bool) -> NDArray[Any]:
+    if is_bfloat:
+        return array.astype(ml_dtypes.bfloat16).view(np.uint16)
+    if array.dtype.kind in "OU":
+        return np.array([str(each).encode() for each in array.reshape(-1)], object).reshape(array.shape)
+    return array
 
 
-def _call_s(run: Run, batches: Batches) -> float:
-    """Mean of the calls of one window, of which there is one at least."""
-    clock = SystemClock()
-    calls, start = 0, clock.now_ns()
-    while calls == 0 or clock.now_ns() - start < _WINDOW_S * 1e9:
-        run(batches[calls % len(batches)])
-        calls += 1
-    return (clock.now_ns() - start) / 1e9 / calls
+def _received(array: NDArray[Any], *, is_bfloat: bool) -> NDArray[Any]:
+    return array.view(ml_dtypes.bfloat16).astype(np.float32) if is_bfloat else array
+
+
+def _speeds(before: Run, after: Run, batches: Batches, batch: int) -> Speeds:
+    """Of full batches; where samples are fewer than one has, rows are repeated."""
+    shapes = {name: array.shape for name, array in batches[0].items()}
+    full = [each for each in batches if {name: array.shape for name, array in each.items()} == shapes]
+    full = [each for each in full if not batch or all(len(array) == batch for array in each.values())]
+    if not full:
+        full = [{name: np.resize(array, (batch, *array.shape[1:])) for name, array in batches[0].items()}]
+    return measure(lambda call: before(full[call % len(full)]), lambda call: after(full[call % len(full)]))

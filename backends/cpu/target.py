@@ -1,4 +1,4 @@
-"""`stoker compile --target cpu`: a model for the host's own CPU, smaller and faster than its source, and what that costs in accuracy."""
+"""`stoker compile --target cpu`: a model for the host's own CPU, what it costs in accuracy, and what it gains in speed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,18 +7,20 @@ import onnx
 
 from backends.cpu.comparison import compare
 from backends.cpu.free_batch import batch_of
+from backends.cpu.int8_operators import check_types
 from backends.cpu.openvino_files import check_openvino, write_ir
 from backends.cpu.optimising import optimised
-from backends.cpu.quantising import quantised
+from backends.cpu.quantising import quantised, quantised_dynamically
 from backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
 from backends.cpu.samples import calibration_batches
 from compiler.errors import CompileError, OptionError
-from compiler.job_options import CALIBRATION_METHODS, FORMATS, QUANTIZERS
+from compiler.job_options import CALIBRATION_METHODS, FORMATS, INT8_PRESETS, QUANTIZERS
 from compiler.options import CompilerOptions
 from compiler.target import Artefact, Comparison, SourceModel, Target
 
 #: Fields of `CompilerOptions` that are this target's.
-CPU_OPTIONS = frozenset({"format", "quantizer", "calibration_method", "int8_skip_op_types", "int8_skip_op_names"})
+CPU_OPTIONS = frozenset({"format", "quantizer", "calibration_method", "int8_preset", "int8_skip_op_types", "int8_skip_op_names"})
+_INT8 = ("int8", "int8_dynamic")
 
 
 class CpuTarget(Target):
@@ -31,8 +33,9 @@ class CpuTarget(Target):
     name = "cpu"
     artefact_filename = "model.onnx"
     build_options = CPU_OPTIONS
-    precisions = ("fp32", "bf16", "int8")
+    precisions = ("fp32", "bf16", "int8", "int8_dynamic")
     compares = True
+    keeps_free_dimensions = True
     #: A CPU has 64-bit types and all operators, so what other devices need would only cost time here.
     skip_passes = (
         "int64_to_int32", "double_to_float", "gelu_pattern", "layer_norm_pattern", "merge_multi_slice",
@@ -50,7 +53,8 @@ class CpuTarget(Target):
         Raises:
             OptionError: naming option, value and what was expected.
         """
-        for name, choices in (("format", FORMATS), ("quantizer", QUANTIZERS), ("calibration_method", CALIBRATION_METHODS)):
+        for name, choices in (("format", FORMATS), ("quantizer", QUANTIZERS), ("calibration_method", CALIBRATION_METHODS),
+            ("int8_preset", INT8_PRESETS)):  # fmt: skip
             if getattr(options, name) not in choices:  # compiler_options may say any text
                 raise OptionError(f"--{name}: '{getattr(options, name)}' is none of {', '.join(choices)}")
         if options.quantizer == "nncf":
@@ -59,10 +63,15 @@ class CpuTarget(Target):
             check_nncf()
         if options.format == "openvino":
             check_openvino("--format openvino")
+        check_types(options.int8_skip_op_types)
         for precision in precisions:
             given = [name for name in ("int8_skip_op_types", "int8_skip_op_names") if getattr(options, name)]
-            if precision != "int8" and given:
-                raise OptionError(f"--{given[0]} is for --precision int8, not {precision}")
+            if precision not in _INT8 and given:
+                raise OptionError(f"--{given[0]} is for --precision int8 and int8_dynamic, not {precision}")
+            if precision != "int8" and options.int8_preset != "auto":
+                raise OptionError(f"--int8_preset is for --precision int8, not {precision}")
+            if precision == "int8_dynamic" and options.format == "openvino":
+                raise OptionError("--precision int8_dynamic is computed by ONNX Runtime: give --format onnx")
 
     def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
         """Writes the one source as a model for CPUs to `path`.
@@ -78,19 +87,26 @@ class CpuTarget(Target):
             raise OptionError("--custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
         if _is_for_openvino(source, options):
             _refuse_strings(source.model)
-        batch, freed = batch_of(source.model)
+        batch, freed = batch_of(source)
         model = optimised(freed)
         companions: Mapping[str, Path] = {}
-        if options.format == "openvino":
-            if source.precision == "int8" and options.quantizer == "nncf":
-                companions = write_quantised_ir(model, calibration_batches(source), options, path)
-            else:
-                companions = write_ir(self._in_precision(model, source, options), path)
+        preset = ""
+        if options.format == "openvino" and source.precision == "int8" and options.quantizer == "nncf":
+            companions = write_quantised_ir(model, calibration_batches(source, batch), options, path)
         else:
-            path.write_bytes(self._in_precision(model, source, options).SerializeToString())
+            if source.precision == "int8":
+                model, chosen = quantised(model, calibration_batches(source, batch), options)
+                preset = chosen.preset
+            elif source.precision == "int8_dynamic":
+                model, chosen = quantised_dynamically(model, options)
+                preset = chosen.preset
+            if options.format == "openvino":
+                companions = write_ir(model, path)
+            else:
+                path.write_bytes(model.SerializeToString())
         return Artefact(
             path=path,
-            summary=_summary(source, options, batch, path, companions),
+            summary={**_summary(source, options, batch, path, companions), "int8_preset": preset},
             config=_config(source, options, batch),
             companions=companions,
         )
@@ -98,9 +114,6 @@ class CpuTarget(Target):
     def compare(self, artefact: Artefact, sources: Sequence[SourceModel], options: CompilerOptions, *, is_timed: bool) -> Comparison:
         (source,) = sources
         return compare(artefact, source, filename=self.filename(options), is_timed=is_timed)
-
-    def _in_precision(self, model: onnx.ModelProto, source: SourceModel, options: CompilerOptions) -> onnx.ModelProto:
-        return quantised(model, calibration_batches(source), options) if source.precision == "int8" else model
 
 
 def _is_for_openvino(source: SourceModel, options: CompilerOptions) -> bool:
@@ -133,6 +146,6 @@ def _summary(source: SourceModel, options: CompilerOptions, batch: int, path: Pa
         "backend": config["backend"],
         "max_batch_size": batch,
         "file_bytes": path.stat().st_size + sum(each.stat().st_size for each in companions.values()),
-        "quantizer": options.quantizer if source.precision == "int8" else "",
+        "quantizer": options.quantizer if source.precision == "int8" else "onnxruntime" if source.precision == "int8_dynamic" else "",
         "calibration_method": options.calibration_method if source.precision == "int8" and options.quantizer == "onnxruntime" else "",
     }

@@ -16,10 +16,11 @@ from typing import Any, Self
 import onnx
 import onnx_ir as ir
 
+from compiler.convert.free_dimensions import OpenBatch
 from compiler.convert.opset import convert_for_output, convert_to_internal
 from compiler.convert.option_fields import nearest
 from compiler.convert.options import COUNTS_WITH, NO_EFFECT, ConversionOptions
-from compiler.convert.recipe import Step, conversion_steps, finish_steps, shape_steps
+from compiler.convert.recipe import SIZE_STEPS, Step, conversion_steps, finish_steps, shape_steps
 from compiler.convert.shape_functions import known_shapes, load_shape_functions
 from compiler.convert.source import checked
 from compiler.custom_libraries import library_paths, using_libraries
@@ -54,13 +55,21 @@ class Converter:
         self._take(ConversionOptions.of(values), is_version_asked="convert_version" in options)
 
     @classmethod
-    def of(cls, options: ConversionOptions, *, is_version_asked: bool = False, log_folder: Path | None = None) -> Self:
+    def of(
+        cls,
+        options: ConversionOptions,
+        *,
+        is_version_asked: bool = False,
+        log_folder: Path | None = None,
+        keeps_free_dimensions: bool = False,
+    ) -> Self:
         """A converter by options that were made already.
 
         Args:
             options: What to do.
             is_version_asked: Somebody named `convert_version`, so that another opset will not do.
             log_folder: Where `quantize.log` and `precision_compare.log` are written; None: nowhere.
+            keeps_free_dimensions: Dimensions that the source leaves open and no option gives a size stay open, the batch as well.
 
         Raises:
             OptionError: a pass is named that does not exist.
@@ -68,12 +77,14 @@ class Converter:
         """
         made = cls.__new__(cls)
         made._take(options, is_version_asked=is_version_asked, log_folder=log_folder)
+        made._keeps_free_dimensions = keeps_free_dimensions
         return made
 
     def _take(self, options: ConversionOptions, *, is_version_asked: bool, log_folder: Path | None = None) -> None:
         self._options = options
         self._log_folder = log_folder
         self._is_version_asked = is_version_asked
+        self._keeps_free_dimensions = False
         self._layer_distances: tuple[LayerDistance, ...] = ()
         load_extensions(options)
         _check_pass_names(options)
@@ -125,18 +136,29 @@ class Converter:
         if self._log_folder is not None and options.precision in ("fp8", "fp8_weight"):
             make_folder(self._log_folder)
         graph = ir.from_proto(source)
-        PassManager(self._made(shape_steps(options))).run(graph)
-        require_static_inputs(graph)
+        self._fix_shapes(graph)
         # One list, so that a user's pass that says what it needs to stand before or after is moved there; the others stay at the end.
         passes = [
             *self._made(conversion_steps(options, self._log_folder)),
             *(get_pass(name) for name in options.passes),
-            *self._made(finish_steps()),
+            *self._made(finish_steps(is_static=not self._keeps_free_dimensions)),
         ]
         PassManager(passes).run(graph, progress)
         if options.precision_compare:
             self._compare_layers(source, graph)
         return ir.to_proto(graph)
+
+    def _fix_shapes(self, graph: ir.Model) -> None:
+        steps = shape_steps(self._options)
+        if not self._keeps_free_dimensions:
+            PassManager(self._made(steps)).run(graph)
+            require_static_inputs(graph)
+            return
+        sizes = [step for step in steps if step.name in SIZE_STEPS]
+        batch = OpenBatch.of(graph)
+        PassManager(self._made(sizes)).run(graph)
+        batch.reopen(self._options)
+        PassManager(self._made(step for step in steps if step not in sizes)).run(graph)
 
     def _compare_layers(self, source: onnx.ModelProto, graph: ir.Model) -> None:
         """Compares with the same conversion in FP32: fusions move what a layer's output is, so that the source's layers are others."""

@@ -8,6 +8,7 @@ into the option's value, or says what it expected.
 import ast
 import dataclasses
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -151,6 +152,23 @@ def _proportion(value: object) -> float:
     return number
 
 
+def _number(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        _refuse(value, "a number")
+    return number
+
+
+def _above_zero(value: object) -> float:
+    number = _number(value)
+    if number <= 0:
+        _refuse(value, "a number above 0")
+    return number
+
+
 def _counts(value: object) -> tuple[int, ...]:
     """`1,8,32`, one number, or a list of numbers."""
     words = [value] if isinstance(value, int) and not isinstance(value, bool) else value
@@ -240,6 +258,8 @@ INTEGER = Kind("integer", "N", _integer)
 COUNT = Kind("integer of 1 or more", "N", _at_least_one)
 COUNTS = Kind("integers of 1 or more separated by commas", "N,...", _counts)
 SIZE = Kind("integer of 0 or more", "N", _not_negative)
+NUMBER = Kind("number", "X", _number)
+POSITIVE = Kind("number above 0", "X", _above_zero)
 PROPORTION = Kind("number in (0, 1]", "X", _proportion)
 NAMES = Kind("names separated by commas", "NAME,...", _names)
 PATHS = Kind("list of paths", "PATH", _words, is_many=True)

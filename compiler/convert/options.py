@@ -35,7 +35,7 @@ _FUSION, _LAYOUT, _PASSES, _EXTENSION, _INSPECTION = "Fusion and patterns", "Mem
 _EIGHT_BITS = ("fp8", "fp8_weight")
 _NARROW = ("fp16", *_EIGHT_BITS)
 #: The CPU's: made by its compiler behind the conversion, which leaves such a model in FP32.
-COMPILED_PRECISIONS = ("bf16", "int8")
+COMPILED_PRECISIONS = ("bf16", "int8", "int8_dynamic")
 PRECISIONS = ("fp32", *_NARROW, *COMPILED_PRECISIONS)
 LOSSES = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
 
@@ -73,7 +73,11 @@ class ConversionOptions:
     convert_version: int = option(COUNT, "Opset of the converted ONNX file.", group=_SHAPES, default=11)
 
     precision: str = option(
-        TEXT, "What the device computes in; bf16 and int8 are for target cpu.", group=_PRECISION, default="fp32", choices=PRECISIONS
+        TEXT,
+        "What the device computes in; bf16, int8 and int8_dynamic are for target cpu.",
+        group=_PRECISION,
+        default="fp32",
+        choices=PRECISIONS,
     )
     fp16_skip_op_types: tuple[str, ...] = option(
         NAMES, "Operator types that stay FP32, such as Softmax,LayerNormalization.", group=_PRECISION, default=()

@@ -77,6 +77,8 @@ _FLOAT8_SETTINGS = (
     "calibration_loss_type",
     "data_preprocess",
 )
+#: Passes of `shape_steps` that give dimensions the sizes of the options.
+SIZE_STEPS = frozenset({"const_input_shape", "const_batch_size"})
 QUANTIZE_LOG = "quantize.log"
 
 
@@ -119,9 +121,9 @@ def conversion_steps(options: ConversionOptions, log_folder: Path | None = None)
     return steps
 
 
-def finish_steps() -> list[Step]:
-    """What runs after the user's passes."""
-    return [Step(name) for name in _FINISH]
+def finish_steps(*, is_static: bool = True) -> list[Step]:
+    """What runs after the user's passes; the last one refuses open dimensions where the model must be static."""
+    return [Step(name, {} if is_static or name != "final_check" else {"is_static": False}) for name in _FINISH]
 
 
 def _steps(names: Iterable[str]) -> list[Step]:

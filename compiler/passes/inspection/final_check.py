@@ -20,24 +20,35 @@ class FinalCheck(Pass):
     All reasons are given at once.
     """
 
+    def __init__(self, *, is_static: bool = True) -> None:
+        """Takes what is asked of shapes.
+
+        Args:
+            is_static: Whether inputs and outputs must be of static shape.
+        """
+        self.is_static = is_static
+
     def run(self, model: ir.Model) -> bool:
         problems = []
         try:
             verify(model, "after all passes")
         except PassError as error:
             problems.append(str(error))
-        for kind, values in (("input", fed_inputs(model).values()), ("output", model.graph.outputs)):
+        borders = (("input", fed_inputs(model).values()), ("output", model.graph.outputs))
+        for kind, values in borders if self.is_static else ():
             problems += [
                 f"{kind} '{value.name}' is of shape {'unknown' if value.shape is None else value.shape}, not static"
                 for value in values
                 if static_shape(value) is None
             ]
-        problems += [f"{describe(node)} gives a shape that is not known from the shapes of its inputs" for node in _sources_of_doubt(model)]
+        if self.is_static:
+            doubtful = _sources_of_doubt(model)
+            problems += [f"{describe(node)} gives a shape that is not known from the shapes of its inputs" for node in doubtful]
         names = collections.Counter(node.name for node in traverse_nodes(model) if node.name)
         problems += [f"{count} nodes are named '{name}'" for name, count in names.items() if count > 1]
         if problems:
             text = "; ".join(problems)
-            if any(static_shape(value) is None for value in model.graph.outputs):
+            if self.is_static and any(static_shape(value) is None for value in model.graph.outputs):
                 raise NotStaticError(f"pass 'final_check': {text}", model)
             raise CompileError(text)
         return False

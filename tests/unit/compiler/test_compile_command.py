@@ -231,7 +231,7 @@ def test_completion_knows_options_choices_and_paths(stoker_compile, shell: str) 
     ran = stoker_compile("--print_completion", shell)
     assert ran.code == 0
     assert "--input_shape" in ran.out
-    assert '--precision) COMPREPLY=($(compgen -W "fp32 fp16 fp8 fp8_weight bf16 int8"' in ran.out
+    assert '--precision) COMPREPLY=($(compgen -W "fp32 fp16 fp8 fp8_weight bf16 int8 int8_dynamic"' in ran.out
     assert ran.out == completion_script(shell, "stoker compile")
 
 

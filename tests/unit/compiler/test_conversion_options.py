@@ -40,6 +40,9 @@ OUR_OWN = {
     "format",
     "quantizer",
     "calibration_method",
+    "int8_preset",
+    "min_snr",
+    "min_speedup",
     "int8_skip_op_types",
     "int8_skip_op_names",
 }

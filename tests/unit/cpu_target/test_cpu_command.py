@@ -5,84 +5,33 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
 
-import backends.cpu.comparison
-import compiler.cli
-import compiler.targets
 from backends.api.backend import LoadRequest
 from backends.api.files import ModelFiles
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.tensor import DataType
-from backends.cpu.target import CPU_OPTIONS, CpuTarget
+from backends.cpu.target import CPU_OPTIONS
 from backends.onnx.backend import OnnxRuntimeBackend
 from backends.openvino.backend import OpenVinoBackend
 from compiler.convert.options import PRECISIONS
 from compiler.target import Target
 from server.config.pbtxt import parse_pbtxt
-from tests.fakes.fake_target import installed
+from tests.fakes.cpu_models import network, samples
 from tests.fakes.graphs import parse
 
-MODEL = """g (float[n,16] x) => (float[n,10] y) {
-    wide = MatMul(x, w1) positive = Relu(wide) scores = MatMul(positive, w2) y = Softmax <axis = 1> (scores)
-}"""
 NO_OPENVINO = "the 'openvino' extra is not installed"
 has_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason=NO_OPENVINO)
 has_nncf = pytest.mark.skipif(importlib.util.find_spec("nncf") is None, reason="the package 'nncf' is not installed")
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a command line did."""
-
-    code: int
-    out: str
-    err: str
-
-
-Compile = Callable[..., Ran]
-
-
-def network() -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-    weights = {"w1": rng.standard_normal((16, 64)), "w2": rng.standard_normal((64, 10))}
-    model = parse(MODEL, {name: array.astype(np.float32) for name, array in weights.items()})
-    for node, name in zip(model.graph.node, ("first", "relu", "second", "softmax"), strict=True):
-        node.name = name
-    return model
-
-
-def samples(rows: int = 64) -> NDArray[np.float32]:
-    return np.random.default_rng(1).standard_normal((rows, 16)).astype(np.float32)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory; it holds `model.onnx`, whose batch is variable, and `samples.npz`."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(network(), tmp_path / "model.onnx")
-    np.savez(tmp_path / "samples.npz", x=samples())
-    return tmp_path
-
-
-@pytest.fixture
-def compile_cpu(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Compile:
-    monkeypatch.setattr(compiler.targets, "entry_points", installed(CpuTarget()))
-    monkeypatch.setattr(backends.cpu.comparison, "_WINDOW_S", 0.001)
-
-    def run(*words: str) -> Ran:
-        sized = () if any(word.startswith("--input_shape") for word in words) else ("--batch_size", "8", "--batch_axis", "0")
-        code = compiler.cli.main(["--target", "cpu", "-i", "model.onnx", "--disable_compilation_progress_bar", *sized, *words])
-        captured = capsys.readouterr()
-        return Ran(code, captured.out, captured.err)
-
-    return run
+Compile = Callable[..., Any]
 
 
 def serve(folder: Path, name: str = "m") -> tuple[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
@@ -197,15 +146,17 @@ def test_the_report_says_what_it_costs_and_what_it_brings(compile_cpu: Compile, 
     assert 0 < drift["max_abs"] < 0.2
     assert 0.99 < drift["cosine"] < 1
     assert 0.8 < drift["top1_agreement"] <= 1
-    assert found["drift"]["samples"] == 8 + 3  # the batches, and 4, 2 and 1 rows
+    assert found["drift"]["samples"] == 2 + 3  # the batches held out, and 4, 2 and 1 rows
+    assert (found["drift"]["rows"], found["drift"]["is_held_out"]) == (16, True)
     assert found["speed"]["batch_size"] == 8
     assert found["speed"]["threads"] >= 1
     speed = found["speed"]
     assert speed["ratio"] == pytest.approx(speed["rows_per_s"] / speed["source_rows_per_s"])
     assert 0 < speed["ratio_min"] <= speed["ratio_max"]
-    assert "int8 against the source model on onnxruntime, over the samples" in ran.out
+    assert "int8 against the source model on onnxruntime, over the samples: 16 samples, none of them calibrated with" in ran.out
     assert re.search(
-        r"batch 8: [\d.]+ rows/s, source [\d.]+ rows/s: [\d.]+ times the source's \([\d.]+ to [\d.]+ in 5 pairs of windows\)", ran.out
+        r"batch 8: [\d.]+ rows/s, source [\d.]+ rows/s: [\d.]+ \+- [\d.]+ times the source's \([\d.]+ to [\d.]+ in 24 pairs of windows",
+        ran.out,
     )
     assert "Bs: 8\n" in ran.out
 
@@ -256,10 +207,14 @@ def test_ir_is_written_with_its_weights_beside_it(compile_cpu: Compile, folder: 
     [
         (("--precision", "int8", "--export_popef"), 2, "--precision int8 needs --data_preprocess: samples to calibrate with"),
         (("--precision", "int8"), 2, "--precision int8 is made by compiling: give --model_repository and --model_name, or --export_popef"),
-        (("--precision", "fp16", "--export_popef"), 2, "--precision fp16: target 'cpu' has fp32, bf16, int8"),
+        (("--precision", "fp16", "--export_popef"), 2, "--precision fp16: target 'cpu' has fp32, bf16, int8, int8_dynamic"),
         ((*INT8, "--export_popef", "--int8_skip_op_names", "fist"), 2, "the converted model has no 'fist'; did you mean first?"),
-        ((*INT8, "--export_popef", "--int8_skip_op_types", "Conv"), 2, "int8_skip_op_types: the converted model has no 'Conv'"),
-        (("--export_popef", "--int8_skip_op_types", "MatMul"), 2, "--int8_skip_op_types is for --precision int8, not fp32"),
+        ((*INT8, "--export_popef", "--int8_skip_op_types", "Sofmax"), 2, "no operator 'Sofmax'; did you mean Softmax"),
+        (
+            ("--export_popef", "--int8_skip_op_types", "MatMul"),
+            2,
+            "int8_skip_op_types is for --precision int8 and int8_dynamic, not fp32",
+        ),
         ((*INT8, "--export_popef", "--quantizer", "nncf"), 2, "--quantizer nncf makes OpenVINO IR: give --format openvino too"),
         ((*INT8, "--export_popef", "--calibration_method", "mean"), 2, "calibration_method: 'mean' is none of minmax, entropy, percentile"),
         (("--export_popef", "--build_flag", "fp16"), 2, "--build_flag: target 'cpu' has no such option"),
@@ -280,7 +235,7 @@ def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str,
         (np.zeros((0, 16), np.float32), "calibration data for input 'x' has shape [0, 16]: it holds no samples"),
         (np.full((8, 16), np.nan, np.float32), "calibration data for input 'x' holds NaN or infinity; ranges are taken from finite values"),
         (np.full((8, 16), np.inf, np.float32), "calibration data for input 'x' holds NaN or infinity"),
-        (np.zeros((8, 15), np.float32), "calibration data for input 'x' has shape [8, 15]; expected [8, 16]"),
+        (np.zeros((8, 15), np.float32), "calibration data for input 'x' has shape [8, 15]; expected [?, 16]"),
     ],
 )
 def test_samples_that_no_range_can_be_taken_from_are_refused_in_one_line(

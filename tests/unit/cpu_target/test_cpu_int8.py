@@ -1,0 +1,233 @@
+"""What becomes INT8, what stays FP32, and what is demanded of the result."""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+
+import backends.cpu.comparison
+from backends.cpu.finite import check_scales
+from backends.cpu.int8_operators import is_transformer, select
+from backends.cpu.quantising import quantised, quantised_dynamically
+from backends.cpu.speed import Speeds
+from compiler.errors import CompileError
+from compiler.options import CompilerOptions
+from tests.fakes.cpu_models import attention, causal_mask, items, network, samples
+from tests.fakes.graphs import parse, run_onnx
+
+Compile = Callable[..., Any]
+INT8 = ("--precision", "int8", "--data_preprocess", "samples.npz")
+OUT = ("--export_popef", "--output_dir", "out")
+ALL = CompilerOptions(int8_preset="all")
+
+
+def scales(model: onnx.ModelProto) -> list[np.ndarray]:
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    return [constants[node.input[1]] for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+
+
+def optimised_run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    """As the server runs it: ONNX Runtime may take other kernels for it."""
+    (found,) = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    return np.asarray(found)
+
+
+def quantised_nodes(model: onnx.ModelProto) -> set[str]:
+    made = {node.output[0]: node.op_type for node in model.graph.node}
+    return {node.name for node in model.graph.node if any(made.get(name) == "DequantizeLinear" for name in node.input)} - {
+        node.name for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    }
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+def test_tensors_with_infinities_stay_in_single_precision(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = attention(causal_mask(8))
+    batches = [{"x": items(8)}, {"x": items(3)}]
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+        warnings.simplefilter("error")
+        found, chosen = quantised(model, batches, CompilerOptions(int8_preset="all", calibration_method=method))
+    assert all(np.all(np.isfinite(each)) and np.all(each > 0) for each in scales(found))
+    assert set(chosen.excluded) == {"make_masked", "make_weights"}
+    assert "2 node(s) stay fp32" in caplog.text
+    assert "'make_masked' (Add), 'make_weights' (Softmax)" in caplog.text
+    assert quantised_nodes(found) >= {"make_q", "make_wide", "make_y"}
+    [wanted], [got] = (run_onnx(each, batches[0]).values() for each in (model, found))
+    assert 10 * np.log10(np.sum(wanted**2) / np.sum((wanted - got) ** 2)) > 25
+
+
+def test_a_constant_infinity_is_not_quantised_either() -> None:
+    text = "g (float[n,4] x) => (float[n,4] y) { p = MatMul(x, w) s = Where(mask, none, p) e = Exp(s) y = MatMul(e, w) }"
+    weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    model = parse(text, {"w": weights, "mask": np.array([True, False, False, True]), "none": np.float32(-np.inf)})
+    found, _ = quantised(model, [{"x": samples(8)[:, :4]}], ALL)
+    assert all(np.all(np.isfinite(each)) for each in scales(found))
+
+
+def test_a_model_of_infinities_only_is_refused() -> None:
+    model = parse("g (float[n,4] x) => (float[n,4] y) { y = MatMul(x, w) }", {"w": np.full((4, 4), np.inf, np.float32)})
+    with pytest.raises(CompileError, match=r"nothing can be quantised: .* 1 node\(s\) stay fp32"):
+        quantised(model, [{"x": np.ones((2, 4), np.float32)}], ALL)
+    with pytest.raises(CompileError, match="nothing can be quantised"):
+        quantised_dynamically(model, CompilerOptions())
+
+
+@pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0, -1.0])
+def test_a_scale_that_is_none_is_refused(scale: float) -> None:
+    text = "g (float[n,4] x) => (float[n,4] y) { c = QuantizeLinear(x, s, z) y = DequantizeLinear(c, s, z) }"
+    made = parse(text, {"s": np.float32(scale), "z": np.uint8(0)})
+    with pytest.raises(CompileError, match="the quantiser made 's' with a value that is no scale"):
+        check_scales(parse("g (float[n,4] x) => (float[n,4] y) { y = Identity(x) }"), made)
+
+
+def test_of_a_transformer_products_are_quantised_and_the_summary_says_so(compile_cpu: Compile, folder: Path) -> None:
+    onnx.save(attention(causal_mask(8)), folder / "model.onnx")
+    np.savez(folder / "samples.npz", x=items(40))
+    ran = compile_cpu(*INT8, *OUT)
+    assert ran.code == 0, ran.err
+    assert "int8_preset: transformer, since the graph has attention: MatMul and Gemm only" in ran.out
+    assert compile_cpu(*INT8, "--int8_preset", "all", *OUT).out.endswith("int8_preset: all\n")
+
+
+def test_the_transformer_preset_leaves_additions_and_softmax_alone() -> None:
+    model, batches = attention(causal_mask(8)), [{"x": items(8)}]
+    assert select(model, CompilerOptions(), is_dynamic=False).op_types == ("MatMul",)
+    assert {"Add", "MatMul", "Relu", "Softmax"} <= set(select(model, ALL, is_dynamic=False).op_types)
+    found, chosen = quantised(model, batches, CompilerOptions())
+    assert chosen.excluded == ()
+    made = {node.output[0]: node.op_type for node in found.graph.node}
+    readers = {node.op_type: [made.get(name) for name in node.input] for node in found.graph.node}
+    assert readers["Softmax"] == ["Add"]
+    assert readers["Relu"] == ["MatMul"]
+    assert readers["MatMul"] == ["DequantizeLinear", "DequantizeLinear"]
+
+
+@pytest.mark.parametrize("options", [CompilerOptions(), ALL])
+def test_a_softmax_of_one_element_is_one(options: CompilerOptions) -> None:
+    model = attention()
+    found, _ = quantised(model, [{"x": items(8)}], options)
+    for size in (1, 2):
+        wanted, got = (optimised_run(each, items(2, size)) for each in (model, found))
+        np.testing.assert_allclose(got, wanted, atol=0.3)
+
+
+def test_attention_makes_a_transformer_and_a_softmax_alone_does_not() -> None:
+    assert is_transformer(attention())
+    assert not is_transformer(network())
+    text = """g (float[n,3,8,8] x) => (float[n,4,4] y) {
+        c = Conv(x, w) f = Reshape(c, rows) t = Transpose <perm = [0, 2, 1]> (f) s = MatMul(f, t) p = Softmax(s) y = MatMul(p, s)
+    }"""
+    assert not is_transformer(parse(text, {"w": np.ones((4, 3, 3, 3), np.float32), "rows": np.int64([0, 4, -1])}))
+
+
+def test_dynamic_int8_needs_no_samples_and_is_close(compile_cpu: Compile, folder: Path) -> None:
+    onnx.save(attention(causal_mask(8)), folder / "model.onnx")
+    ran = compile_cpu("--precision", "int8_dynamic", "--check", "--report", "report", *OUT)
+    assert ran.code == 0, ran.err
+    types = [node.op_type for node in onnx.load(folder / "out" / "model.onnx").graph.node]
+    assert types.count("MatMulInteger") == 3
+    assert types.count("MatMul") == 2  # of two activations
+    assert json.loads((folder / "report" / "comparison.json").read_text())["drift"]["outputs"][0]["snr_db"] > 25
+
+
+def test_dynamic_int8_leaves_out_what_it_is_told_to() -> None:
+    weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    text = """g (float[n,4] x) => (float[n,4] y, float[n,4] z, float[n,4] v) {
+        y = Gemm <transB = 1> (x, w) z = MatMul(x, w) v = Gemm <transB = 1> (x, w)
+    }"""
+    model = parse(text, {"w": weights})
+    for node, name in zip(model.graph.node, ("first", "product", "second"), strict=True):
+        node.name = name
+    x = samples(4)[:, :4]
+    for options, left in ((CompilerOptions(), 3), (CompilerOptions(int8_skip_op_names=("first",)), 2),
+                          (CompilerOptions(int8_skip_op_types=("Gemm",)), 1)):  # fmt: skip
+        found, _ = quantised_dynamically(model, options)
+        assert [node.op_type for node in found.graph.node].count("MatMulInteger") == left
+        for wanted, got in zip(run_onnx(model, {"x": x}).values(), run_onnx(found, {"x": x}).values(), strict=True):
+            np.testing.assert_allclose(got, wanted, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("--precision", "int8_dynamic", "--format", "openvino"), 2, "int8_dynamic is computed by ONNX Runtime: give --format onnx"),
+        (("--precision", "int8_dynamic", "--int8_preset", "all"), 2, "--int8_preset is for --precision int8, not int8_dynamic"),
+        (("--precision", "int8_dynamic", "--int8_skip_op_types", "MatMul"), 1, "nothing can be quantised"),
+        (("--min_snr", "loud"), 2, "min_snr: expected a number, got 'loud'"),
+        (("--min_speedup", "0"), 2, "min_speedup: expected a number above 0, got '0'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(compile_cpu: Compile, words: tuple[str, ...], code: int, text: str) -> None:
+    ran = compile_cpu(*words, *OUT)
+    assert (ran.code, text in ran.err, ran.err.count("\n")) == (code, True, 1), ran.err
+
+
+def test_an_operator_that_the_model_lacks_is_a_notice(compile_cpu: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert compile_cpu(*INT8, "--int8_skip_op_types", "Conv,Softmax", *OUT).code == 0
+    assert "--int8_skip_op_types: the converted model has no Conv, so that there is none to skip" in caplog.text
+    assert "no Softmax" not in caplog.text
+
+
+def test_a_result_that_is_not_accurate_enough_is_not_written(compile_cpu: Compile, folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "model.onnx").write_text("the one before")
+    ran = compile_cpu(*INT8, "--min_snr", "90", *OUT, "--model_repository", "repository", "--model_name", "m", "--output_model", "c.onnx")
+    assert ran.code == 4
+    assert "--min_snr 90: the least signal to noise of an output is " in ran.err
+    assert [path.name for path in (folder / "out").iterdir()] == ["model.onnx"]
+    assert (folder / "out" / "model.onnx").read_text() == "the one before"
+    assert not (folder / "repository").exists()
+    assert compile_cpu(*INT8, "--min_snr", "20", *OUT).code == 0
+    assert (folder / "out" / "model.onnx").stat().st_size > 100
+
+
+@pytest.mark.parametrize(("demanded", "code"), [("1.9", 0), ("2.1", 4)])
+def test_a_result_that_is_not_fast_enough_is_not_written(
+    compile_cpu: Compile, folder: Path, monkeypatch: pytest.MonkeyPatch, demanded: str, code: int
+) -> None:
+    monkeypatch.setattr(backends.cpu.comparison, "measure", lambda *_: Speeds((0.2,) * 6, (0.1,) * 6))
+    ran = compile_cpu("--min_speedup", demanded, "--report", "report", *OUT)
+    assert ran.code == code
+    assert (folder / "out" / "model.onnx").exists() == (code == 0)
+    assert len(json.loads((folder / "report" / "comparison.json").read_text())["missed"]) == (code == 4)
+    assert ("--min_speedup 2.1: the result is 2 times as fast as the source" in ran.err) == (code == 4)
+
+
+def test_a_gate_needs_a_result_and_a_target_that_compares(compile_cpu: Compile) -> None:
+    ran = compile_cpu("--min_snr", "20")
+    assert (ran.code, "--min_snr judges what is compiled: give --model_repository" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "text"),
+    [
+        ((0.2,) * 6, "what was compiled is slower than its source: 0.500 +- 0 times its speed"),
+        ((0.05, 0.2, 0.101, 0.3, 0.103, 0.05), ", which the measurement cannot tell from the same speed"),
+    ],
+)
+def test_a_result_that_is_slower_is_warned_of(
+    compile_cpu: Compile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, compiled: tuple[float, ...], text: str
+) -> None:
+    monkeypatch.setattr(backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, compiled))
+    with caplog.at_level(logging.WARNING):
+        assert compile_cpu("--run", *OUT).code == 0
+    assert text in caplog.text
+
+
+def test_rates_count_the_rows_of_a_model_without_batching(compile_cpu: Compile, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, (0.1,) * 6))
+    onnx.save(parse("g (float[n,4] x) => (float[n,4] y) { y = Softmax <axis = 0> (x) }"), folder / "model.onnx")
+    ran = compile_cpu("--batch_size", "8", "--batch_axis", "0", "--run", *OUT)
+    assert "batch 8: 80.0 rows/s, source 80.0 rows/s" in ran.out
+    assert "Bs: 8\n" in ran.out
+    assert "Tput: 80\n" in ran.out
+    ran = compile_cpu.plainly("--run", *OUT)
+    assert "no batch: 10.0 calls/s, source 10.0 calls/s" in ran.out
