@@ -14,6 +14,7 @@ from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.model_reader import ModelReader, broken_listing
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from server.lifecycle.repository import RepositoryUnreadable
+from server.lifecycle.version_policy import wanted_versions
 
 
 class ListedModels:
@@ -79,6 +80,15 @@ class ListedModels:
             self._allowed |= {model.base_path.resolve() for model in models}
         else:
             self._check(models)
+
+    def wanted(self, models: Sequence[ListedModel]) -> dict[str, frozenset[int] | None]:
+        """The versions that would serve if `models` were the list, by model; None: its configuration is wrong, so that nobody can say."""
+        with self._lock:
+            listings = {model.name: self._listing(model, []) for model in models}
+        return {
+            name: None if found.config is None else wanted_versions(found.config.version_policy, found.versions) & found.versions.keys()
+            for name, found in listings.items()
+        }
 
     def replace(self, models: Sequence[ListedModel]) -> None:
         """Takes `models`, which have been admitted, in place of the list there was."""

@@ -315,7 +315,7 @@ class ModelManager:
 
     async def _refresh_now(self, name: str) -> None:
         async with self._scanning:
-            found = await asyncio.to_thread(self._repository.find, name)
+            found = await in_daemon_thread("find", lambda: self._repository.find(name))
             if self._is_stopping:
                 raise Unavailable(SHUTTING_DOWN)
             self._settler.accept(name, found)

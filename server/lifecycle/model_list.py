@@ -1,7 +1,7 @@
 """`ModelList`: one list of models taking the place of another while requests are served, and the labels that the list gives to versions."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backends.api.errors import ModelLoadError
@@ -45,28 +45,58 @@ class ModelList:
     async def replace(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
         """Takes `models` in place of the list; returns when what is new of them serves.
 
+        The operator's list (`is_trusted`) says what is to be, so that all of it counts that can. A client's is a request: where a label
+        cannot be effective nothing changes, and a model that does not load keeps its labels.
+
         Raises:
             InvalidRequest, Forbidden: see `ListedModels.admit`; nothing has changed then.
-            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+            ModelLoadError: a label of a client's list belongs to a version that would not serve; nothing has changed then. Or a model does
+                not load, or a label belongs to a version that does not serve; the rest of the list counts.
         """
         async with self._changing:
             await in_daemon_thread("admit", lambda: self._source.admit(models, is_trusted=is_trusted))
+            if not is_trusted:
+                self._refuse_misplaced(models, await in_daemon_thread("list", lambda: self._source.wanted(models)))
+            before = {model.name: self._labels.labels(model.name) for model in models}
             # Labels first: from the list on, an old version may go at any moment, and no label may mean it then.
             self._label(models)
             await in_daemon_thread("list", lambda: self._source.replace(models))
             await self._follower.begin()
-            failures = await self._follower.failures([model.name for model in models])
-            failures += [text for model in models for text in self._misplaced(model.name)]
+            failures: list[str] = []
+            for model in models:
+                failed = [*await self._follower.failures([model.name]), *self._misplaced(model.name)]
+                if failed and not is_trusted:
+                    self._labels.put_back(model.name, before[model.name])
+                failures += failed
         if failures:
             raise ModelLoadError("; ".join(failures))
 
     def _label(self, models: Sequence[ListedModel]) -> None:
         self._labels.replace({model.name: model.version_labels for model in models}, self._follower.ready)
 
+    def _refuse_misplaced(self, models: Sequence[ListedModel], wanted: Mapping[str, frozenset[int] | None]) -> None:
+        """Refuses labels of `models` on versions that would not serve by that list."""
+        wrong: list[str] = []
+        for model in models:
+            ready, serving = self._follower.ready(model.name), wanted[model.name]
+            for label, version in model.version_labels.items():
+                if serving is None or version in serving:
+                    continue
+                self._labels.version(model.name, label, ready)  # a label that has meant something is not new
+                if not self._may_wait(model.name, label):
+                    wrong.append(_not_available(model.name, version))
+        if wrong:
+            raise ModelLoadError("; ".join(wrong))
+
     def _misplaced(self, name: str) -> list[str]:
-        """What is wrong with the labels of a model, in TensorFlow Serving's words."""
-        return [
-            f"Request to assign label to version {version} of model {name}, which is not currently available for inference"
-            for label, version in self._labels.pending(name, self._follower.ready(name)).items()
-            if not (self._labels_for_unavailable and self._labels.is_new(name, label))
-        ]
+        """What is wrong with the labels of a model."""
+        pending = self._labels.pending(name, self._follower.ready(name))
+        return [_not_available(name, version) for label, version in pending.items() if not self._may_wait(name, label)]
+
+    def _may_wait(self, name: str, label: str) -> bool:
+        return self._labels_for_unavailable and self._labels.is_new(name, label)
+
+
+def _not_available(name: str, version: int) -> str:
+    """TensorFlow Serving's words."""
+    return f"Request to assign label to version {version} of model {name}, which is not currently available for inference"

@@ -23,6 +23,15 @@ class VersionLabels:
         }
         self._wanted = {name: dict(wanted) for name, wanted in labels.items()}
 
+    def labels(self, name: str) -> Mapping[str, int]:
+        """The labels of model `name`, and the versions that they belong to."""
+        return self._wanted.get(name, {})
+
+    def put_back(self, name: str, labels: Mapping[str, int]) -> None:
+        """Takes `labels`, which were those of model `name` before the last `replace`, in place of its own."""
+        self._wanted[name] = dict(labels)
+        self._settled[name] = {label: version for label, version in self._settled.get(name, {}).items() if labels.get(label) == version}
+
     def version(self, name: str, label: str, ready: Collection[int]) -> int | None:
         """The version of model `name` that `label` means while `ready` ones serve; None: there is no such label."""
         wanted = self._wanted.get(name, {}).get(label)

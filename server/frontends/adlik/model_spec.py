@@ -56,7 +56,7 @@ def served_version(engine: Engine, ask: ModelAsk, limits: Limits) -> int | None:
     check_model_name(ask.name)
     if ask.version is not None:
         if not 0 < ask.version <= _INT64_MAX:
-            raise InvalidRequest(f"model_spec.version {ask.version} cannot be a version: they begin at 1")
+            raise InvalidRequest(f"model_spec.version {ask.version} cannot be a version: they are 1 to {_INT64_MAX}")
         return ask.version
     if ask.label == STABLE:
         return min(engine.describe(ask.name, None).ready_versions, default=None)

@@ -83,7 +83,11 @@ class RepositoryEditor:
         """
         found = self.find(name)
         number = version or max(found.versions, default=0) + 1
-        if not 0 < number <= MAX_VERSION_NUMBER:
+        if number > MAX_VERSION_NUMBER:
+            raise Conflict(
+                f"model '{name}' has version {MAX_VERSION_NUMBER}, the highest possible: say the number of the new one in model_version"
+            )
+        if number < 1:
             raise InvalidRequest(f"version {number} cannot be one: they begin at 1")
         if number in found.versions or _exists(found.directory, str(number)):
             raise Conflict(f"model '{name}' has a version {number} already")

@@ -18,7 +18,7 @@ from server.frontends.kserve.tensor_bytes import object_array
 from server.frontends.kserve.validation import SignatureCheck
 from server.frontends.limits import Limits
 from server.frontends.strict_json import Json
-from server.frontends.tfs.json_values import decoded, is_base64, kind_name, shown
+from server.frontends.tfs.json_values import decoded, float_array, is_base64, kind_name, shown
 from server.frontends.tfs.signatures import type_name
 from server.pb.tensorflow.core.example import example_pb2
 from server.pb.tensorflow_serving.apis import input_pb2
@@ -155,9 +155,13 @@ def _array(values: list[Any], spec: TensorSpec) -> Array:
     if datatype is DataType.BOOL:
         truth: Array = np.array(values, dtype=np.int64) != 0
         return truth
+    if datatype in _FLOATS:
+        floats, wrong = float_array(values, kinds, datatype)
+        if wrong is not None:
+            raise InvalidRequest(f"Feature: {spec.name} has the value {wrong}, which {type_name(datatype)} cannot hold")
+        return floats
     try:
-        with np.errstate(over="ignore"):
-            array: Array = np.array(values, dtype=datatype.numpy)
+        array: Array = np.array(values, dtype=datatype.numpy)
     except OverflowError:
         raise InvalidRequest(f"Feature: {spec.name} has a value outside the range of {type_name(datatype)}") from None
     return array
@@ -181,11 +185,9 @@ def _json_features(given: Json) -> dict[str, Values]:
 def _json_values(name: str, given: list[Json]) -> Values:
     values = [_json_value(name, each) for each in given]
     kinds = set(map(type, values))
-    if len(kinds) > 1:
-        # The first value decides in TensorFlow Serving; whole numbers among others are taken as what they are meant.
-        if kinds != {int, float}:
-            raise InvalidRequest(f"Unexpected element type in feature: {name[:128]} expecting type: {_KINDS[type(values[0])]}")
-        return [float(each) for each in values]
+    # The first value decides in TensorFlow Serving; whole numbers among others are taken as what they are meant, if that is exact.
+    if len(kinds) > 1 and kinds != {int, float}:
+        raise InvalidRequest(f"Unexpected element type in feature: {name[:128]} expecting type: {_KINDS[type(values[0])]}")
     return values
 
 

@@ -8,7 +8,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -137,19 +137,27 @@ def kind_name(value: Json) -> str:
     return str(value) if isinstance(value, bool) else _KINDS[type(value)]
 
 
-def _floats(elements: list[Any], kinds: set[type], spec: TensorSpec) -> Array:
-    datatype = spec.datatype
+def float_array(elements: Sequence[int | float], kinds: set[type], datatype: DataType) -> tuple[Array, int | float | None]:
+    """The flat array of `elements`, which are of `kinds`, and the first of them that it does not hold; None: it holds all of them.
+
+    A whole number is not held if it was rounded, another finite one if it became infinite. Fractions may be rounded.
+    """
     wide = np.array(elements, dtype=np.float64)
     exact = _EXACT[datatype]
     if int in kinds and bool((np.abs(wide) > exact).any()):
         wrong = next((each for each in elements if isinstance(each, int) and abs(each) > exact), None)
         if wrong is not None:
-            raise _lossy(wrong, spec)
+            return wide, wrong
     with np.errstate(over="ignore"):
         array: Array = wide.astype(datatype.numpy, copy=False)
     lost = np.isinf(array) & np.isfinite(wide)
-    if bool(lost.any()):
-        raise _lossy(elements[int(np.argmax(lost))], spec)
+    return array, elements[int(np.argmax(lost))] if bool(lost.any()) else None
+
+
+def _floats(elements: list[Any], kinds: set[type], spec: TensorSpec) -> Array:
+    array, wrong = float_array(elements, kinds, spec.datatype)
+    if wrong is not None:
+        raise _lossy(wrong, spec)
     return array
 
 

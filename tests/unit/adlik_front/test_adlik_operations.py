@@ -153,7 +153,10 @@ def test_a_version_is_added_above_the_highest_or_as_asked_for(bench: Bench):
     bench.succeeds("addModelVersion", model_name="m", path="three", model_version=9)
     assert {"m/3/model.bin", "m/9/model.bin"} <= bench.files().keys()
     bench.fails("addModelVersion", "version 9 already", model_name="m", path="three", model_version=9)
-    bench.fails("addModelVersion", "-1", model_name="m", path="three", model_version=-1)
+    bench.fails("addModelVersion", "-1 cannot be one: they begin at 1", model_name="m", path="three", model_version=-1)
+    highest = 2**63 - 1
+    bench.succeeds("addModelVersion", model_name="m", path="three", model_version=highest)
+    bench.fails("addModelVersion", f"version {highest}, the highest possible", "model_version", model_name="m", path="three")
 
 
 def test_a_version_that_does_not_load_is_taken_back(bench: Bench):

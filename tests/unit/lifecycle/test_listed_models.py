@@ -175,6 +175,55 @@ def test_labels_move_with_the_list_and_are_checked_against_what_serves(tmp_path:
     scenario()
 
 
+def test_a_clients_list_with_a_label_that_cannot_be_effective_changes_nothing(tmp_path: Path):
+    made, other = folder(tmp_path, "m", 1, 2), folder(tmp_path, "n", 1)
+
+    def listed(labels: dict[str, int], *versions: int) -> ListedModel:
+        return ListedModel(name="m", base_path=made, version_policy=SpecificVersions(versions), version_labels=labels)
+
+    @in_loop
+    async def scenario() -> None:
+        bench = await ListBench(listed({"stable": 1, "canary": 2}, 1, 2), ListedModel(name="n", base_path=other)).started()
+        manager = bench.manager
+        before, loads = bench.ready(), len(bench.loader.sources)
+        for labels, versions in (({"canary": 9}, (1, 2)), ({"stable": 1}, (2,)), ({"stable": 2, "new": 1}, (2,))):
+            with pytest.raises(ModelLoadError, match=r"assign label to version [19] of model m"):
+                await manager.replace_models([listed(labels, *versions)], is_trusted=False)
+            assert bench.ready() == before, "no model has gone, not even those that the list leaves out"
+            assert [manager.labelled_version("m", label) for label in ("stable", "canary", "new")] == [1, 2, None]
+        assert len(bench.loader.sources) == loads
+        await manager.replace_models([listed({"stable": 2}, 2)], is_trusted=False)
+        assert bench.ready() == [("m", 2)]
+        assert [manager.labelled_version("m", label) for label in ("stable", "canary")] == [2, None]
+        await manager.stop(1)
+
+    scenario()
+
+
+def test_a_model_of_a_clients_list_that_does_not_load_keeps_its_labels(tmp_path: Path):
+    made, other = folder(tmp_path, "m", 1), folder(tmp_path, "n", 1, 2)
+
+    def listed(label: int) -> list[ListedModel]:
+        return [
+            ListedModel(name="m", base_path=made, version_labels={"stable" if label == 1 else "canary": label}),
+            ListedModel(name="n", base_path=other, version_policy=SpecificVersions((1, 2)), version_labels={"stable": label}),
+        ]
+
+    @in_loop
+    async def scenario() -> None:
+        bench = await ListBench(*listed(1)).started()
+        folder(tmp_path, "m", 2)
+        bench.loader.errors["m", 2] = ModelLoadError("corrupt")
+        with pytest.raises(ModelLoadError, match="model m: version 2: corrupt"):
+            await bench.manager.replace_models(listed(2), is_trusted=False)
+        assert [bench.manager.labelled_version("m", label) for label in ("stable", "canary")] == [1, None]
+        assert bench.manager.labelled_version("n", "stable") == 2, "the rest of the list counts"
+        assert bench.ready() == [("m", 1), ("n", 1), ("n", 2)]
+        await bench.manager.stop(1)
+
+    scenario()
+
+
 def test_a_label_has_left_the_old_version_before_the_list_lets_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = folder(tmp_path, "m", 1, 2)
 
