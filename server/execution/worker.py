@@ -5,7 +5,6 @@ request. A worker never touches scheduler state, a scheduler never touches an in
 """
 
 import asyncio
-import logging
 import queue
 import threading
 from collections import deque
@@ -20,8 +19,6 @@ from backends.api.errors import BackendFailed
 from backends.api.model import ModelSignature
 from server.core.daemon_thread import NAME_PREFIX, in_daemon_thread
 from server.core.niceness import step_back
-
-log = logging.getLogger("stoker.execution")
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +54,10 @@ def run_batch(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
     """Runs a batch; whatever the backend raises becomes its answer."""
     try:
         return processor.process(items)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it was becomes the answer of its batch, and the scheduler logs it
         # SystemExit and the like out of a backend must not end the thread: its batch is owed an answer.
-        log.exception("backend raised %s", type(error).__name__)
         failure = BackendFailed(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
         return BatchResult(outcomes=[failure for _ in items])
 
 

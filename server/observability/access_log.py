@@ -16,12 +16,12 @@ from typing import Final
 from backends.api.errors import ServingError
 from server.core.access import AccessNote, Via
 from server.core.request import Answer, Done, InferRequest, InferResponse
+from server.observability.line_budget import LineBudget
 from server.observability.log_text import JsonFormatter
 from server.observability.logs import LogSink, RawWriter
 
 #: Failures that are logged in a second; of further ones the next line says how many there were. What clients do wrong must not fill a disk.
 FAILURES_PER_S: Final = 100
-_NS_PER_S: Final = 1_000_000_000
 _CANCELLED: Final = "CANCELLED"
 _OK: Final = "OK"
 
@@ -56,7 +56,7 @@ class AccessLog:
         self._every = settings.every
         self._now_ns = now_ns
         self._left = settings.every
-        self._failures = _FailureBudget()
+        self._failures = LineBudget(FAILURES_PER_S)
         self._logger = logging.getLogger("stoker.access")
         self._raw: RawWriter | None = None
         self._sink: LogSink | None = None
@@ -159,29 +159,6 @@ class _Sampled:
     def __del__(self) -> None:
         if not self.note.is_told and self._log.is_on:
             self._log._write("an inference request was taken back", {**self._facts, **_times(self.note), "status": _CANCELLED})
-
-
-class _FailureBudget:
-    """So many failures a second, filled up as time goes by."""
-
-    __slots__ = ("_left", "_suppressed", "_updated_ns")
-
-    def __init__(self) -> None:
-        self._left = float(FAILURES_PER_S)
-        self._updated_ns: int | None = None
-        self._suppressed = 0
-
-    def take(self, now_ns: int) -> int | None:
-        """Whether one more is logged: how many were not since the last that was; None: this one is not."""
-        if self._updated_ns is not None:
-            self._left = min(FAILURES_PER_S, self._left + (now_ns - self._updated_ns) * FAILURES_PER_S / _NS_PER_S)
-        self._updated_ns = now_ns
-        if self._left < 1:
-            self._suppressed += 1
-            return None
-        self._left -= 1
-        suppressed, self._suppressed = self._suppressed, 0
-        return suppressed
 
 
 def _facts(request: InferRequest) -> dict[str, object]:

@@ -17,6 +17,7 @@ from server.core.timers import Timer, Timers
 from server.execution.worker import InstanceWorker, Work
 from server.observability.recorder import FailureReason, VersionRecorder
 from server.scheduling.batcher import DynamicBatcher, Wait
+from server.scheduling.failures import FailureLog
 from server.scheduling.fleet import Fleet
 from server.scheduling.gathering import Gathering
 from server.scheduling.ordering import ReleaseOrder
@@ -90,6 +91,7 @@ class Scheduler:
         most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
         self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
         self._running: set[_Batch] = set()
+        self._failures = FailureLog(config.name, version)
         self._unanswered = 0
         self._order = ReleaseOrder[Pending, Outcome](self._answer) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
@@ -240,7 +242,11 @@ class Scheduler:
         self._fleet.ended(batch.worker, result, now_ns)
         tally(self._recorder, batch.entries, result, now_ns)
         release = self._answer if self._order is None else self._order.complete
+        noted: Outcome | None = None
         for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
+            if isinstance(outcome, ServingError) and outcome is not noted:
+                noted = outcome  # requests that failed together have one error
+                self._failures.note(outcome, entry.request, now_ns)
             release(entry, outcome)
         # The worker has a free slot now; a batch may be waiting for it.
         self._pump()

@@ -1,0 +1,67 @@
+"""What the log says of backends that fail, without any verbosity."""
+
+import asyncio
+import logging
+
+import pytest
+
+from backends.api.batch import as_failure
+from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
+from server.scheduling.failures import FAILURES_PER_S
+from tests.unit.scheduling.test_scheduler import Rig
+
+
+def failure(text: str) -> BackendFailed:
+    """As a processor makes it of what a backend raises."""
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return as_failure(error)
+
+
+async def answered(rig: Rig, *outcomes: ServingError, ids: tuple[str, ...] = ()) -> None:
+    asked = [await rig.ask(request_id=ids[number] if ids else "") for number in range(len(outcomes))]
+    await rig.settle()
+    rig.worker.finish(list(outcomes))
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def test_a_failure_is_logged_with_traceback_model_version_and_request(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(answered(Rig(), failure("index 9 is out of bounds"), ids=("id-7",)))
+    [record] = lines(caplog)
+    assert record.getMessage() == "the backend of model 'm' version 1 failed: ValueError: index 9 is out of bounds"
+    assert (record.model, record.version, record.request_id) == ("m", 1, "id-7")  # type: ignore[attr-defined]
+    assert "in failure" in caplog.text
+    assert "ValueError: index 9 is out of bounds" in caplog.text
+
+
+def test_requests_that_failed_together_are_one_failure_and_others_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    shared = failure("together")
+    asyncio.run(answered(Rig(), shared, shared, failure("apart"), ids=("a", "b", "c")))
+    assert [record.request_id for record in lines(caplog)] == ["a", "c"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("error", "count"), [(Unavailable("the device is lost"), 1), (InvalidRequest("the client's mistake"), 0)])
+def test_a_lost_device_is_a_failure_of_the_backend_and_a_clients_mistake_is_none(
+    error: ServingError, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(answered(Rig(), error))
+    assert len(lines(caplog)) == count
+
+
+def test_lines_are_bounded_and_the_next_says_how_many_were_held_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        for _ in range(FAILURES_PER_S + 4):
+            await answered(rig, failure("again"))
+        assert len(lines(caplog)) == FAILURES_PER_S
+        rig.time.now += 1_000_000_000
+        await answered(rig, failure("again"))
+
+    asyncio.run(scenario())
+    assert lines(caplog)[-1].suppressed == 4  # type: ignore[attr-defined]
+    assert len(lines(caplog)) == FAILURES_PER_S + 1
