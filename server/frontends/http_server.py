@@ -183,7 +183,7 @@ class _Dispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = _INFER.match(scope["path"]) if scope["method"] == "POST" else None
-        plain = self._plain.get(scope["path"]) if scope["method"] == "GET" else None
+        plain = self._plain.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
         version = None if route is None or route[2] is None else int(route[2])
         is_v1 = route is None and PREFIX.match(scope["path"]) is not None
         try:

@@ -8,6 +8,7 @@ the bounds cost a fast request next to nothing.
 """
 
 import asyncio
+import socket
 from http import HTTPStatus
 from typing import cast
 
@@ -30,6 +31,8 @@ from server.frontends.kserve.reservation import EVICTED, Reservation
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
+#: How long an answer may take, after the client has ended its side, before the client is asked whether it still waits.
+_PROBE_DELAY_S = 0.02
 #: What may wait unread here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
 
@@ -47,6 +50,11 @@ class HttpConnection(WritingHalf):
         self._room: memoryview | None = None
         self._body: BodyFrame | None = None
         self._awaits_go_ahead = False
+        #: The client sends no more; and the socket that is watched for its departure.
+        self._has_ended = False
+        self._watched_fd: int | None = None
+        self._probe: asyncio.TimerHandle | None = None
+        self._version = ""
         self._is_reserved = False
         self._reservation: Reservation | None = None
         #: The budget that may end the present request while its body is on its way.
@@ -78,6 +86,7 @@ class HttpConnection(WritingHalf):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._port.discard(self)
+        self._end_watch()
         self._phase = Phase.REFUSED
         self._end_exchange()
         self._end_body()
@@ -91,8 +100,50 @@ class HttpConnection(WritingHalf):
         super().resume_writing()
         self._ask_turn()
 
-    def eof_received(self) -> None:
-        """The client says no more: nobody reads an answer, then; the transport closes."""
+    def eof_received(self) -> bool:
+        """The client sends no more: it is answered what it has asked for, unless it is gone; else the transport closes."""
+        if self._has_ended:
+            return True
+        exchange = self._exchange
+        if not (self._is_answering() or (self._ahead and self._phase is not Phase.REFUSED)) or not self._can_tell_departure():
+            return False
+        self._has_ended = True
+        self._watched_fd = self._fd()
+        self._port.departures.watch(self._watched_fd, self.transport.abort)
+        if exchange is not None and not self._ahead:
+            self._is_last = True
+            if isinstance(exchange, AsgiExchange):
+                exchange.close_after_answer()
+        if self._is_tcp():
+            self._probe = self._port.loop.call_later(_PROBE_DELAY_S, self._ask_whether_it_waits)
+        return True
+
+    def _ask_whether_it_waits(self) -> None:
+        """Writes what the kernel of a client that has closed its socket answers by a reset, and what one that waits passes over."""
+        self._probe = None
+        if not self.transport.is_closing() and not (self._exchange is not None and self._exchange.has_begun):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _is_answering(self) -> bool:
+        return self._phase is Phase.ANSWER
+
+    def _can_tell_departure(self) -> bool:
+        """Whether a client that is gone can be told from one that merely sends no more.
+
+        Not over TLS, whose end is that of the transport, nor where HTTP/1.0, which has no 100 Continue, comes by TCP.
+        """
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return False
+        return not self._is_tcp() or self._version != "1.0"
+
+    def _is_tcp(self) -> bool:
+        return self._socket().family != socket.AF_UNIX
+
+    def _fd(self) -> int:
+        return self._socket().fileno()
+
+    def _socket(self) -> socket.socket:
+        return cast("socket.socket", self.transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._port.buffer if self._room is None else self._room
@@ -238,6 +289,8 @@ class HttpConnection(WritingHalf):
         head, route = known
         length = head.length
         self._keep_alive = head.keep_alive
+        self._version = head.version
+        self._is_last = self._has_ended and at + (length or 0) >= len(data)
         if self._is_reserved:
             if not self._port.is_reserved(head.path):
                 raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, RESERVED_TEXT, retry_after_s=1)
@@ -348,8 +401,8 @@ class HttpConnection(WritingHalf):
 
     def _await_next(self) -> None:
         self._exchange = self._reservation = None
-        if not self.keep_alive:
-            self.transport.close()
+        if not self.keep_alive or (self._has_ended and not self._ahead):
+            self._close()
             return
         self._phase = Phase.IDLE
         self._since_s = self._port.loop.time()
@@ -372,7 +425,24 @@ class HttpConnection(WritingHalf):
         self._ahead, self._at = b"", 0
         self._take(data, at)
         if not self._ahead:
+            if self._has_ended and not self._is_answering():
+                # Part of a request, whose rest will not arrive.
+                self._close()
+                return
             self.flow.resume_reading()
+
+    def _close(self) -> None:
+        """Closes the connection when all is sent."""
+        self._end_watch()
+        self.transport.close()
+
+    def _end_watch(self) -> None:
+        if self._watched_fd is not None:
+            self._port.departures.forget(self._watched_fd)
+            self._watched_fd = None
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
 
     # The end.
 

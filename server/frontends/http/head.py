@@ -18,6 +18,8 @@ from server.frontends.limits import Limits
 BLANK_LINE = b"\r\n\r\n"
 #: What request line and version take beside the target.
 _LINE_BYTES = 64
+#: Fields that say how a body is to be read, or who sends it: with two of them, a proxy and the server might each believe another one.
+_SINGLE = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
 #: Targets that are their own path, as most are.
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
 
@@ -147,6 +149,7 @@ class HeadParser:
         """The body's length (None: chunked), and whether the client waits for a go-ahead."""
         limits = self._limits
         size = hosts = declared = 0
+        singles: set[bytes] = set()
         is_chunked = expects_continue = False
         for name, value in self._headers:
             size += len(name) + len(value)
@@ -161,6 +164,10 @@ class HeadParser:
                 if version == "1.0":
                     raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
                 is_chunked = True
+            elif name in _SINGLE:
+                if name in singles:
+                    raise Refusal(HTTPStatus.BAD_REQUEST, f"the header field {name.decode()} is given more than once")
+                singles.add(name)
             elif name == b"expect" and value.lower() == b"100-continue":
                 expects_continue = version == "1.1"
         if size > limits.header_bytes:

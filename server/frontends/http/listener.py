@@ -89,6 +89,7 @@ class HttpListener:
             await port.emptied(grace_s)
         if port.tasks:
             await asyncio.wait(list(port.tasks))
+        port.departures.close()
         self._sweeper.cancel()
         self._sweeper = None
 

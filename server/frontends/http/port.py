@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from server.frontends.connection_gate import ConnectionGate
+from server.frontends.http.departures import Departures
 from server.frontends.http.direct import DirectRoute, DirectRoutes
 from server.frontends.http.head import HeadParser, RequestHead
 from server.frontends.http.reserved_paths import is_reserved_path
@@ -37,6 +38,7 @@ class HttpPort:
         limits: Bounds on what clients send.
         is_reserved: Whether a path is answered on a connection in a reserved slot.
         gate: Which connections there may be.
+        departures: Of clients that say no more and wait for their answer.
         loop: The event loop.
         connections: Those that are open.
         tasks: Of requests in work, those that have one.
@@ -56,6 +58,7 @@ class HttpPort:
         self.limits = limits
         self.gate = ConnectionGate(limits.http_connections, "HTTP", limits.connections_per_address)
         self.loop = loop
+        self.departures = Departures(loop)
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.buffer = memoryview(bytearray(READ_BYTES))

@@ -92,7 +92,7 @@ class RestRoutes:
         add = RouteAdder(app, self._restrictions)
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         for path, route in plain_routes(self._engine, metrics=self._metrics, serving_path=self._serving_path).items():
-            # Answered before they get here; what is asked in other words, HEAD say, is refused here as on every other route.
+            # Answered before they get here; other methods, POST say, are refused here as on every other route.
             add(route.tag, "GET", path, _plain(route), route.summary, _PLAIN_ANSWERS.get(path), category=route.category)
         add("models", "GET", "/v2/models/stats", self.statistics, "Statistics of all models", schemas.ModelStatisticsAnswer)
         for path in (_MODEL, _MODEL + _VERSION):

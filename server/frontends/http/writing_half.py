@@ -25,6 +25,7 @@ class WritingHalf(asyncio.BufferedProtocol):
         self._port = port
         self._keep_alive = True
         self._is_stopping = False
+        self._is_last = False
         self._share: ConnectionShare | None = None
         self._unread: UnreadAnswers | None = None
         self.transport: asyncio.Transport
@@ -39,7 +40,7 @@ class WritingHalf(asyncio.BufferedProtocol):
 
     @property
     def keep_alive(self) -> bool:
-        return self._keep_alive and not self._is_stopping
+        return self._keep_alive and not self._is_stopping and not self._is_last
 
     def write_answer(self, parts: Sequence[Piece]) -> None:
         if len(parts) == 1:

@@ -98,6 +98,12 @@ REFUSED = [
     # Who is asked.
     (head(b"GET / HTTP/1.1", host=b""), 400),
     (head(b"GET / HTTP/1.1", b"Host: b"), 400),
+    # How the body is read.
+    (head(b"POST / HTTP/1.1", b"Inference-Header-Content-Length: 5", b"Inference-Header-Content-Length: 5"), 400),
+    (head(b"POST / HTTP/1.1", b"Inference-Header-Content-Length: 5", b"INFERENCE-header-content-length: 6"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Encoding: gzip", b"Content-Encoding: identity"), 400),
+    (head(b"POST / HTTP/1.1", b"Authorization: Bearer a", b"Authorization: Bearer b"), 400),
+    (head(b"POST / HTTP/1.1", b"Content-Length: 5", b"Content-Length: 5"), 400),
     # Bounds.
     (head(b"GET /" + b"x" * 500 + b" HTTP/1.1"), 414),
     (head(b"GET /" + b"x" * 5000 + b" HTTP/1.1"), 414),
