@@ -2,7 +2,8 @@
 
 A JSON text is an amplifier: a few bytes become an object of a hundred. So its structure bytes are counted first, at memory speed, and
 the counts are both bounded and priced (`memory_cost`). Depth is measured by peeling brackets, without walking the text in Python. orjson
-itself refuses NaN, Infinity, 1e999, lone surrogates and text that is not UTF-8; tensors may hold the first two (`parse_tensor_json`).
+itself refuses NaN, Infinity, 1e999, lone surrogates and text that is not UTF-8; tensors may hold the first two (`parse_tensor_json`). It
+keeps the last of several members of one name: those are found by counting (`json_keys.py`).
 """
 
 import gc
@@ -13,6 +14,7 @@ from typing import Any
 import orjson
 
 from backends.api.errors import InvalidRequest, TooLarge
+from server.frontends.json_keys import check_keys
 from server.frontends.limits import Limits
 
 # An unterminated string matches to its end too: a pattern that failed there would be tried again at every quote inside.
@@ -49,8 +51,14 @@ def parse_json(text: bytes, limits: Limits) -> Json:
     """The value of `text`, which `memory_cost` has passed.
 
     Raises:
-        InvalidRequest: it is not JSON, or nested too deeply.
+        InvalidRequest: it is not JSON, nested too deeply, or an object in it has a key twice.
     """
+    value = _parsed(text, limits)
+    check_keys(text, value)
+    return value
+
+
+def _parsed(text: bytes, limits: Limits) -> Json:
     # Brackets that do not match come back as None too; those the parser would refuse anyhow.
     if text.count(b"[") + text.count(b"{") > limits.json_depth and bracket_levels(text, limits.json_depth) is None:
         raise InvalidRequest(f"JSON is nested more than {limits.json_depth} levels deep, or its brackets do not match")
@@ -75,21 +83,26 @@ def parse_tensor_json(text: bytes, limits: Limits) -> Json:
         InvalidRequest: as `parse_json`. TooLarge: such words stand in a text of more than the limit for that.
     """
     try:
-        return parse_json(text, limits)
+        value = _parsed(text, limits)
     except InvalidRequest as error:
         if b"NaN" not in text and b"Infinity" not in text:
             raise
         wrong = error
+    else:
+        check_keys(text, value)
+        return value
     if len(text) > limits.json_special_bytes:
         allowed = f"NaN and Infinity may stand in JSON of up to {limits.json_special_bytes} bytes; send large tensors as binary data"
         raise TooLarge(f"{wrong.message}; {allowed}")
     # The standard library's parser knows these words but is lenient elsewhere: the text around them is held to the same rules first.
     # What is replaced inside strings does no harm there, as that result is dropped.
-    parse_json(text.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null"), limits)
+    _parsed(text.replace(b"-Infinity", b"null").replace(b"Infinity", b"null").replace(b"NaN", b"null"), limits)
     try:
-        return json.loads(text.decode(), parse_constant=float, parse_int=_integer)
+        value = json.loads(text.decode(), parse_constant=float, parse_int=_integer)
     except ValueError as error:  # an escape such as `\N`
         raise InvalidRequest(f"failed to parse the request JSON buffer: {error}") from None
+    check_keys(text, value)
+    return value
 
 
 def _integer(digits: str) -> int | float:

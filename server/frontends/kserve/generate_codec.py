@@ -15,6 +15,7 @@ from backends.api.errors import InvalidRequest
 from backends.api.model import VARIABLE, TensorSpec
 from server.core.access import Via
 from server.core.request import Array, InferRequest, InferResponse, ParameterValue
+from server.frontends.json_keys import RepeatedKey
 from server.frontends.kserve.json_tensor import BINARY_ONLY, array_from_json, json_from_array, unsendable
 from server.frontends.kserve.parameters import read_parameters
 from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch, with_request_id
@@ -42,10 +43,13 @@ def decode(check: SignatureCheck, target: Target, body: bytes, limits: Limits) -
     Raises:
         InvalidRequest: it is no flat JSON object, or contradicts the model's signature.
     """
-    given = parse_tensor_json(body, limits) if body else {}
+    try:
+        given = parse_tensor_json(body, limits) if body else {}
+    except RepeatedKey:
+        _refuse_repeated(check, body)
+        raise
     if not isinstance(given, dict):
         raise InvalidRequest("the request must be a JSON object")
-    _refuse_repeated(check, body)
     request_id = given.pop(ID, "") if ID not in check.inputs else ""
     if not isinstance(request_id, str) or len(request_id) > limits.id_length:
         raise InvalidRequest(f"'{ID}' must be a string of at most {limits.id_length} characters")
@@ -140,9 +144,7 @@ def _shape(dims: tuple[int, ...], count: int, name: str) -> tuple[int, ...]:
 
 
 def _refuse_repeated(check: SignatureCheck, body: bytes) -> None:
-    """Refuses an input that is there twice; a JSON parser keeps only the last."""
-    if all(body.count(b'"%b"' % name.encode()) < 2 for name in check.inputs):
-        return
+    """Refuses an input that is there twice, in Triton's words. REQUIRES: `body` was parsed."""
 
     def look(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()

@@ -178,9 +178,17 @@ def test_a_binary_body_of_another_length_is_checked_anew():
             infer.decode_now(call, text + bytes(7), 0, Reservation(engine))
 
 
+@pytest.mark.parametrize("key", [b'"data"', b'"d\\u0061ta"'])
+def test_a_request_that_gives_its_data_twice_is_refused(key: bytes):
+    engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
+    infer = HttpInfer(engine, LIMITS)
+    body = b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2],%b:[3,4]}]}' % key
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="the same key more than once"):
+            infer.decode_now(PLAIN, body, 0, Reservation(engine))
+
+
 UNREMEMBERED = [
-    b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2],"d\\u0061ta":[3,4]}]}',
-    b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2],"data":[3,4]}]}',
     b'{"other":{"data":[9]},"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[3,4]}]}',
     b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[3,4]}],"outputs":[{"name":"OUTPUT","parameters":{"classification":1}}]}',
 ]

@@ -1,0 +1,115 @@
+"""Objects that have a key twice are refused, wherever they stand and however their keys are written."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.api.errors import InvalidRequest
+from server.frontends.kserve.number_runs import parse_infer_json
+from server.frontends.limits import Limits
+from server.frontends.strict_json import parse_bounded, parse_json, parse_tensor_json
+
+LIMITS = Limits()
+PARSERS = pytest.mark.parametrize("parse", [parse_json, parse_tensor_json, parse_bounded, parse_infer_json])
+TEXT = 'a":{}[], \\\n'
+
+
+@PARSERS
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":1,"a":1}',
+        b'{"a" : 1,\n"a"\t:2}',
+        b'{"inputs":[],"inputs":[{"name":"x"}]}',
+        b'[[{"b":{"a":[],"c":"","a":{}}}]]',
+        b'{"a":1,"\\u0061":2}',
+        b'{"":1,"":2}',
+        b'{"\\u003a":1,":":2}',
+        b'{"a":"' + b"x" * 5000 + b'","b":[' + b"1," * 9000 + b'1],"a":1}',
+        b'{"a":": :","b:":"\\":","a":3}',
+        b'{"a":{"b":{},"c":{}},"a":1}',
+        b'{"a":[1,{"n":1,"n":2}],"long":[' + b"1," * 1000 + b"1]}",
+        b'{"long":[' + b"1," * 1000 + b'{"n":1,"n":2}]}',
+        b'{"data":[' + b"1," * 40_000 + b'1],"data":[1]}',
+        b'{"inputs":[{"data":[' + b"1," * 40_000 + b'1],"data":[' + b"2," * 40_000 + b"2]}]}",
+    ],
+    ids=range(14),
+)
+def test_a_repeated_key_is_refused(parse: Any, text: bytes):
+    with pytest.raises(InvalidRequest, match="an object has the same key more than once"):
+        parse(text, LIMITS)
+
+
+@PARSERS
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        "a:b",
+        1,
+        {"a": {"a": {"a": []}}},
+        [{"a": 1}, {"a": 1}],
+        {"text": 'note: "quoted": {x: [y]}', "colon :": ' ":" ', "": ":"},
+        {"inputs": [{"name": "x", "data": ['{"a": 1}', '{"a": 1, "a": 2}'] * 100}]},
+        {"instances": [{"x": [1, 2], "y": {"b64": "aGk="}} for _ in range(300)]},
+    ],
+    ids=range(9),
+)
+@pytest.mark.parametrize("separators", [None, (",", ":"), (" , ", "\n:\t")], ids=["usual", "dense", "wide"])
+def test_what_repeats_none_is_taken(parse: Any, value: Any, separators: tuple[str, str] | None):
+    assert parse(json.dumps(value, separators=separators).encode(), LIMITS) == value
+
+
+def test_colons_may_be_written_as_escapes():
+    assert parse_json(b'{"a\\u003a":1,"b":"\\u003A:"}', LIMITS) == {"a:": 1, "b": "::"}
+
+
+def test_keys_are_told_apart_beside_numbers_that_json_does_not_have():
+    assert parse_tensor_json(b'{"NaN":NaN,"null":1,"Infinity":-Infinity}', LIMITS)["null"] == 1
+    with pytest.raises(InvalidRequest, match="the same key more than once"):
+        parse_tensor_json(b'{"a":NaN,"a":1}', LIMITS)
+
+
+def pairs() -> st.SearchStrategy[Any]:
+    """Values whose objects are lists of members, so that keys may repeat."""
+    leaf = st.none() | st.integers(0, 3) | st.text(alphabet=TEXT, max_size=4)
+    return st.recursive(
+        leaf,
+        lambda inner: (
+            st.lists(inner, max_size=3).map(lambda items: ("list", items))
+            | st.lists(st.tuples(st.text(alphabet=TEXT, max_size=1), inner), max_size=3).map(lambda members: ("object", members))
+        ),
+        max_leaves=12,
+    )
+
+
+def written(value: Any) -> str:
+    if not isinstance(value, tuple):
+        return json.dumps(value)
+    kind, items = value
+    if kind == "list":
+        return f"[{','.join(map(written, items))}]"
+    return "{" + ", ".join(f"{json.dumps(key)}: {written(inner)}" for key, inner in items) + "}"
+
+
+def repeats(value: Any) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    kind, items = value
+    if kind == "list":
+        return any(map(repeats, items))
+    return len({key for key, _ in items}) < len(items) or any(repeats(inner) for _, inner in items)
+
+
+@given(pairs())
+def test_exactly_the_repeated_ones_are_refused(value: Any):
+    text = written(value).encode()
+    if repeats(value):
+        with pytest.raises(InvalidRequest, match="the same key more than once"):
+            parse_json(text, LIMITS)
+    else:
+        assert parse_json(text, LIMITS) == json.loads(text)
