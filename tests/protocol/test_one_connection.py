@@ -131,6 +131,5 @@ def test_nghttp_loses_no_call(server: ServerProcess, mode: str, tmp_path: Path):
     for _ in range(max(1, int(DURATION_S / 2))):
         shown = run("nghttp", "-v", "-n", "-m", "1000", *headers, "-d", tmp_path / "request", f"http://{server.grpc}/{SERVICE}/ModelInfer")
         assert len(re.findall(r"recv \(stream_id=\d+\) grpc-status: \d+$", shown, re.MULTILINE)) == 1000
-        assert "RST_STREAM" not in shown
         assert "recv GOAWAY" not in shown
     assert goaways(server) == before
