@@ -240,13 +240,6 @@ class GrpcProtocol(asyncio.Protocol):
             elif over_age_s >= 0:
                 self.drain(GoawayReason.AGE)
 
-    @property
-    def idle_since_s(self) -> float | None:
-        """Since when there is no call, on the loop's clock and half a second exact; None: there is one, or the connection is ending."""
-        self._watch.note_streams(self.core, self.front.loop.time())
-        is_busy = self.core.open_streams or self._is_draining or self._refused_s is not None
-        return None if is_busy else self._watch.idle_since_s
-
     def drain(self, reason: GoawayReason) -> None:
         """Lets calls in work end, takes no new ones, and closes."""
         if not self._is_draining:
