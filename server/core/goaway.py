@@ -18,6 +18,7 @@ class GoawayReason(enum.Enum):
     CONTROL_FLOOD = "control_flood"
     RESET_FLOOD = "reset_flood"
     FAULT_FLOOD = "fault_flood"
+    HEADERS = "oversized_metadata"
     #: Its client pinged too often; gRPC's `too_many_pings`.
     PINGS = "too_many_pings"
     #: A flood went on, or its client exceeded a bound that no client needs to reach (ENHANCE_YOUR_CALM).

@@ -92,8 +92,8 @@ class Limits:
     grpc_control_per_s: float = 200.0
     grpc_reset_burst: int = 2000
     grpc_reset_per_s: float = 4000.0
-    grpc_fault_burst: int = 1000
-    grpc_fault_per_s: float = 200.0
+    grpc_fault_burst: int = 200
+    grpc_fault_per_s: float = 20.0
     grpc_handshake_timeout_s: float = 3.0
     stream_requests: int = 64
     stream_responses: int = 16

@@ -12,6 +12,8 @@ class Flood(enum.Enum):
     RESETS = "reset_flood"
     #: Streams that end because the peer broke a rule, and requests with too large headers.
     FAULTS = "fault_flood"
+    #: Metadata of one request, far above what is allowed: it is not decoded, and what comes after it cannot be.
+    HEADERS = "oversized_metadata"
 
 
 class Budget:

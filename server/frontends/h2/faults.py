@@ -12,6 +12,13 @@ class ConnectionFault(Exception):
         self.text = text
 
 
+class OversizedBlock(ConnectionFault):
+    """A header block holds more than it may. It was not decoded to its end, so that no later one can be decoded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.ENHANCE_YOUR_CALM, text)
+
+
 class StreamFault(Exception):
     """The peer broke a rule that concerns one stream only (RFC 9113, section 5.4.2). Never leaves the room."""
 

@@ -12,7 +12,7 @@ from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.faults import ConnectionFault
+from server.frontends.h2.faults import ConnectionFault, OversizedBlock
 
 Field = tuple[bytes, bytes]
 
@@ -67,7 +67,7 @@ class FieldDecoder:
         """The fields of a block, and their size with the overhead of each.
 
         Raises:
-            ConnectionFault: COMPRESSION_ERROR, the block is invalid; ENHANCE_YOUR_CALM, it decodes to more than `most_bytes`.
+            ConnectionFault: COMPRESSION_ERROR, the block is invalid. OversizedBlock: it decodes to more than `most_bytes`.
         """
         try:
             return self._decode(block)
@@ -117,7 +117,7 @@ class FieldDecoder:
             fields.append(field)
             total += len(field[0]) + len(field[1]) + ENTRY_OVERHEAD_BYTES
             if total > self._most_bytes:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"a header block decodes to more than {self._most_bytes} bytes")
+                raise OversizedBlock(f"a header block decodes to more than {self._most_bytes} bytes")
         return fields, total
 
     def _resize(self, block: bytes) -> int:

@@ -91,7 +91,7 @@ class HeaderDecoder:
         """Decodes a request's block.
 
         Raises:
-            ConnectionFault: the block cannot be decoded, or decodes to more than `header_block_bytes`.
+            ConnectionFault: the block cannot be decoded. OversizedBlock: it decodes to more than `header_block_bytes`.
         """
         version = self._table.version
         blocks = self._blocks

@@ -5,7 +5,7 @@ from typing import Final
 from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
 from server.frontends.h2.events import HeadersTooLarge, RequestStarted, TrailersReceived
-from server.frontends.h2.faults import ConnectionFault, StreamFault
+from server.frontends.h2.faults import ConnectionFault, OversizedBlock, StreamFault
 from server.frontends.h2.frames import CONTINUATION, DEFAULT_WINDOW_BYTES, FLAG_END_HEADERS, FLAG_END_STREAM, FLAG_PADDED, FLAG_PRIORITY
 from server.frontends.h2.header_blocks import HeaderDecoder
 from server.frontends.h2.header_rules import MalformedError, check_trailers
@@ -25,11 +25,13 @@ class HeaderFrames:
 
     __slots__ = (
         "_block",
+        "_block_bytes",
         "_block_ends",
         "_block_frames",
         "_block_stream",
         "_decoder",
         "_inbound",
+        "_is_lost",
         "_limits",
         "_open",
         "_sender",
@@ -46,9 +48,13 @@ class HeaderFrames:
         self._decoder = HeaderDecoder(limits)
         #: What a new stream's peer may send: until it knows our SETTINGS, at least the protocol's default.
         self._window = max(DEFAULT_WINDOW_BYTES, limits.stream_window_bytes)
-        #: A header block in parts: of which stream, whether it ends the request, what is there of it, and how many frames it took.
+        #: A block was not decoded, so that no later one can be.
+        self._is_lost = False
+        #: A header block in parts: of which stream, whether it ends the request, how long it is, what is kept of it, and how many frames
+        #: it took.
         self._block_stream = 0
         self._block_ends = False
+        self._block_bytes = 0
         self._block = bytearray()
         self._block_frames = 0
 
@@ -68,36 +74,73 @@ class HeaderFrames:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"HEADERS for stream {stream_id}, which no client can open")
         ends = flags & FLAG_END_STREAM == FLAG_END_STREAM
         if flags & FLAG_END_HEADERS:
-            block = data[start:end]
-            if stream_id > self._table.last_id:
-                self._request(stream_id, block, ends)
-            else:
-                self._late(stream_id, block, ends)
+            self._take(stream_id, data[start:end], ends)
             return
         self._inbound.expected = CONTINUATION
         self._block_stream = stream_id
         self._block_ends = ends
         self._block = bytearray(memoryview(data)[start:end])
+        self._block_bytes = end - start
         self._block_frames = 0
 
     def continuation(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         inbound = self._inbound
         if inbound.expected != CONTINUATION or stream_id != self._block_stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"CONTINUATION for stream {stream_id}, which has begun no header block")
-        self._block += memoryview(data)[start:end]
+        self._block_bytes += end - start
         self._block_frames += 1
-        if len(self._block) > self._limits.header_block_bytes or self._block_frames > self._limits.continuation_frames:
+        most_bytes = self._limits.header_block_bytes
+        if self._block_frames > self._limits.continuation_frames:
             raise ConnectionFault(
-                ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {len(self._block)} bytes in {self._block_frames} CONTINUATION frames"
+                ErrorCode.ENHANCE_YOUR_CALM, f"a header block of {self._block_bytes} bytes in {self._block_frames} CONTINUATION frames"
             )
+        if self._block_bytes <= most_bytes:
+            self._block += memoryview(data)[start:end]
         if flags & FLAG_END_HEADERS:
             inbound.expected = ANY
             block = bytes(self._block)
             self._block = bytearray()
-            if stream_id > self._table.last_id:
-                self._request(stream_id, block, self._block_ends)
+            if self._block_bytes > most_bytes and not self._is_lost:
+                self._lose(stream_id, f"a header block of {self._block_bytes} bytes, {most_bytes} are taken")
             else:
-                self._late(stream_id, block, self._block_ends)
+                self._take(stream_id, block, self._block_ends)
+
+    def _take(self, stream_id: int, block: bytes, ends: bool) -> None:
+        """Takes a whole block."""
+        if self._is_lost:
+            self._drop(stream_id)
+            return
+        try:
+            if stream_id > self._table.last_id:
+                self._request(stream_id, block, ends)
+            else:
+                self._late(stream_id, block, ends)
+        except OversizedBlock as fault:
+            self._lose(stream_id, fault.text)
+
+    def _lose(self, stream_id: int, text: str) -> None:
+        """Gives up decoding: the stream of the block is reset, new ones are refused, and the open ones go on."""
+        self._is_lost = True
+        table, inbound = self._table, self._inbound
+        if stream_id <= table.last_id:
+            inbound.flooded(Flood.HEADERS, text)
+            self._drop(stream_id)
+            return
+        # It counts as served: another try elsewhere would be as large.
+        table.begin(stream_id)
+        inbound.flooded(Flood.HEADERS, text)
+        inbound.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+
+    def _drop(self, stream_id: int) -> None:
+        """Takes a block that cannot be decoded, behind one that was not."""
+        if stream_id > self._table.last_id:
+            self._table.begin(stream_id)
+            self._inbound.charge(Flood.RESETS, "refused requests")
+            self._inbound.reset(stream_id, ErrorCode.REFUSED_STREAM)
+        elif stream_id in self._open:
+            raise StreamFault(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "trailers that cannot be decoded")
+        else:
+            self._inbound.charge(Flood.CONTROL, "frames for streams that are reset")
 
     def _late(self, stream_id: int, block: bytes, ends: bool) -> None:
         """Takes a block of a stream that has begun. Wanted or not, it goes through the decoder: what comes after it depends on it."""

@@ -63,11 +63,18 @@ class Inbound:
         """
         if self._guard.spend(flood, self.now_s):
             return
-        text = f"too many {what}"
+        self.flooded(flood, f"too many {what}")
+        self._guard.refill(flood)
+
+    def flooded(self, flood: Flood, text: str) -> None:
+        """Refuses new streams and lets the open ones go on, for what `text` says.
+
+        Raises:
+            ConnectionFault: ENHANCE_YOUR_CALM, it is the second time.
+        """
         if self._has_flooded:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)
         self._has_flooded = True
-        self._guard.refill(flood)
         # NO_ERROR, and the reason in words: several clients drop their open streams at once for any other code.
         self.refuse_at_once(ErrorCode.NO_ERROR, text.encode())
         self.events.append(FloodRefused(flood, text))

@@ -3,6 +3,8 @@
 Open streams go on until then, and frames that ordinary clients owe for their calls are no flood.
 """
 
+import tracemalloc
+
 import pytest
 from hpack import Encoder
 
@@ -215,7 +217,69 @@ def test_continuation_flood(payload):
 def test_header_block_that_never_ends_is_bounded_in_bytes():
     peer = RawPeer()
     peer.send(request(1, 0))
-    peer.send(frame(CONTINUATION, 0, 1, bytes(16_384)), frame(CONTINUATION, 0, 1, bytes(16_384)))
+    tracemalloc.start()
+    try:
+        for _ in range(16):
+            peer.send(frame(CONTINUATION, 0, 1, bytes(32_768)))
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert peer.end() is None
+    peer.send(frame(CONTINUATION, 0, 1, bytes(32_768)))
+    assert peer.end() == CALM
+
+
+BIG = (*REQUEST, *((b"x-%d" % number, b"v" * 5000) for number in range(12)))
+
+
+def in_frames(stream_id, fields, flags=0):
+    """A request whose header block takes several frames."""
+    data = block(fields)
+    parts = [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
+    last = len(parts) - 1
+    return frame(HEADERS, flags, stream_id, parts[0]) + b"".join(
+        frame(CONTINUATION, END_HEADERS if number == last else 0, stream_id, part) for number, part in enumerate(parts) if number
+    )
+
+
+def test_call_with_far_too_much_metadata_takes_no_other_call_with_it():
+    """A proxy forwards what its users send: those of others on the connection must not be lost for one of them."""
+    peer = RawPeer()
+    peer.send(request(1), in_frames(3, BIG), request(5, fields=[*REQUEST, (b"y", b"z" * 40)]))
+    assert [event.flood for event in refused(peer)] == [Flood.HEADERS]
+    output = peer.output()
+    resets = {sent.stream_id: int.from_bytes(sent.payload, "big") for sent in output if sent.kind == RST_STREAM}
+    # Its client hears RESOURCE_EXHAUSTED, and does not try again; the one behind it does, on another connection.
+    assert resets == {3: ErrorCode.ENHANCE_YOUR_CALM, 5: ErrorCode.REFUSED_STREAM}
+    (told,) = [sent for sent in output if sent.kind == GOAWAY]
+    assert told.payload[:8] == u32(3, ErrorCode.NO_ERROR)
+    peer.send(frame(DATA, END_STREAM, 1, b"rest"))
+    peer.server.send_answer(1, HEAD, b"answer", TRAILERS)
+    assert [sent.kind for sent in peer.output() if sent.stream_id == 1] == [HEADERS, DATA, HEADERS]
+    assert peer.end() is None
+
+
+def test_trailers_behind_a_block_that_was_not_decoded_end_their_stream():
+    peer = RawPeer()
+    peer.send(request(1), in_frames(3, BIG))
+    peer.output()
+    peer.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(((b"x-sum", b"1"),))))
+    assert isinstance(peer.events[-1], StreamReset)
+    assert peer.end() is None
+
+
+def test_trailers_that_are_far_too_large_end_their_stream():
+    peer = RawPeer()
+    peer.send(request(1), request(3), in_frames(1, BIG, END_STREAM))
+    assert [event.flood for event in refused(peer)] == [Flood.HEADERS]
+    assert [event.stream_id for event in peer.events if isinstance(event, StreamReset)] == [1]
+    assert peer.server.is_open(3)
+
+
+def test_header_blocks_behind_one_that_was_not_decoded_are_bounded():
+    peer = RawPeer(LIMITS)
+    peer.send(in_frames(1, BIG))
+    peer.send(b"".join(request(stream_id) for stream_id in range(3, 203, 2)))
     assert peer.end() == CALM
 
 
@@ -384,4 +448,4 @@ def test_frame_in_single_bytes_is_not_held_as_objects():
         assert len(peer.server._reader._parts) <= 66
     assert peer.events == []
     peer.send(data[-1:])
-    assert peer.end() == CALM
+    assert [event.flood for event in refused(peer)] == [Flood.HEADERS]

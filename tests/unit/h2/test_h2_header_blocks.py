@@ -8,12 +8,14 @@ from hpack.exceptions import OversizedHeaderListError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from server.frontends.h2.budgets import Flood
 from server.frontends.h2.error_codes import ErrorCode
+from server.frontends.h2.events import FloodRefused
 from server.frontends.h2.faults import ConnectionFault
 from server.frontends.h2.field_decoder import FieldDecoder
 from server.frontends.h2.header_blocks import HeaderDecoder, encode_block
 from server.frontends.h2.limits import H2Limits
-from tests.fakes.h2_raw import END_HEADERS, REQUEST, RawPeer, block, frame, request
+from tests.fakes.h2_raw import END_HEADERS, REQUEST, RawPeer, block, frame, request, u32
 
 C, H = ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.COMPRESSION_ERROR
 NAMES = st.sampled_from([b":path", b":method", b"content-type", b"cookie", b"grpc-timeout", b"x", b"user-agent"]) | st.binary(max_size=40)
@@ -197,12 +199,13 @@ def test_larger_own_table_can_be_filled():
 # ---- bombs
 
 
-def test_small_block_that_decodes_to_much_ends_the_connection():
+def test_small_block_that_decodes_to_much_is_not_decoded():
     peer = RawPeer()
     entry = Encoder().encode([(b"x", b"v" * 3900)], huffman=False)
     bomb = entry + b"\xbe" * 15_000
-    peer.send(frame(1, END_HEADERS, 1, bomb[:16_384]))
-    assert peer.end() == C
+    events = peer.send(frame(1, END_HEADERS, 1, bomb[:16_384]))
+    assert [(type(event), event.flood) for event in events] == [(FloodRefused, Flood.HEADERS)]
+    assert [sent.payload for sent in peer.output() if sent.kind == 3] == [u32(C)]
 
 
 def test_many_metadata_keys_end_the_connection_before_they_are_made():
