@@ -1,6 +1,7 @@
 """`stoker check`: validates a repository without serving it, explains every value of every configuration, and tries to load its models."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,14 @@ from cli.output import print_json, print_line, print_table, printable
 
 if TYPE_CHECKING:
     from server.lifecycle.check import ModelReport, RepositoryReport, VersionReport
+
+
+class Links(StrEnum):
+    """Which links in the repository are followed: the values of the server's flag."""
+
+    NONE = "none"
+    WITHIN_ROOT = "within-root"
+
 
 Repositories = Annotated[
     list[Path], typer.Argument(metavar="REPOSITORY...", help="Model repository; several are checked as one.", show_default=False)
@@ -26,11 +35,19 @@ Load = Annotated[
         show_default=False,
     ),
 ]
+AllowLinks = Annotated[
+    Links, typer.Option("--allow-links", help="As `serve --allow-links`: follow links that lead to what is below the repository's root.")
+]
 LoadTimeout = Annotated[float, typer.Option("--load-timeout", min=0.1, max=86400, help="Seconds that the load of one version may take.")]
 
 
 def check(
-    repositories: Repositories, as_json: AsJson = False, suggest: Suggest = False, load: Load = None, load_timeout: LoadTimeout = 120.0
+    repositories: Repositories,
+    as_json: AsJson = False,
+    suggest: Suggest = False,
+    load: Load = None,
+    load_timeout: LoadTimeout = 120.0,
+    allow_links: AllowLinks = Links.NONE,
 ) -> int:
     """Validate a model repository without serving it: what is written, what is inferred and why, what conflicts, and what does not load."""
     from backends.api.registry import BackendRegistry
@@ -41,6 +58,7 @@ def check(
         report = check_repository(
             repositories,
             BackendRegistry(),
+            follows_links=allow_links is Links.WITHIN_ROOT,
             loading=Loading.SMALL if load is None else Loading.ALL if load else Loading.NONE,
             timeout_s=load_timeout,
             progress=_show_progress,

@@ -89,7 +89,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
     ready_file = ReadyFile(config.ready_file)
     for notice in config.notices:
         log.info("%s", notice)
-    places = model_places(config.serving_start, config.repositories, config.config_name)
+    places = model_places(config.serving_start, config.repositories, config.config_name, follows_links=config.follows_links)
     places.source.check_roots()
     backends = BackendRegistry()
     backends.configure(config.backend_settings)

@@ -36,6 +36,7 @@ class ServerConfig:
         load_timeout_s: How long one attempt to load a version may take; 0 = without bound.
         load_retries: Further attempts after a failed load.
         config_name: Which of its configurations a model is served by; None: config.pbtxt.
+        follows_links: Whether links in a repository are followed to what is below its root.
         complete_configs: Whether what a configuration leaves open is told from the model file.
         server_id: The server's name towards clients.
         grpc_address, http_address, metrics_address: Addresses to bind.
@@ -81,6 +82,7 @@ class ServerConfig:
     load_timeout_s: float = 600.0
     load_retries: int = 0
     config_name: str | None = None
+    follows_links: bool = False
     complete_configs: bool = True
     server_id: str = "stoker"
     grpc_address: str = "127.0.0.1"

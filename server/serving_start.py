@@ -29,14 +29,18 @@ class ModelPlaces:
     file: ModelListFile | None = None
 
 
-def model_places(start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None) -> ModelPlaces:
-    """Reads what `start` names; `config_name` says which of its configurations a model is served by.
+def model_places(
+    start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None, *, follows_links: bool = False
+) -> ModelPlaces:
+    """Reads what `start` names; `config_name` says which of its configurations a model is served by, `follows_links` as its readers.
 
     Raises:
         ConfigError: a file is wrong. OSError: it cannot be read. InvalidRequest: a model's name is none.
     """
     defaults = _batching(start)
-    listed = partial(ListedModels, reload_root=start.reload_root, batching_defaults=defaults, config_name=config_name)
+    listed = partial(
+        ListedModels, reload_root=start.reload_root, batching_defaults=defaults, config_name=config_name, follows_links=follows_links
+    )
     if start.model_config_file is not None:
         file = ModelListFile(start.model_config_file)
         return ModelPlaces(listed(file.read()), file)
@@ -44,7 +48,7 @@ def model_places(start: ServingStart, repositories: tuple[Path, ...], config_nam
         model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
         return ModelPlaces(listed([model]))
     batching = defaults if start.enable_batching else None
-    return ModelPlaces(ModelRepository(repositories, batching_defaults=batching, config_name=config_name))
+    return ModelPlaces(ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links))
 
 
 def tfs_settings(start: ServingStart) -> TfsSettings:

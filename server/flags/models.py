@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from server.flags.declare import Switch, flag, number, one_of, option, path, time
-from server.flags.rules import ControlChoice, LoadingMethod, control
+from server.flags.rules import AllowedLinks, ControlChoice, LoadingMethod, control
 from server.flags.values import FlagError
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name
 
 _PANEL = "Models"
+_LINKS_NOTICE = (
+    "--allow-links=within-root: links in the repository are followed to whatever lies below its root, hidden folders included; "
+    "whoever may write there chooses among these files"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,15 @@ class ModelFlags:
     snapshot_dir: Annotated[
         Path | None, path("snapshot-dir", panel=_PANEL, text="Where private copies of model files are made (default: temporary folder).")
     ] = None
+    allow_links: Annotated[
+        AllowedLinks,
+        one_of(
+            "allow-links",
+            AllowedLinks,
+            panel=_PANEL,
+            text="none: refuse links in the repository. within-root: follow those that lead to what is below its root.",
+        ),
+    ] = AllowedLinks.NONE
     exit_on_error: Annotated[Switch, flag("exit-on-error", panel=_PANEL, text="End if a model fails to load at start.")] = False
     strict_readiness: Annotated[
         Switch, flag("strict-readiness", panel=_PANEL, text="Ready needs a READY version of every wanted model.")
@@ -92,5 +105,7 @@ class ModelFlags:
             "load_retries": self.model_load_retry_count,
             "snapshot_dir": self.snapshot_dir,
             "config_name": self.model_config_name,
+            "follows_links": self.allow_links is AllowedLinks.WITHIN_ROOT,
+            "notices": (_LINKS_NOTICE,) if self.allow_links is AllowedLinks.WITHIN_ROOT else (),
             "complete_configs": not self.disable_auto_complete_config,
         }

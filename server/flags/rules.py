@@ -31,6 +31,13 @@ class ControlChoice(StrEnum):
     EXPLICIT = "explicit"
 
 
+class AllowedLinks(StrEnum):
+    """Which links in a model repository are followed."""
+
+    NONE = "none"
+    WITHIN_ROOT = "within-root"
+
+
 def control(
     choice: ControlChoice | None, method: LoadingMethod | None, load_models: tuple[str, ...]
 ) -> tuple[ControlMode, tuple[str, ...]]:

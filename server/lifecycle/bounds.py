@@ -33,3 +33,7 @@ TRIAL_MEMORY_BYTES = 4 << 30
 TRIAL_TIMEOUT_S = 120.0
 #: Loads that were given up and have not ended; with more, no load begins. Each may hold a processor and a model's memory.
 MAX_LATE_LOADS = 16
+#: Links, one leading to the next, on the way to one file (the kernel's own bound).
+MAX_LINKS = 40
+#: Files and folders of a repository that are looked through for further names of a hard-linked file.
+MAX_ROOT_ENTRIES = 1 << 20

@@ -125,6 +125,7 @@ def check_repository(
     roots: Sequence[Path],
     registry: BackendRegistry,
     *,
+    follows_links: bool = False,
     loading: Loading = Loading.NONE,
     timeout_s: float = TRIAL_TIMEOUT_S,
     trial_registry: Callable[[], BackendRegistry] = BackendRegistry,
@@ -135,6 +136,7 @@ def check_repository(
     Args:
         roots: The repository's folders.
         registry: The backends.
+        follows_links: Whether links are followed to what is below their root.
         loading: Which versions without an error are loaded for a trial: SMALL are those up to `TRIAL_LOAD_BYTES`.
         timeout_s: Seconds that one such load may take.
         trial_registry: Makes the same backends in the process that loads.
@@ -143,7 +145,7 @@ def check_repository(
     Raises:
         RepositoryUnreadable: a root cannot be read, or is not a repository.
     """
-    snapshot = ModelRepository(roots).scan()
+    snapshot = ModelRepository(roots, follows_links=follows_links).scan()
     with tempfile.TemporaryDirectory(prefix="stoker-check-") as name:
         area = Path(name)
         with TrialLoads(area, timeout_s=timeout_s, registry=trial_registry) as trials:
@@ -190,7 +192,7 @@ class _Checker:
             return VersionReport(version=version, errors=(part.error,))
         self.progress(f"reading {listing.name} version {version}")
         try:
-            files = take_snapshot(part.directory, self.area)
+            files = take_snapshot(part.directory, self.area, links_root=listing.links_root)
         except ModelLoadError as error:
             return VersionReport(version=version, errors=(error.message,))
         try:
@@ -210,7 +212,12 @@ class _Checker:
             return replace(report, untried=f"{limit}; --load loads it all the same")
         self.progress(f"loading {listing.name} version {part.version}")
         source = VersionSource(
-            name=listing.name, version=part.version, model_dir=listing.directory, version_dir=part.directory, parsed=config
+            name=listing.name,
+            version=part.version,
+            model_dir=listing.directory,
+            version_dir=part.directory,
+            parsed=config,
+            links_root=listing.links_root,
         )
         failure = self.trials.load(source, size_bytes)
         if failure is None:
@@ -229,8 +236,8 @@ def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry
         notes = facts.notes
         completion = complete(config, facts, backend, model_filename)
         findings = completion.findings
-        read_labels(listing.directory, completion.config)
-        for _ in read_samples(completion.config, listing.directory):
+        read_labels(listing.directory, completion.config, listing.links_root)
+        for _ in read_samples(completion.config, listing.directory, listing.links_root):
             pass  # reading a sample is what finds its faults
     except ServingError as error:
         errors = problem_lines(error)

@@ -27,6 +27,7 @@ class ListedModels:
         reload_root: Path | None = None,
         batching_defaults: BatchingDefaults | None = None,
         config_name: str | None = None,
+        follows_links: bool = False,
     ) -> None:
         """Starts with `models`, whose folders are the operator's word.
 
@@ -35,12 +36,13 @@ class ListedModels:
             reload_root: Below which further folders may lie that a client's list names.
             batching_defaults: For models that leave their batching open.
             config_name: Which of its configurations each model is served by, as for `ModelReader`.
+            follows_links: Whether links in a model's folder are followed, as far as they lead to what is below it.
 
         Raises:
             InvalidRequest: a name cannot be a model's, or is there twice.
         """
         self._lock = threading.Lock()
-        self._reader = ModelReader(batching_defaults, config_name)
+        self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links)
         self._reload_root = reload_root
         self._allowed: set[Path] = set()
         self._models: dict[str, ListedModel] = {}

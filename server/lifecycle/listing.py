@@ -39,6 +39,7 @@ class ModelListing:
         fingerprint: Equal as long as config.pbtxt and the files beside it (labels, warm-up data) are.
         versions: By number.
         has_config_file: Whether there is a config.pbtxt.
+        links_root: The folder below which links in the model may lead; None: they are refused.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ModelListing:
     has_config_file: bool = False
     problems: tuple[str, ...] = ()
     policy: str = ""
+    links_root: Path | None = None
 
     @property
     def mark(self) -> tuple[object, ...]:

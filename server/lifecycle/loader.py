@@ -54,6 +54,7 @@ class VersionSource:
         model_dir: The model's folder in the repository.
         version_dir: The version's folder.
         parsed: The model's configuration as written (or overridden by the load).
+        links_root: The folder below which links in the model may lead; None: they are refused.
         files: Files that replace those of the version folder, by path relative to it.
     """
 
@@ -63,6 +64,7 @@ class VersionSource:
     version_dir: Path
     parsed: ParsedConfig
     files: Mapping[str, bytes] = field(default_factory=dict)
+    links_root: Path | None = None
 
 
 class Loader(Protocol):
@@ -128,10 +130,11 @@ class VersionLoader:
 
     def _load(self, source: VersionSource) -> "_Loaded":
         """Everything that blocks, in one thread."""
-        loaded = _Loaded(take_snapshot(source.version_dir, self._settings.snapshot_dir, overrides=source.files))
+        area = self._settings.snapshot_dir
+        loaded = _Loaded(take_snapshot(source.version_dir, area, overrides=source.files, links_root=source.links_root))
         try:
             loaded.config = self._configure(source, loaded.files)
-            loaded.labels = read_labels(source.model_dir, loaded.config)
+            loaded.labels = read_labels(source.model_dir, loaded.config, source.links_root)
             backend = self._registry.get(loaded.config.backend)
             inner = loaded.config.inner
             # The threads that a backend starts while it loads have their nice value from this one.
@@ -139,7 +142,7 @@ class VersionLoader:
             for request in self._requests(inner, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
             since_ns = self._clock.now_ns()
-            warm(inner, loaded.instances, source.model_dir, self._clock)
+            warm(inner, loaded.instances, source.model_dir, self._clock, source.links_root)
             loaded.warmup_ns = self._clock.now_ns() - since_ns if inner.warmups else None
         except BaseException:
             loaded.discard()

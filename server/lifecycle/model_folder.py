@@ -1,4 +1,7 @@
-"""Reads the parts of one model folder, by descriptor: nothing here follows a link, blocks on a FIFO or reads without a bound."""
+"""Reads the parts of one model folder, by descriptor.
+
+Nothing here blocks on a FIFO, reads without a bound, or follows a link unless links are allowed.
+"""
 
 import contextlib
 import errno
@@ -11,9 +14,10 @@ from pathlib import Path
 
 from backends.api.errors import ModelLoadError
 from server.lifecycle.bounds import MAX_COMPANIONS, MAX_CONFIG_BYTES, MAX_FOLDER_ENTRIES
+from server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused
 from server.lifecycle.listing import VersionListing
 from server.lifecycle.names import parse_version, shown
-from server.lifecycle.tree import EntryKind, TreeEntry, entry_of, fingerprint, kind_of, list_tree, open_beneath, open_folder
+from server.lifecycle.tree import EntryKind, TreeEntry, entry_of, fingerprint, kind_of, list_tree
 
 CONFIG_NAME = "config.pbtxt"
 #: Folder of warm-up data next to the version folders.
@@ -37,28 +41,28 @@ def entries(folder: int) -> set[str]:
     return names
 
 
-def plain_files(folder: int, names: Iterable[str]) -> list[str]:
-    """Those of `names` that are plain files in the folder."""
+def plain_files(folder: Folder, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are plain files in the folder, or links to some that are followed."""
     found: list[str] = []
     for name in names:
-        with contextlib.suppress(OSError):
-            if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        with contextlib.suppress(OSError, LinkRefused):
+            if stat.S_ISREG(folder.status(name).st_mode):
                 found.append(name)
     return found
 
 
-def read_version(model: int, directory: Path, version: int) -> VersionListing | None:
+def read_version(model: Folder, directory: Path, version: int) -> VersionListing | None:
     """The version's folder as it is; None where the name is not a folder's."""
     name = str(version)
     listing = VersionListing(version=version, directory=directory / name, fingerprint="")
     try:
-        kind = kind_of(os.stat(name, dir_fd=model, follow_symlinks=False).st_mode)
+        kind = kind_of(model.status(name).st_mode)
         if kind is EntryKind.LINK:
-            error = "the version folder is a symbolic link; it must be a real folder"
+            error = f"the version folder is a symbolic link; it must be a real folder{LINKS_HINT}"
             return replace(listing, fingerprint=error, error=error)
         if kind is not EntryKind.FOLDER:
             return None
-        with open_folder(name, inside=model) as folder:
+        with model.folder(name) as folder:
             return replace(listing, fingerprint=fingerprint(list_tree(folder)))
     except FileNotFoundError:
         return None
@@ -82,7 +86,7 @@ def passed_over(folder: int, model: str, names: set[str]) -> Iterator[str]:
             yield f"model '{model}': folder {shown(name)} is passed over: a version is a number from 1 without sign or leading zeros"
 
 
-def companions(folder: int, names: set[str]) -> Iterator[TreeEntry]:
+def companions(folder: Folder, names: set[str]) -> Iterator[TreeEntry]:
     """Files next to the version folders that a load may read: labels and warm-up data."""
     count = 0
     for name in sorted(names):
@@ -92,31 +96,39 @@ def companions(folder: int, names: set[str]) -> Iterator[TreeEntry]:
         if count > MAX_COMPANIONS:
             raise ModelLoadError(f"more than {MAX_COMPANIONS} files lie next to the version folders")
         try:
-            entry = entry_of(name.encode(errors="backslashreplace").decode(), os.stat(name, dir_fd=folder, follow_symlinks=False))
-            if entry.kind is EntryKind.FILE:
+            entry = entry_of(name.encode(errors="backslashreplace").decode(), _status_of_companion(folder, name))
+            if entry.kind is EntryKind.FILE or (entry.kind is EntryKind.LINK and folder.root is not None):
                 yield entry
             elif entry.kind is EntryKind.FOLDER and name == WARMUP_DIR:
-                with open_folder(name, inside=folder) as warmup:
+                with folder.folder(name) as warmup:
                     yield from list_tree(warmup)
         except FileNotFoundError:
             continue
 
 
-def read_config(folder: int, path: str = CONFIG_NAME) -> bytes:
+def _status_of_companion(folder: Folder, name: str) -> os.stat_result:
+    """Of what it is, or leads to; of the link itself where that may not be followed: a load that needs it will say so."""
+    try:
+        return folder.status(name)
+    except LinkRefused:
+        return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+
+
+def read_config(folder: Folder, path: str = CONFIG_NAME) -> bytes:
     """The content of config.pbtxt, or of another configuration below the folder.
 
     Raises:
-        ModelLoadError: it, or a folder around it, is a link; it is not a plain file, too large, or unreadable.
+        ModelLoadError: it, or a folder around it, is a link that is not followed; it is not a plain file, too large, or unreadable.
     """
     try:
-        with open_beneath(folder, path) as descriptor:
+        with folder.file(path) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ModelLoadError(f"{path} is not a plain file")
             content = b""
             while chunk := os.read(descriptor, MAX_CONFIG_BYTES + 1 - len(content)):
                 content += chunk
     except OSError as error:
-        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        reason = f"it is a symbolic link{LINKS_HINT}" if error.errno == errno.ELOOP else error.strerror
         raise ModelLoadError(f"{path} cannot be read: {reason}") from error
     if len(content) > MAX_CONFIG_BYTES:
         raise ModelLoadError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes")

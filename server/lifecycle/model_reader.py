@@ -10,7 +10,8 @@ from server.config.parsed import ParsedConfig
 from server.config.pbtxt import empty_config, parse_pbtxt
 from server.core.model_list import BatchingDefaults
 from server.lifecycle.bounds import MAX_VERSIONS
-from server.lifecycle.listing import ModelListing
+from server.lifecycle.folder import Folder, open_root
+from server.lifecycle.listing import ModelListing, VersionListing
 from server.lifecycle.misplaced import misplaced_in_model, model_files
 from server.lifecycle.model_folder import (
     CONFIG_NAME,
@@ -25,25 +26,29 @@ from server.lifecycle.model_folder import (
     read_version,
 )
 from server.lifecycle.names import parse_version
-from server.lifecycle.tree import fingerprint, open_folder
+from server.lifecycle.tree import fingerprint
 
 
 class ModelReader:
     """Reads model folders; a configuration that has not changed is parsed once. Confined to: one caller at a time."""
 
-    def __init__(self, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None) -> None:
+    def __init__(
+        self, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None, *, follows_links: bool = False
+    ) -> None:
         """Reads nothing yet.
 
         Args:
             batching_defaults: For models that leave their batching open.
             config_name: Instead of config.pbtxt, configs/<config_name>.pbtxt is read where a model has it.
+            follows_links: Whether links are followed, in a folder without `parent` to what is below it.
         """
+        self._follows_links = follows_links
         self._defaults = batching_defaults or BatchingDefaults()
         self._config_path = None if config_name is None else f"{CONFIGS_DIR}/{config_name}.pbtxt"
         self._parsed: dict[tuple[Path, str], tuple[bytes, ParsedConfig | ModelLoadError]] = {}
 
     def read(
-        self, index: int, directory: Path, name: str, notes: list[str], *, parent: int | None = None, is_named_elsewhere: bool = False
+        self, index: int, directory: Path, name: str, notes: list[str], *, parent: Folder | None = None, is_named_elsewhere: bool = False
     ) -> ModelListing | None:
         """The model `name` as it is now; None where the folder has neither a configuration nor versions, or is gone.
 
@@ -52,12 +57,15 @@ class ModelReader:
             directory: Its folder.
             name: The model's name.
             notes: Takes what is passed over.
-            parent: Descriptor of the folder around it, through which it is then reached, and not by a link; else by its path.
+            parent: The folder around it, through which it is then reached; else by its path.
             is_named_elsewhere: The folder, and so config.pbtxt, may call the model otherwise.
         """
+        names: set[str] = set()
+        versions: dict[int, VersionListing] = {}
+        opening = open_root(directory, follows_links=self._follows_links) if parent is None else parent.folder(directory.name)
         try:
-            with open_folder(directory if parent is None else directory.name, inside=parent, follow=parent is None) as folder:
-                names = entries(folder)
+            with opening as folder:
+                names = entries(folder.descriptor)
                 numbers = sorted(number for entry in names if (number := parse_version(entry)) is not None)
                 versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
                 if len(numbers) > MAX_VERSIONS:
@@ -65,9 +73,9 @@ class ModelReader:
                 misplaced = None if versions else misplaced_in_model(name, plain_files(folder, model_files(names)))
                 if CONFIG_NAME not in names and not versions:
                     return None if misplaced is None else broken_listing(index, directory, name, misplaced)
-                notes.extend(passed_over(folder, name, names))
+                notes.extend(passed_over(folder.descriptor, name, names))
                 beside = fingerprint(companions(folder, names))
-                path = self._chosen(folder)
+                path = self._chosen(folder.descriptor)
                 content = read_config(folder, path) if path != CONFIG_NAME or CONFIG_NAME in names else None
         except FileNotFoundError:
             return None
@@ -91,6 +99,7 @@ class ModelReader:
             fingerprint=f"{content_digest(content)} {beside}",
             versions=versions,
             has_config_file=content is not None,
+            links_root=None if not self._follows_links else directory if parent is None else directory.parent,
         )
 
     def forget_all_but(self, directories: Iterable[Path]) -> None:

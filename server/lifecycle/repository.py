@@ -15,13 +15,13 @@ from pathlib import Path
 
 from server.core.model_list import BatchingDefaults
 from server.lifecycle.bounds import MAX_MODELS
+from server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused, open_root
 from server.lifecycle.listing import ModelListing, RepositorySnapshot
 from server.lifecycle.misplaced import misplaced_in_root, model_files
 from server.lifecycle.model_folder import CONFIG_NAME, entries, plain_files
 from server.lifecycle.model_reader import ModelReader, broken_listing
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
 from server.lifecycle.root_advice import holds_models, not_a_repository, unreadable_root
-from server.lifecycle.tree import open_folder
 
 log = logging.getLogger("stoker.lifecycle")
 
@@ -41,15 +41,30 @@ class ModelRepository:
     Calls block and are serialised by a lock, so that they may come from threads.
     """
 
-    def __init__(self, roots: Sequence[Path], *, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None) -> None:
-        """`batching_defaults` and `config_name` are the reader's: see `ModelReader`."""
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        *,
+        batching_defaults: BatchingDefaults | None = None,
+        config_name: str | None = None,
+        follows_links: bool = False,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            roots: The folders of the model folders.
+            batching_defaults: As `ModelReader`.
+            config_name: As `ModelReader`.
+            follows_links: Whether links below a root are followed, as far as they lead to what is below it.
+        """
         # The same folder given twice is one root, not a conflict of every model with itself.
         self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
         self._lock = threading.Lock()
         self._kept: dict[int, Mapping[str, ModelListing]] = {}
         self._misplaced: dict[int, Mapping[str, ModelListing]] = {}
         self._unreadable: set[int] = set()
-        self._reader = ModelReader(batching_defaults, config_name)
+        self._follows_links = follows_links
+        self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links)
 
     def check_roots(self) -> None:
         """Looks whether the roots can be read, without looking at their models.
@@ -98,8 +113,8 @@ class ModelRepository:
     def _scan_root(self, index: int, notes: list[str]) -> Mapping[str, ModelListing]:
         root = self.roots[index]
         try:
-            with open_folder(root, follow=True) as folder:
-                names = entries(folder)
+            with open_root(root, follows_links=self._follows_links) as folder:
+                names = entries(folder.descriptor)
                 if CONFIG_NAME in names and index not in self._kept:
                     raise RepositoryUnreadable(
                         f"'{root}' holds a {CONFIG_NAME}, so it is a model; give the folder that holds the model folders"
@@ -130,13 +145,13 @@ class ModelRepository:
             )
         return self._kept[index]
 
-    def _candidate(self, index: int, folder: int, name: str, notes: list[str]) -> ModelListing | None:
+    def _candidate(self, index: int, folder: Folder, name: str, notes: list[str]) -> ModelListing | None:
         """The entry `name` of a root as a model; None for what is none."""
         if name.startswith(".") or name in _IGNORED:
             return None
         try:
-            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-            is_linked_folder = stat.S_ISLNK(mode) and stat.S_ISDIR(os.stat(name, dir_fd=folder).st_mode)
+            mode = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            is_linked_folder = stat.S_ISLNK(mode) and stat.S_ISDIR(os.stat(name, dir_fd=folder.descriptor).st_mode)
         except OSError:
             return None
         if not stat.S_ISDIR(mode) and not is_linked_folder:
@@ -144,8 +159,13 @@ class ModelRepository:
         if not is_model_name(name):
             notes.append(f"folder {shown(name)} is passed over: a model name is {MODEL_NAME_RULE}")
             return None
+        if is_linked_folder and not self._follows_links:
+            return self._broken(index, name, f"the model folder is a symbolic link; it must be a real folder{LINKS_HINT}")
         if is_linked_folder:
-            return self._broken(index, name, "the model folder is a symbolic link; it must be a real folder")
+            try:
+                folder.resolve(name)
+            except LinkRefused as error:
+                return self._broken(index, name, f"the model folder cannot be read: {error.message}")
         listing = self._reader.read(index, self.roots[index] / name, name, notes, parent=folder)
         if listing is None:
             hint = self._passed_over_hint(index, name)
@@ -154,7 +174,7 @@ class ModelRepository:
 
     def _find_in(self, index: int, name: str) -> ModelListing | None:
         try:
-            with open_folder(self.roots[index], follow=True) as folder:
+            with open_root(self.roots[index], follows_links=self._follows_links) as folder:
                 return self._candidate(index, folder, name, [])
         except OSError as error:
             return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
@@ -169,12 +189,12 @@ class ModelRepository:
 
     def _find_stray(self, index: int, name: str) -> ModelListing | None:
         try:
-            with open_folder(self.roots[index], follow=True) as folder:
-                return self._find_misplaced(index, folder, entries(folder)).get(name)
+            with open_root(self.roots[index], follows_links=self._follows_links) as folder:
+                return self._find_misplaced(index, folder, entries(folder.descriptor)).get(name)
         except OSError:
             return None
 
-    def _find_misplaced(self, index: int, folder: int, names: set[str]) -> Mapping[str, ModelListing]:
+    def _find_misplaced(self, index: int, folder: Folder, names: set[str]) -> Mapping[str, ModelListing]:
         """Models of which a file lies beside the model folders. They are listed with their error where no folder has the name."""
         files = plain_files(folder, model_files({name for name in names if not name.startswith(".")}))
         return {model: self._broken(index, model, error) for model, error in misplaced_in_root(files).items()}

@@ -1,7 +1,8 @@
 """Private copies of version folders: a backend reads only these, never the repository itself.
 
 Native model readers follow links and open companion files by name, so what they are given must hold nothing but plain files that were
-copied here: no symbolic link, no hard link (its inode may belong to a file outside), no special file, no way out. A copy is also stable:
+copied here: no symbolic link, no hard link (its inode may belong to a file outside), no special file, no way out. Where the operator
+allows links, what they lead to below the repository's root is copied in their place. A copy is also stable:
 what happens to the repository afterwards cannot reach a loaded model. Every file is opened through its folder's descriptor and checked on
 the opened descriptor, and the listing is compared before and after, so that swapping things meanwhile is noticed.
 """
@@ -17,8 +18,9 @@ from pathlib import Path
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from server.lifecycle.bounds import MAX_FILE_BYTES, MAX_FILES_PER_VERSION, MAX_VERSION_BYTES
+from server.lifecycle.folder import LINKS_HINT, Folder, Root, open_within
 from server.lifecycle.names import relative_file, shown
-from server.lifecycle.tree import EntryKind, TreeEntry, entry_of, list_tree, open_beneath, open_folder
+from server.lifecycle.tree import EntryKind, TreeEntry, entry_of, list_tree, open_entry
 
 log = logging.getLogger("stoker.lifecycle")
 
@@ -31,14 +33,21 @@ CopyHook = Callable[[str], object]
 
 
 def take_snapshot(
-    version_dir: Path, into: Path, *, overrides: Mapping[str, bytes] | None = None, after_each: CopyHook | None = None
+    version_dir: Path,
+    into: Path,
+    *,
+    overrides: Mapping[str, bytes] | None = None,
+    links_root: Path | None = None,
+    after_each: CopyHook | None = None,
 ) -> ModelFiles:
     """Copies a version folder to a new private folder below `into`.
 
     Args:
-        version_dir: `<root>/<model>/<version>`; neither of the last two parts may be a link.
+        version_dir: `<root>/<model>/<version>`; neither of the last two parts may be a link, unless links are followed.
         into: A folder of this process; the copy gets a fresh name in it, readable by this user only.
         overrides: If not empty, the copy holds exactly these files (by relative path) and the version folder is not looked at.
+        links_root: A folder around `version_dir`, or of it: links are followed to what is below it, and copied as what they lead to. A
+            file with several names is copied if all of them are below it. None: no link is followed.
         after_each: Called with each file's path once it was copied; tests interfere here.
 
     Returns:
@@ -54,23 +63,25 @@ def take_snapshot(
     except OSError as error:
         raise ModelLoadError(f"no folder can be made for the private copy: {error.strerror}") from error
     try:
-        sizes = _write_overrides(overrides, root) if overrides else _copy_version(version_dir, root, after_each or _nothing)
+        sizes = _write_overrides(overrides, root) if overrides else _copy_version(version_dir, root, links_root, after_each or _nothing)
     except BaseException:
         _remove(root)
         raise
     return ModelFiles(root, sizes)
 
 
-def copy_tree(source: int, root: Path, after_each: CopyHook | None = None, *, what: str = "the version folder") -> dict[str, int]:
-    """Copies the files below the folder descriptor `source` to the folder `root`; returns their sizes by relative path.
+def copy_tree(
+    source: Folder, root: Path, after_each: CopyHook | None = None, *, what: str = "the version folder", hint: str = ""
+) -> dict[str, int]:
+    """Copies the files below the folder `source` to the folder `root`; returns their sizes by relative path.
 
-    `what` names the source in errors.
+    `what` names the source in errors, `hint` ends those about links.
 
     Raises:
         ModelLoadError: as `take_snapshot`. OSError: a folder cannot be read.
     """
     before = list_tree(source)
-    _refuse_unfit(before)
+    _refuse_unfit(before, source.root, hint)
     sizes = {entry.path: _copy(source, entry, root, after_each or _nothing) for entry in before if entry.kind is EntryKind.FILE}
     if list_tree(source) != before:
         raise ModelLoadError(_CHANGED.format(what))
@@ -93,42 +104,58 @@ def _remove(root: Path) -> None:
         log.warning("a private copy of model files could not be removed: %s", error)
 
 
-def _copy_version(version_dir: Path, root: Path, after_each: CopyHook) -> dict[str, int]:
+def _copy_version(version_dir: Path, root: Path, links_root: Path | None, after_each: CopyHook) -> dict[str, int]:
+    # The repository's root may be reached through links (the operator named it); below it nothing may be one that is not followed.
+    top = version_dir.parent.parent if links_root is None else links_root
     try:
-        with (
-            # The repository's root may be reached through links (the operator named it); below it nothing may be one.
-            open_folder(version_dir.parent.parent, follow=True) as repository,
-            open_folder(version_dir.parent.name, inside=repository) as model,
-            open_folder(version_dir.name, inside=model) as source,
-        ):
-            return copy_tree(source, root, after_each)
+        with open_within(top, version_dir, follows_links=links_root is not None) as source:
+            return copy_tree(source, root, after_each, hint=LINKS_HINT if links_root is None else "")
     except OSError as error:
         raise ModelLoadError(f"the version folder cannot be read: {_reason(error)}") from error
 
 
-def _refuse_unfit(entries: Sequence[TreeEntry]) -> None:
+def _refuse_unfit(entries: Sequence[TreeEntry], root: Root | None, hint: str) -> None:
     """Raises for the first entry that a private copy must not hold, and where all together are too large."""
     for entry in entries:
         if entry.kind in (EntryKind.LINK, EntryKind.SPECIAL):
-            raise ModelLoadError(f"{shown(entry.path)} is a {entry.kind.value}; a version folder may hold only plain files and folders")
-        if entry.kind is EntryKind.FILE and entry.links != 1:
-            raise ModelLoadError(f"{shown(entry.path)} is a hard link (its file has {entry.links} names); copy the file instead")
+            allowed = hint if entry.kind is EntryKind.LINK else ""
+            raise ModelLoadError(
+                f"{shown(entry.path)} is a {entry.kind.value}; a version folder may hold only plain files and folders{allowed}"
+            )
+        if entry.kind is EntryKind.FILE and entry.links != 1 and root is None:
+            raise ModelLoadError(f"{shown(entry.path)} is a hard link (its file has {entry.links} names); copy the file instead{hint}")
         if entry.size_bytes > MAX_FILE_BYTES:
             raise ModelLoadError(f"{shown(entry.path)} has {entry.size_bytes} bytes; the limit is {MAX_FILE_BYTES}")
+    if root is not None:
+        _refuse_names_elsewhere([entry for entry in entries if entry.kind is EntryKind.FILE and entry.links != 1], root)
     total = sum(entry.size_bytes for entry in entries)
     if total > MAX_VERSION_BYTES:
         raise ModelLoadError(f"the version's files have {total} bytes together; the limit is {MAX_VERSION_BYTES}")
 
 
-def _copy(folder: int, entry: TreeEntry, root: Path, after_each: CopyHook) -> int:
+def _refuse_names_elsewhere(entries: Sequence[TreeEntry], root: Root) -> None:
+    """Raises for the first file that has a name outside the root too: it may belong to whoever wrote that."""
+    if not entries:
+        return
+    counts = root.names_of({(entry.device, entry.inode) for entry in entries})
+    for entry in entries:
+        inside = counts[entry.device, entry.inode]
+        if inside != entry.links:
+            raise ModelLoadError(
+                f"{shown(entry.path)} is a hard link (its file has {entry.links} names, {inside} of them in the repository); "
+                "copy the file instead"
+            )
+
+
+def _copy(folder: Folder, entry: TreeEntry, root: Path, after_each: CopyHook) -> int:
     """Copies one file; returns its size."""
     try:
-        with open_beneath(folder, entry.path) as source:
-            if entry_of(entry.path, os.fstat(source)) != entry:
+        with open_entry(folder, entry) as source:
+            if entry_of(entry.path, os.fstat(source), entry.source) != entry:
                 raise ModelLoadError(_CHANGED.format(shown(entry.path)))
             copied = _write(root, entry.path, lambda target: _transfer(source, target, entry.size_bytes))
             after_each(entry.path)
-            if copied != entry.size_bytes or entry_of(entry.path, os.fstat(source)) != entry:
+            if copied != entry.size_bytes or entry_of(entry.path, os.fstat(source), entry.source) != entry:
                 raise ModelLoadError(_CHANGED.format(shown(entry.path)))
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO):

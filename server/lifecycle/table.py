@@ -37,7 +37,13 @@ class Target:
         if part is None or listing.config is None:
             return cls()
         source = VersionSource(
-            name=listing.name, version=version, model_dir=listing.directory, version_dir=part.directory, parsed=listing.config, files=files
+            name=listing.name,
+            version=version,
+            model_dir=listing.directory,
+            version_dir=part.directory,
+            parsed=listing.config,
+            files=files,
+            links_root=listing.links_root,
         )
         return cls(Generation(listing.fingerprint, part.fingerprint, serial), source, part.error)
 

@@ -1,7 +1,4 @@
-"""What lies below a folder, without following a link or opening a file: the raw material of fingerprints and private copies.
-
-Everything goes by folder descriptors (`openat`), so that a folder swapped for a link between two looks is noticed instead of followed.
-"""
+"""What lies below a folder, without opening a file: the raw material of fingerprints and private copies."""
 
 import enum
 import os
@@ -10,15 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 
 from backends.api.errors import ModelLoadError
 from server.lifecycle.bounds import MAX_DEPTH, MAX_FILES_PER_VERSION
+from server.lifecycle.folder import Folder, open_beneath
 from server.lifecycle.names import shown
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class EntryKind(enum.Enum):
@@ -41,6 +34,8 @@ class TreeEntry:
         mtime_ns: 0 for folders, whose time says nothing that their entries do not.
         inode: Number of the inode; 0 for folders.
         links: Names that the inode has.
+        device: Of the inode; 0 for folders.
+        source: Where links are followed: the path below the root, free of links, at which it really lies; else empty.
     """
 
     path: str
@@ -49,6 +44,8 @@ class TreeEntry:
     mtime_ns: int = 0
     inode: int = 0
     links: int = 1
+    device: int = 0
+    source: str = ""
 
 
 def kind_of(mode: int) -> EntryKind:
@@ -60,53 +57,31 @@ def kind_of(mode: int) -> EntryKind:
     return EntryKind.LINK if stat.S_ISLNK(mode) else EntryKind.SPECIAL
 
 
-def entry_of(path: str, status: os.stat_result) -> TreeEntry:
+def entry_of(path: str, status: os.stat_result, source: str = "") -> TreeEntry:
     """The entry that `lstat` or `fstat` tells."""
     kind = kind_of(status.st_mode)
     if kind is EntryKind.FOLDER:
-        return TreeEntry(path, kind)
-    return TreeEntry(path, kind, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink)
+        return TreeEntry(path, kind, source=source)
+    return TreeEntry(path, kind, status.st_size, status.st_mtime_ns, status.st_ino, status.st_nlink, device=status.st_dev, source=source)
 
 
 @contextmanager
-def open_folder(path: Path | str, *, inside: int | None = None, follow: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `path`, relative to the descriptor `inside`; unless `follow`, its last part must not be a link.
+def open_entry(folder: Folder, entry: TreeEntry) -> Iterator[int]:
+    """A descriptor, for reading, of the file `entry` that `list_tree(folder)` told.
 
     Raises:
-        OSError: it cannot be opened; ELOOP or ENOTDIR where it is a link or no folder.
+        OSError: it cannot be opened; ELOOP or ENOTDIR where it, or a folder around it, has become a link.
     """
-    descriptor = os.open(path, _FOLDER & ~os.O_NOFOLLOW if follow else _FOLDER, dir_fd=inside)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    descriptor, path = (folder.descriptor, entry.path) if folder.root is None else (folder.root.descriptor, entry.source)
+    with open_beneath(descriptor, path) as opened:
+        yield opened
 
 
-@contextmanager
-def open_beneath(folder: int, path: str) -> Iterator[int]:
-    """A descriptor, for reading, of the file `path` below `folder`; no part of the path may be a link. Never blocks on a FIFO.
+def list_tree(folder: Folder) -> tuple[TreeEntry, ...]:
+    """Every file and folder below `folder`, sorted by path. Where links are followed, a link is told as what it leads to.
 
     Raises:
-        OSError: it cannot be opened.
-    """
-    parents = path.split("/")
-    name = parents.pop()
-    opened: list[int] = []
-    try:
-        for parent in parents:
-            opened.append(os.open(parent, _FOLDER, dir_fd=opened[-1] if opened else folder))
-        opened.append(os.open(name, _FILE, dir_fd=opened[-1] if opened else folder))
-        yield opened[-1]
-    finally:
-        for descriptor in reversed(opened):
-            os.close(descriptor)
-
-
-def list_tree(folder: int) -> tuple[TreeEntry, ...]:
-    """Every file and folder below the descriptor `folder`, sorted by path.
-
-    Raises:
-        ModelLoadError: more entries or levels than `bounds` allows, or a name that is not UTF-8.
+        ModelLoadError: more entries or levels than `bounds` allows, a name that is not UTF-8, or a link that may not be followed.
         OSError: a folder cannot be read.
     """
     entries: list[TreeEntry] = []
@@ -114,17 +89,24 @@ def list_tree(folder: int) -> tuple[TreeEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.path))
 
 
-def _list(folder: int, prefix: str, depth: int, entries: list[TreeEntry]) -> None:
-    for status, name in _statuses(folder):
-        entry = entry_of(prefix + name, status)
+def _list(folder: Folder, prefix: str, depth: int, entries: list[TreeEntry]) -> None:
+    for status, name in _statuses(folder.descriptor):
+        entry = _entry(folder, prefix + name, name, status)
         entries.append(entry)
         if len(entries) > MAX_FILES_PER_VERSION:
             raise ModelLoadError(f"more than {MAX_FILES_PER_VERSION} files and folders")
         if entry.kind is EntryKind.FOLDER:
             if depth == MAX_DEPTH:
                 raise ModelLoadError(f"folder {shown(entry.path)} lies more than {MAX_DEPTH} folders deep")
-            with open_folder(name, inside=folder) as inner:
+            with folder.folder(name) as inner:
                 _list(inner, f"{entry.path}/", depth + 1, entries)
+
+
+def _entry(folder: Folder, path: str, name: str, status: os.stat_result) -> TreeEntry:
+    if folder.root is None:
+        return entry_of(path, status)
+    source = folder.resolve(name, path)
+    return entry_of(path, folder.root.status(source) if stat.S_ISLNK(status.st_mode) else status, source)
 
 
 def _statuses(folder: int) -> Iterable[tuple[os.stat_result, str]]:

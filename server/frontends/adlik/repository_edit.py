@@ -21,12 +21,12 @@ from backends.api.errors import Conflict, Forbidden, InvalidRequest, NotFound, S
 from server.core.model_config import SpecificVersions
 from server.frontends.adlik.policy_text import with_only
 from server.lifecycle.bounds import MAX_VERSION_NUMBER
+from server.lifecycle.folder import Folder, open_folder
 from server.lifecycle.listing import ModelListing
 from server.lifecycle.model_folder import CONFIG_NAME, read_config
 from server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
 from server.lifecycle.repository import ModelRepository
 from server.lifecycle.snapshot import CopyHook, copy_tree
-from server.lifecycle.tree import open_folder
 
 #: Takes back what an edit did.
 Undo = Callable[[], None]
@@ -67,7 +67,7 @@ class RepositoryEditor:
         """
         _check_name(name)
         root = self.repository.roots[0]
-        if self.repository.find(name) is not None or _exists(root, name):
+        if any(_exists(each, name) for each in self.repository.roots):
             raise Conflict(f"model '{name}' is in the repository already; add a version to it, or delete it first")
         with self._filled(path, root) as hidden, _said(f"model '{name}' cannot be added"), open_folder(root, follow=True) as folder:
             if not _looks_like_a_model(root / hidden):
@@ -147,7 +147,7 @@ class RepositoryEditor:
         root = self.repository.roots[found.root_index]
         with _said(f"{name}/{CONFIG_NAME} cannot be written"), open_folder(root, follow=True) as top:
             with open_folder(name, inside=top) as folder:
-                before = read_config(folder) if found.has_config_file else None
+                before = read_config(Folder(folder)) if found.has_config_file else None
             changed = with_only((before or b"").decode(errors="strict"), version, model_name=name).encode()
         _write_config(root, name, changed)
         return lambda: _write_config(root, name, before)
@@ -166,7 +166,7 @@ class RepositoryEditor:
                 hidden = Path(tempfile.mkdtemp(prefix=_ADDING, dir=root))
             try:
                 with _said(f"path {shown(path)} cannot be read"):
-                    copy_tree(source, hidden, self._after_each, what=f"path {shown(path)}")
+                    copy_tree(Folder(source), hidden, self._after_each, what=f"path {shown(path)}")
                 hidden.chmod(0o755)
                 yield hidden.name
             finally:

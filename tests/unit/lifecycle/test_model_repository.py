@@ -9,6 +9,7 @@ import pytest
 
 from server.core.model_config import AllVersions, LatestVersions
 from server.lifecycle import model_folder, model_reader, repository
+from server.lifecycle.folder import LINKS_HINT
 from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 
 
@@ -196,9 +197,9 @@ def test_linked_folders_are_errors_not_ways_out(root: Path, tmp_path: Path) -> N
     (root / "dangling").symlink_to("nowhere")
     models = ModelRepository([root]).scan().models
     assert set(models) == {"linked", "m"}
-    assert models["linked"].error == "the model folder is a symbolic link; it must be a real folder"
+    assert models["linked"].error == f"the model folder is a symbolic link; it must be a real folder{LINKS_HINT}"
     assert models["m"].error is None
-    assert models["m"].versions[2].error == "the version folder is a symbolic link; it must be a real folder"
+    assert models["m"].versions[2].error == f"the version folder is a symbolic link; it must be a real folder{LINKS_HINT}"
 
 
 @pytest.mark.parametrize(
