@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from backends.cpu.finite import without_infinities
-from backends.cpu.int8_operators import select
+from backends.cpu.int8_operators import Selection, select
 from backends.cpu.openvino_files import read_onnx, save_ir
 from backends.cpu.quantising import named
 from backends.cpu.samples import Batches
@@ -26,8 +26,10 @@ def check_nncf() -> None:
         raise OptionError("--quantizer nncf needs the package 'nncf', which is not installed: pip install 'stoker[nncf]'")
 
 
-def write_quantised_ir(model: onnx.ModelProto, batches: Batches, options: CompilerOptions, path: Path) -> Mapping[str, Path]:
-    """Quantises `model` and writes it as IR, as `write_ir` does.
+def write_quantised_ir(
+    model: onnx.ModelProto, batches: Batches, options: CompilerOptions, path: Path
+) -> tuple[Mapping[str, Path], Selection]:
+    """Quantises `model` and writes it as IR, as `write_ir` does; also returns what was chosen.
 
     Raises:
         OptionError: a node or operator to be skipped is not in the model.
@@ -42,7 +44,7 @@ def write_quantised_ir(model: onnx.ModelProto, batches: Batches, options: Compil
     skipped = {node.name for node in model.graph.node if node.op_type in left_out} | set(chosen.excluded)
     written = _quantised(read_onnx(model), batches, sorted(skipped))
     _check_ranges(written)
-    return save_ir(written, path)
+    return save_ir(written, path), chosen
 
 
 def _check_ranges(model: Any) -> None:

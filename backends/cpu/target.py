@@ -92,7 +92,8 @@ class CpuTarget(Target):
         companions: Mapping[str, Path] = {}
         preset = ""
         if options.format == "openvino" and source.precision == "int8" and options.quantizer == "nncf":
-            companions = write_quantised_ir(model, calibration_batches(source, batch), options, path)
+            companions, chosen = write_quantised_ir(model, calibration_batches(source, batch), options, path)
+            preset = chosen.preset
         else:
             if source.precision == "int8":
                 model, chosen = quantised(model, calibration_batches(source, batch), options)

@@ -129,6 +129,19 @@ def test_layers_are_compared_and_logged(tmp_path: Path, keeps_io: bool) -> None:
     assert 0 < distances[0] < 1e-5 < distances[1] < 1e-2
 
 
+@pytest.mark.parametrize(("scale", "distance"), [(1.0, 0.0), (np.inf, 1.0)])
+def test_infinities_that_both_models_have_do_not_hide_a_layers_distance(tmp_path: Path, scale: float, distance: float) -> None:
+    text = "g (float[2,2] x) => (float[2,2] y) { y = MatMul(x, w) }"
+    weights = np.float32([[np.inf, 1], [np.inf, 2]])
+    changed = parse(text, {"w": weights * np.float32([1, scale])})
+    log = tmp_path / "log"
+    before = parse(text, {"w": weights})
+    get_pass("layer_precision_compare", source=before, data_preprocess={"x": np.ones((2, 2), np.float32)}, precision_compare_log=log)(
+        changed
+    )
+    assert f"cosine distance {distance:.3e}" in log.read_text()
+
+
 def test_a_layer_without_a_counterpart_is_told(tmp_path: Path) -> None:
     converted = parse(TEXT.replace("MatMul(x, w)", "Einsum<equation=\"ij,jk->ik\">(x, w)"), initializers_of(net()))  # fmt: skip
     path = tmp_path / "precision_compare.log"
