@@ -10,6 +10,7 @@ from backends.api.registry import BackendRegistry
 from cli.main import main
 from server.config.findings import FindingKind
 from server.lifecycle.check import RepositoryReport, check_repository
+from server.lifecycle.folder import LINKS_HINT
 from tests.fakes import onnx_models
 from tests.fakes.fake_backend import FakeBackend, fake_facts
 
@@ -115,8 +116,8 @@ def test_links_and_missing_labels_are_problems(root: Path, backend: FakeBackend,
     labels, linked = check(root, backend).models
     assert "no.txt" in labels.problems[0]
     assert linked.problems == (
-        "version 1: 'weights' is a symbolic link; a version folder may hold only plain files and folders",
-        "version 2: the version folder is a symbolic link; it must be a real folder",
+        f"version 1: 'weights' is a symbolic link; a version folder may hold only plain files and folders{LINKS_HINT}",
+        f"version 2: the version folder is a symbolic link; it must be a real folder{LINKS_HINT}",
     )
 
 
