@@ -16,8 +16,10 @@ import onnx_ir as ir
 from rich.table import Table
 
 from compiler.check import byte_images, compare_models, error_table, is_packed
+from compiler.check_limits import failure_of_check
 from compiler.convert.opset import convert_to_internal, opset_of
 from compiler.convert.options import ConversionOptions
+from compiler.errors import CheckError
 from compiler.output_files import write_text
 from compiler.passes import get_pass
 from compiler.precision.compare import LayerDistance
@@ -50,6 +52,7 @@ def check(
     """Compares both models with random data and prints a table of error figures.
 
     Raises:
+        CheckError: an output is further from the source's than the precision explains: see `check_limits`.
         CompileError: a model does not run, or the same data does not fit both.
     """
     with progress.phase(f"checking {title}"):
@@ -57,6 +60,9 @@ def check(
     out.write(f"check of {title}: converted ({options.precision}) against source, random data\n")
     headings, rows = error_table(errors)
     _print_table(headings, rows, out)
+    failures = [text for text in (failure_of_check(each, options.precision) for each in errors) if text]
+    if failures:
+        raise CheckError(f"the check of {title} failed: {'; '.join(failures)}")
 
 
 def report_layers(title: str, distances: Sequence[LayerDistance], out: TextIO) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from compiler.custom_libraries import register_libraries
 from compiler.errors import CompileError
 from compiler.passes.layout import marks
 from compiler.precision.numpy_types import numpy_feeds, with_numpy_types
+from compiler.randomness import random_outputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,9 @@ class OutputError:
         mean_square_error: Mean of the squared differences (MSE).
         max_relative_error: Largest difference over the source's largest magnitude.
         cosine: Cosine of the angle between both, over finite elements; 1 for the same direction.
+        snr_db: Signal to noise: the source's root mean square over that of the differences; infinite where nothing differs.
+        different: Of integers and truth values, the share of elements that differ; None of other types.
+        not_comparable: Why the figures, then NaN, say nothing: `random numbers` or `strings`; empty otherwise.
     """
 
     name: str
@@ -38,6 +43,13 @@ class OutputError:
     mean_square_error: float
     max_relative_error: float
     cosine: float
+    snr_db: float
+    different: float | None = None
+    not_comparable: str = ""
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
 
 
 def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed: int = 0) -> list[OutputError]:
@@ -73,7 +85,17 @@ def compare_models(source: onnx.ModelProto, converted: onnx.ModelProto, *, seed:
     common = [name for name in actual if name in expected]
     if not common:
         raise CompileError("check: the converted model has none of the source's outputs")
-    return [output_error(name, expected[name], actual[name]) for name in common]
+    random = random_outputs(source) | random_outputs(converted)
+    return [
+        incomparable(name, expected[name], "random numbers") if name in random else output_error(name, expected[name], actual[name])
+        for name in common
+    ]
+
+
+def incomparable(name: str, expected: NDArray[Any], reason: str) -> OutputError:
+    """An output without figures."""
+    figures = dict.fromkeys(("max_error", "mean_error", "mean_square_error", "max_relative_error", "cosine", "snr_db"), math.nan)
+    return OutputError(name=name, shape=tuple(expected.shape), not_comparable=reason, **figures)
 
 
 def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> OutputError:
@@ -84,6 +106,8 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
     """
     if expected.shape != actual.shape:
         raise CompileError(f"check: output '{name}' is {list(actual.shape)} after conversion and {list(expected.shape)} before")
+    if expected.dtype.kind in "OUS":
+        return incomparable(name, expected, "strings")
     wanted, got = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
     # Where both are NaN or the same infinity they agree; the difference of two infinities is not a number.
     same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
@@ -101,7 +125,23 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
         mean_square_error=float(np.mean(squares)) if squares.size else 0.0,
         max_relative_error=worst / largest if largest else worst,
         cosine=_cosine(wanted, got, same),
+        snr_db=_snr_db(wanted[np.isfinite(wanted)], difference),
+        different=float(np.mean(~same)) if expected.dtype.kind in "iub" and same.size else None,
     )
+
+
+def _snr_db(signal: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
+    largest = float(np.max(noise, initial=0.0))
+    if not largest:
+        return math.inf
+    if not math.isfinite(largest):
+        return -math.inf
+    # Each is made small enough to be squared; the scales come back as logarithms.
+    scale = float(np.max(np.abs(signal), initial=0.0))
+    if not scale:
+        return -math.inf
+    power = math.log10(scale / largest) * 20
+    return power + 20 * math.log10(float(np.linalg.norm(signal / scale)) / float(np.linalg.norm(noise / largest)))
 
 
 def _cosine(wanted: NDArray[np.float64], got: NDArray[np.float64], same: NDArray[np.bool_]) -> float:
@@ -169,26 +209,22 @@ def random_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any
             if whole
             else generator.standard_normal(shape, dtype=np.float32)
         )
-        feeds[value.name] = np.asarray(data).astype(dtype)
+        feeds[value.name] = np.asarray(data).astype(str).astype(object) if dtype.kind in "OUS" else np.asarray(data).astype(dtype)
     return feeds
 
 
 def error_table(errors: Sequence[OutputError]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """Headings and rows for people."""
-    headings = ("output", "shape", "max error", "mae", "mse", "max relative", "cosine")
-    rows = [
-        (
-            each.name,
-            str(list(each.shape)),
-            f"{each.max_error:.3e}",
-            f"{each.mean_error:.3e}",
-            f"{each.mean_square_error:.3e}",
-            f"{each.max_relative_error:.3e}",
-            f"{each.cosine:.6f}",
-        )
-        for each in errors
-    ]
+    headings = ("output", "shape", "max error", "mae", "mse", "max relative", "cosine", "SNR dB")
+    rows = [(each.name, str(list(each.shape)), *_figures(each)) for each in errors]
     return headings, [list(row) for row in rows]
+
+
+def _figures(error: OutputError) -> tuple[str, ...]:
+    if error.not_comparable:
+        return ("not comparable:", error.not_comparable, "", "", "", "")
+    small = (error.max_error, error.mean_error, error.mean_square_error, error.max_relative_error)
+    return (*(f"{each:.3e}" for each in small), f"{error.cosine:.6f}", f"{error.snr_db:.1f}")
 
 
 def _session(model: onnx.ModelProto, which: str) -> Any:
@@ -215,5 +251,5 @@ def _run(session: Any, feeds: Mapping[str, NDArray[Any]], which: str) -> dict[st
 def _dtype(declared: Any) -> "np.dtype[Any]":
     """Of an ONNX Runtime input such as `tensor(float16)`."""
     name = declared.type.removeprefix("tensor(").removesuffix(")")
-    dtype: np.dtype[Any] = np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+    dtype: np.dtype[Any] = np.dtype({"float": "float32", "double": "float64", "string": "object"}.get(name, name))
     return dtype

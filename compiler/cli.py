@@ -1,7 +1,8 @@
 """`stoker compile`: the command line of the converter and compiler, with PopRT's arguments.
 
-Exit codes: 0; 1 the conversion or compilation failed; 2 the command was called wrongly; 4 `--min_snr` or `--min_speedup` was missed.
-Whatever fails is one clear message on stderr; its traceback is printed with `--logging_level DEBUG` only.
+Exit codes: 0; 1 the conversion or compilation failed; 2 the command was called wrongly; 3 `--check` found outputs that are too far from the
+source's; 4 `--min_snr` or `--min_speedup` was missed. Whatever fails is one clear message on stderr; its traceback is printed with
+`--logging_level DEBUG` only.
 """
 
 import contextlib
@@ -19,14 +20,14 @@ from compiler.config import YamlConfig, read_config
 from compiler.convert.converter import load_extensions
 from compiler.convert.option_fields import OptionSpec
 from compiler.convert.options import ConversionOptions, renamed
-from compiler.errors import CompileError, GateError, OptionError
+from compiler.errors import CheckError, CompileError, GateError, OptionError
 from compiler.job import run_job
 from compiler.job_options import all_specs
 from compiler.plan import make_plan
 from compiler.progress import Progress
 from compiler.targets import find_target, target_names
 
-OK, FAILED, USAGE, GATE_MISSED, INTERRUPTED = 0, 1, 2, 4, 130
+OK, FAILED, USAGE, CHECK_FAILED, GATE_MISSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 #: Why writing fails where there is no more room.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None, *, default_target: str | None =
     is_debug = _is_debug(words)
     try:
         _run(words, default_target, program)
+    except CheckError as error:
+        return _failed(program, str(error), CHECK_FAILED, is_debug)
     except GateError as error:
         return _failed(program, str(error), GATE_MISSED, is_debug)
     except CompileError as error:

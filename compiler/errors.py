@@ -20,6 +20,10 @@ class GateError(CompileError):
     """What was compiled is less accurate, or slower, than the command demands; nothing was written."""
 
 
+class CheckError(CompileError):
+    """`--check` compared, and the outputs are further from the source's than the precision explains; nothing was written."""
+
+
 class ShapeError(CompileError):
     """A dimension that had to be fixed and was not, or that was given twice with different sizes."""
 

@@ -22,7 +22,7 @@ from compiler.convert.free_dimensions import asked_batch_size, closed
 from compiler.convert.options import COMPILED_PRECISIONS
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.custom_libraries import using_libraries
-from compiler.errors import CompileError, GateError, OptionError
+from compiler.errors import CheckError, CompileError, GateError, OptionError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, write_text, written_whole
@@ -226,6 +226,9 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
         path = Path(job.report) / COMPARISON_FILE
         write_text(path, json.dumps({**comparison.data, "missed": missed}, indent=2, allow_nan=False) + "\n")
         out.write(f"wrote {path}\n")
+    # Who says how much noise is too much need not be told by the precision.
+    if comparison.failures and job.min_snr is None and any(model.conversion.check for model in plan.models):
+        raise CheckError(f"the check failed: {'; '.join(comparison.failures)}")
     if missed:
         raise GateError(f"{'; '.join(missed)}; nothing is written to serve")
 

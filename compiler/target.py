@@ -115,6 +115,7 @@ class Comparison:
         measurement: How fast what was compiled ran; None where that was not asked for.
         snr_db: Least signal to noise of the outputs of numbers, in decibels; None where there is none.
         speedup: How many times as fast as the source it ran; None where that was not asked for.
+        failures: Outputs that are further from the source's than the precision explains: see `check_limits`.
     """
 
     text: str
@@ -122,6 +123,7 @@ class Comparison:
     measurement: Measurement | None = None
     snr_db: float | None = None
     speedup: float | None = None
+    failures: Sequence[str] = ()
 
 
 class Target(abc.ABC):

@@ -27,8 +27,10 @@ from backends.api.tensor import BY_CONFIG_NAME, DataType
 from backends.cpu.samples import Batches, Samples, samples_of
 from backends.cpu.source_run import Run, run_of
 from backends.cpu.speed import Speeds, measure, shown, uncertainty
+from compiler.check_limits import failure_of_drift
 from compiler.errors import CompileError
 from compiler.precision.drift import DriftReport, drift_between
+from compiler.randomness import random_outputs
 from compiler.repository_writer import ServedTensor
 from compiler.served_tensors import served_tensors
 from compiler.target import Artefact, Comparison, Measurement, SourceModel
@@ -98,8 +100,9 @@ def _comparison(
     text.write(f"{source.precision} against the source model on onnxruntime, over {data}: {drift.about()}\n")
     Console(file=text, width=140).print(drift.table())
     found: dict[str, Any] = {"precision": source.precision, "is_random_data": samples.is_random, "drift": drift.to_data()}
+    failures = _failures(source, drift, text)
     if speeds is None:
-        return Comparison(text=text.getvalue(), data=found, snr_db=drift.snr_db)
+        return Comparison(text=text.getvalue(), data=found, snr_db=drift.snr_db, failures=failures)
     unit, each = ("calls", 1) if rows is None else ("rows", rows)
     rates = [
         shown(each / median, uncertainty([each / one for one in windows]))
@@ -134,7 +137,18 @@ def _comparison(
         throughput=float(rates[0]),
         note=f"measured on this host, {threads} thread(s)",
     )
-    return Comparison(text=text.getvalue(), data=found, measurement=measurement, snr_db=drift.snr_db, speedup=speeds.ratio)
+    return Comparison(
+        text=text.getvalue(), data=found, measurement=measurement, snr_db=drift.snr_db, speedup=speeds.ratio, failures=failures
+    )
+
+
+def _failures(source: SourceModel, drift: DriftReport, text: io.StringIO) -> list[str]:
+    """What is wrong with the outputs; those of random numbers are said in `text` to be not comparable."""
+    random = random_outputs(source.source or source.model)
+    for name in sorted(random):
+        text.write(f"output '{name}' is not comparable: random numbers\n")
+    found = (failure_of_drift(each, source.precision) for each in drift.outputs if each.output not in random)
+    return [each for each in found if each]
 
 
 def _instance(artefact: Artefact, source: SourceModel, signature: ModelSignature, folder: Path, filename: str, threads: int) -> Instance:

@@ -162,7 +162,12 @@ class ConversionOptions:
         NAMES, "Python files that register shape functions of custom operators.", group=_EXTENSION, default=()
     )
 
-    check: bool = option(FLAG, "Compare the converted model with the source on ONNX Runtime.", group=_INSPECTION, default=False)
+    check: bool = option(
+        FLAG,
+        "Compare the converted model with the source on ONNX Runtime; fails (exit code 3) where it is too far from it.",
+        group=_INSPECTION,
+        default=False,
+    )
     show: bool = option(FLAG, "Print inputs, outputs and operators of the converted model.", group=_INSPECTION, default=False)
     show_io_stat: bool = option(FLAG, "Print statistics of the inputs and outputs.", group=_INSPECTION, default=False)
 
