@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -43,6 +44,7 @@ class Binder:
         is_json: bool,
         enum_bound: int,
         homes: Mapping[str, tuple[str, ...]],
+        refusals: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Starts empty.
 
@@ -53,12 +55,14 @@ class Binder:
                 numbers may be strings.
             enum_bound: Enum values from here on have no number that a configuration may use.
             homes: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
+            refusals: By name, why a field that others know is not part of the schema.
         """
         self._report = report
         self._lines = lines
         self._is_json = is_json
         self._enum_bound = enum_bound
         self._homes = homes
+        self._refusals = refusals
         #: Paths of enum fields that were written as numbers.
         self.numeric_enums: list[str] = []
 
@@ -83,6 +87,9 @@ class Binder:
         if field is None and self._is_json and entry.name.isascii():
             field = descriptor.fields_by_camelcase_name.get(entry.name)
         if field is None:
+            if entry.name in self._refusals:
+                self._report.error(_join(path, entry.name), self._refusals[entry.name], line=entry.line)
+                return None
             homes = self._homes.get(entry.name)
             names = [field.name for field in descriptor.fields]
             hint = f" here{belonging(homes)}" if homes else allowed_names(entry.name, names)

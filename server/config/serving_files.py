@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from server.config.binding import Binder
 from server.config.limits import MAX_BATCH_SIZE
 from server.config.report import Report, map_path
 from server.config.suggestions import field_homes
-from server.config.syntax import parse_tree
+from server.config.syntax import Block, Entry, Scalar, parse_tree
 from server.core.model_config import AllVersions, LatestVersions, SpecificVersions, VersionPolicy
 from server.core.model_list import BatchingDefaults, ListedModel
 from server.pb.tensorflow_serving.config import model_server_config_pb2, monitoring_config_pb2, ssl_config_pb2
@@ -25,6 +26,15 @@ DEFAULT_MAX_BATCH_SIZE: Final = 1000
 _TENSORFLOW: Final = "tensorflow"
 _NO_BOUND: Final = 1 << 31
 _MAX_MODELS: Final = 4096
+#: Fields of TensorFlow Serving that are not in our copy of its messages, and why not.
+_LOGGING: Final = (
+    "not supported: the content of requests is not logged; leave it out (--access-log writes a line for each request, without content)"
+)
+_REFUSED: Final = {"logging_config": _LOGGING}
+#: Its number in a message, where the RPC that changes the list brings it.
+_LOGGING_NUMBER: Final = 6
+_SPLITTING: Final = "enable_large_batch_splitting"
+_FALSE: Final = frozenset(("value", word) for word in ("false", "False", "f", "0"))
 
 
 class Batching(NamedTuple):
@@ -47,7 +57,7 @@ def read_model_list(text: str, *, source: str, folder: Path) -> tuple[ListedMode
     """
     lines: dict[str, int | None] = {}
     message = model_server_config_pb2.ModelServerConfig()
-    report = _bound(text, source, message, lines)
+    report = _bound(parse_tree(text, source=source), source, message, lines)
     models = list_of(message, report, folder)
     report.raise_if_any()
     return models
@@ -65,6 +75,9 @@ def list_of(message: model_server_config_pb2.ModelServerConfig, report: Report, 
     for index, config in enumerate(configs):
         at = f"model_config_list.config[{index}]"
         base_path = Path(config.base_path)
+        unknown = UnknownFieldSet(config)
+        if any(unknown[place].field_number == _LOGGING_NUMBER for place in range(len(unknown))):
+            report.error(f"{at}.logging_config", _LOGGING)
         if not config.name:
             report.error(f"{at}.name", "must be written")
         elif config.name in models:
@@ -96,8 +109,13 @@ def read_batching(text: str, *, source: str) -> Batching:
     """
     lines: dict[str, int | None] = {}
     message = session_bundle_config_pb2.BatchingParameters()
-    report = _bound(text, source, message, lines)
+    tree = parse_tree(text, source=source)
+    others = tuple(entry for entry in tree.entries if entry.name != _SPLITTING)
+    report = _bound(Block(others, tree.line), source, message, lines)
     remarks: list[str] = []
+    for entry in tree.entries:
+        if entry.name == _SPLITTING:
+            _check_splitting(entry, report)
     most = _value(message, "max_batch_size", DEFAULT_MAX_BATCH_SIZE, 1, MAX_BATCH_SIZE, report)
     delay_us = _value(message, "batch_timeout_micros", 0, 0, (1 << 53), report)
     enqueued = _value(message, "max_enqueued_batches", 0, 1, 1 << 31, report)
@@ -130,7 +148,7 @@ def read_monitoring(text: str, *, source: str, path: str) -> str | None:
     """
     lines: dict[str, int | None] = {}
     message = monitoring_config_pb2.MonitoringConfig()
-    report = _bound(text, source, message, lines)
+    report = _bound(parse_tree(text, source=source), source, message, lines)
     written = message.prometheus_config.path or path
     if not written.startswith("/") or not written.isprintable() or not written.isascii() or any(mark in written for mark in "?# %"):
         report.error("prometheus_config.path", f"takes a path such as {path}, not '{written[:80]}'")
@@ -154,7 +172,7 @@ def read_ssl(text: str, *, source: str) -> SslTexts:
     """
     lines: dict[str, int | None] = {}
     message = ssl_config_pb2.SSLConfig()
-    report = _bound(text, source, message, lines)
+    report = _bound(parse_tree(text, source=source), source, message, lines)
     for name in ("server_key", "server_cert"):
         if not getattr(message, name):
             report.error(name, "must be written: the PEM text itself, with \\n between its lines")
@@ -164,11 +182,26 @@ def read_ssl(text: str, *, source: str) -> SslTexts:
     return SslTexts(message.server_cert, message.server_key, message.custom_ca if message.client_verify else None)
 
 
-def _bound(text: str, source: str, message: Message, lines: dict[str, int | None]) -> Report:
-    """Fills `message` from `text`; raises at once where its fields are not those of the message."""
+def _check_splitting(entry: Entry, report: Report) -> None:
+    """Takes `enable_large_batch_splitting { value: false }`, which asks for nothing."""
+    value = entry.values[0] if len(entry.values) == 1 else None
+    if isinstance(value, Block) and all(
+        isinstance(each.values[0], Scalar) and (each.name, each.values[0].text) in _FALSE for each in value.entries if each.values
+    ):
+        return
+    report.error(
+        _SPLITTING,
+        "not supported: a request of more rows than max_batch_size is refused, not split; leave it out or write { value: false }; "
+        "raise max_batch_size, or send smaller requests",
+        line=entry.line,
+    )
+
+
+def _bound(tree: Block, source: str, message: Message, lines: dict[str, int | None]) -> Report:
+    """Fills `message` from `tree`; raises at once where its fields are not those of the message."""
     report = Report(source, lines, first_line=1)
     homes = field_homes(message.DESCRIPTOR)
-    Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, homes=homes).fill(parse_tree(text, source=source), message)
+    Binder(report, lines, is_json=False, enum_bound=_NO_BOUND, homes=homes, refusals=_REFUSED).fill(tree, message)
     report.raise_if_any()
     return report
 

@@ -120,6 +120,14 @@ class TensorCompleter:
         if self._is_cut_by_batch(tensor):
             # One vector for the whole batch: its shape in the file says nothing of a row.
             row = None
+            if isinstance(tensor, pb.ModelInput) and known.shape not in (None, (-1,)):
+                self.report.error(
+                    f"{at}.allow_ragged_batch",
+                    f"tensor '{tensor.name}': the model file takes shape {list(known.shape or ())}, but a ragged input reaches the "
+                    "model as one vector of all requests' elements, shape [-1]; leave allow_ragged_batch out: without it, requests of "
+                    "equal shapes are batched",
+                )
+                return
         in_file = known.datatype.config_name
         if tensor.data_type == pb.TYPE_INVALID:
             tensor.data_type = pb.DataType.Value(in_file)  # type: ignore[assignment] # the stubs want an instance no value is of

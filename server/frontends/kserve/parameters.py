@@ -72,6 +72,11 @@ def read_parameters(given: Mapping[str, ParameterValue]) -> RequestParameters:
             raise InvalidRequest(
                 f"parameter '{key[:128]}': parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified"
             )
+        elif key == "version_label":
+            raise InvalidRequest(
+                "parameter 'version_label' selects no version in KServe v2: name the version's number, or use TensorFlow Serving's "
+                "protocol for labels"
+            )
         elif key in _RESERVED:
             raise InvalidRequest(f"parameter '{key}' is reserved for Triton usage and should not be specified")
         else:

@@ -8,7 +8,7 @@ from backends.api.tensor import DataType
 from server.config.complete import complete
 from server.config.errors import ConfigError
 from server.config.pbtxt import parse_pbtxt
-from tests.fakes.named_backends import onnx_like
+from tests.fakes.named_backends import NamedBackend, onnx_like
 
 FP32, INT32 = DataType.FP32, DataType.INT32
 FACTS = ModelFacts(
@@ -22,9 +22,14 @@ ENDS = 'batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" 
 CUT = 'batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "twice" source_input: "x" }\n'
 
 
-def signature_of(text: str, *, ragged: bool = True) -> ModelSignature:
+def ragged_backend(*, ragged: bool = True) -> NamedBackend:
     backend = onnx_like()
     backend.takes_ragged = ragged
+    return backend
+
+
+def signature_of(text: str, *, ragged: bool = True) -> ModelSignature:
+    backend = ragged_backend(ragged=ragged)
     return complete(parse_pbtxt("max_batch_size: 8\n" + text, source="m", model_name="m"), FACTS, backend, "model.onnx").config.signature
 
 
@@ -59,3 +64,15 @@ def test_what_contradicts_itself_is_named(text, field):
 def test_a_backend_that_cannot_is_named():
     with pytest.raises(ConfigError, match="not supported by backend 'onnxruntime'"):
         signature_of(X + Y + TWICE + ENDS + CUT, ragged=False)
+
+
+def test_a_model_file_that_takes_rows_is_named_as_the_reason():
+    facts = ModelFacts((FileTensor("x", FP32, (-1, 4)),), (FileTensor("y", FP32, (-1, 2)),))
+    text = X.replace("dims: [ -1 ]", "dims: [ 4 ]") + Y
+    with pytest.raises(ConfigError) as caught:
+        complete(parse_pbtxt("max_batch_size: 8\n" + text, source="m", model_name="m"), facts, ragged_backend(), "model.onnx")
+    [problem] = caught.value.problems
+    assert (problem.field, problem.line) == ("input[0].allow_ragged_batch", 2)
+    assert problem.message.startswith(
+        "tensor 'x': the model file takes shape [-1, 4], but a ragged input reaches the model as one vector of all"
+    )

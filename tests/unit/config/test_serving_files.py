@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from server.config.errors import ConfigError
-from server.config.serving_files import read_batching, read_model_list, read_monitoring
+from server.config.report import Report
+from server.config.serving_files import list_of, read_batching, read_model_list, read_monitoring
 from server.core.model_config import AllVersions, LatestVersions, SpecificVersions
+from server.pb.tensorflow_serving.config import model_server_config_pb2
 
 FOLDER = Path("/etc/models")
 PATH = "/monitoring/prometheus/metrics"
@@ -39,7 +41,10 @@ def test_a_list_of_models_with_policies_and_labels():
         ("model_config_list { config { name: 'a' base_path: '/a' } config { name: 'a' base_path: '/b' } }", "model a multiple times"),
         ("model_config_list { config { name: 'a' base_path: '/a' version_labels { key: 'x' value: 0 } } }", 'version_labels["x"]'),
         ("model_config_list { config { name: 'a' base_path: '/a' model_version_policy { specific { } } } }", "names no version"),
-        ("model_config_list { config { name: 'a' base_path: '/a' logging_config { } } }", "logging_config: unknown field"),
+        (
+            "model_config_list { config { name: 'a' base_path: '/a' logging_config { } } }",
+            "config[0].logging_config: not supported: the content of",
+        ),
         ("model_config_list { config { naming: 'a' } }", "models.config:1: model_config_list.config[0].naming: unknown field"),
         ("model_config_list {", "models.config:1"),
     ],
@@ -62,6 +67,21 @@ def test_batching_parameters_and_what_has_no_effect():
     assert [remark.removeprefix("batching.config: ").split()[0].rstrip(":") for remark in remarks] == said
 
 
+@pytest.mark.parametrize("value", ["{ value: false }", "{ }", ": { value: 0 }"])
+def test_splitting_that_is_switched_off_asks_for_nothing(value: str):
+    assert read_batching(f"enable_large_batch_splitting {value}", source="batching.config").remarks == ()
+
+
+def test_logging_of_requests_is_refused_in_a_message_too():
+    message = model_server_config_pb2.ModelServerConfig()
+    config = message.model_config_list.config.add(name="a", base_path="/a")
+    config.MergeFromString(b"\x32\x00")  # field 6, an empty message
+    report = Report("request", {}, first_line=None)
+    list_of(message, report, None)
+    with pytest.raises(ConfigError, match="logging_config: not supported: the content of requests is not logged"):
+        report.raise_if_any()
+
+
 def test_batching_without_parameters_is_tensorflow_servings():
     defaults, remarks = read_batching("", source="batching.config")
     assert (defaults.max_batch_size, defaults.max_queue_delay_us, defaults.preferred_batch_sizes, remarks) == (1000, 0, (), ())
@@ -75,6 +95,8 @@ def test_batching_without_parameters_is_tensorflow_servings():
         ("max_batch_size { value: 8 } allowed_batch_sizes: 4", "must equal max_batch_size, which is 8, not 4"),
         ("max_batch_size { value: 8 } allowed_batch_sizes: [8, 4]", "ascend"),
         ("max_batch_size: 8", "takes a block"),
+        ("enable_large_batch_splitting { value: true }", "of more rows than max_batch_size is refused, not split"),
+        ("enable_large_batch_splitting: true", "batching.config:1: enable_large_batch_splitting: not supported"),
     ],
 )
 def test_what_is_wrong_with_batching_parameters(text: str, wrong: str):

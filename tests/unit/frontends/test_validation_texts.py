@@ -140,6 +140,7 @@ PARAMETERS = [
     ("binary_data_output", {"bool_param": True}, "reserved for Triton usage"),
     ("triton_secret", {"int64_param": 7}, "reserved for Triton usage"),
     ("headers", {"string_param": "x"}, "reserved for Triton usage"),
+    ("version_label", {"string_param": "stable"}, "selects no version in KServe v2: name the version's number"),
     ("priority", {"string_param": "high"}, "must be an unsigned 64-bit integer"),
     ("timeout", {"int64_param": -1}, "must be an unsigned 64-bit integer"),
     ("timeout", {"double_param": 1.5}, "must be an unsigned 64-bit integer"),
