@@ -7,7 +7,7 @@ writes much at once, and what comes out is written to one growing block: joining
 import enum
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from server.frontends.off_loop import run_off_loop
@@ -95,6 +95,14 @@ class Inflation:
         return out.getvalue()
 
 
+async def joined(pieces: Sequence[bytes | memoryview], most_inline_bytes: int) -> bytes:
+    """`pieces` put together: up to `most_inline_bytes` on the event loop, more in a thread."""
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return pieces[0]
+    is_large = sum(map(len, pieces)) > most_inline_bytes
+    return await run_off_loop(b"".join, pieces) if is_large else b"".join(pieces)
+
+
 async def inflate(
     data: bytes | bytearray | memoryview, window_bits: int, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int
 ) -> bytes:
@@ -118,11 +126,13 @@ async def inflate(
     return work.result()
 
 
-def deflate(data: bytes, window_bits: int) -> bytes:
-    """`data`, packed for speed rather than size."""
+def deflate(data: Sequence[bytes | memoryview], window_bits: int) -> bytes:
+    """What `data` holds in pieces, packed for speed rather than size."""
     packer = zlib.compressobj(level=_LEVEL, wbits=window_bits)
-    view = memoryview(data)
-    parts = [packer.compress(view[at : at + STEP_OUT_BYTES]) for at in range(0, len(view), STEP_OUT_BYTES)]
+    parts: list[bytes] = []
+    for piece in data:
+        view = memoryview(piece)
+        parts += [packer.compress(view[at : at + STEP_OUT_BYTES]) for at in range(0, len(view), STEP_OUT_BYTES)]
     parts.append(packer.flush())
     # Releases the interpreter's lock where there is much to copy; `+` does not.
     return b"".join(parts)

@@ -1,7 +1,7 @@
 """Content encodings: request bodies are unpacked under a cap, responses packed as the client prefers."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from backends.api.errors import InvalidRequest, TooLarge, Unsupported
@@ -67,9 +67,9 @@ def choose_encoding(accepted: str) -> str | None:
     return best
 
 
-async def compress(body: bytes, encoding: str, limits: Limits) -> bytes:
-    """`body` packed; a large one in a thread."""
-    if len(body) > limits.decode_inline_bytes:
+async def compress(body: Sequence[bytes | memoryview], encoding: str, limits: Limits) -> bytes:
+    """A body, in pieces, packed; a large one in a thread."""
+    if sum(map(len, body)) > limits.decode_inline_bytes:
         return await run_off_loop(deflate, body, _WINDOW[encoding])
     return deflate(body, _WINDOW[encoding])
 

@@ -8,6 +8,7 @@ import orjson
 from backends.api.errors import ErrorCode, ServingError, TooLarge
 from server.engine.interface import Engine
 from server.frontends.http.compression import ENCODINGS, UnsupportedEncoding, decompress
+from server.frontends.inflation import joined
 from server.frontends.kserve.reservation import Reservation
 from server.frontends.limits import Limits
 from server.frontends.status import kserve_status, retry_after_seconds
@@ -70,7 +71,7 @@ async def read_body(
         pieces.append(piece)
         if not message.get("more_body", False):
             break
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    body = await joined(pieces, limits.decode_inline_bytes)
     encoding = headers.get(b"content-encoding")
     return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits, most)
 

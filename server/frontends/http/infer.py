@@ -16,6 +16,7 @@ from server.engine.interface import Engine
 from server.frontends.http.answer import Piece
 from server.frontends.http.compression import choose_encoding, compress, decompress
 from server.frontends.http.exchange import HeaderList, Receive, Scope, Send, read_body, reservation_of, send_answer
+from server.frontends.inflation import joined
 from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.brought import Brought, HeaderReader
 from server.frontends.kserve.checks import SignatureChecks
@@ -107,7 +108,8 @@ class HttpInfer:
             body = await read_body(receive, headers, reservation, self.limits)
             call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
             pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
-        await send_answer(self.engine, scope, send, b"".join(pieces), answer_headers, self.limits)
+        answer = await joined(pieces, self.limits.decode_inline_bytes)
+        await send_answer(self.engine, scope, send, answer, answer_headers, self.limits)
 
     async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
         """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
@@ -247,7 +249,7 @@ class HttpInfer:
             encoded = http_answer.encode(response, decoded, labels)
         body, headers = encoded.pieces, _headers(encoded)
         if call.answer_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
-            body = [await compress(b"".join(body), call.answer_encoding, limits)]
+            body = [await compress(body, call.answer_encoding, limits)]
             headers.append((b"content-encoding", call.answer_encoding.encode()))
         return body, headers
 

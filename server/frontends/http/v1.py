@@ -211,6 +211,6 @@ class HttpV1:
         if accepted is not None and len(answer) >= self._limits.compress_min_bytes:
             encoding = choose_encoding(accepted.decode("latin-1"))
             if encoding is not None:
-                answer = await compress(answer, encoding, self._limits)
+                answer = await compress([answer], encoding, self._limits)
                 headers.append((b"content-encoding", encoding.encode()))
         await send_answer(self._engine, exchange.scope, send, answer, headers, self._limits)

@@ -21,7 +21,7 @@ class Encoding(enum.Enum):
 
     def compress(self, data: bytes) -> bytes:
         """`data`, compressed for speed rather than size: it goes over a wire once."""
-        return deflate(data, self.value)
+        return deflate([data], self.value)
 
 
 async def decompressed(encoding: Encoding, data: bytes, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int) -> bytes:

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from server.frontends.inflation import STEP_OUT_BYTES, Fault, Inflation, InflationError, deflate, inflate
+from server.frontends.inflation import STEP_OUT_BYTES, Fault, Inflation, InflationError, deflate, inflate, joined
 
 GZIP, ZLIB = 31, 15
 MIB = 1 << 20
@@ -88,4 +88,22 @@ def test_bytes_behind_the_end_are_counted():
 @pytest.mark.parametrize("size", [0, 1, STEP_OUT_BYTES, 3 * STEP_OUT_BYTES + 5])
 def test_what_is_packed_comes_out_again(size: int):
     data = random.Random(size).randbytes(size)
-    assert gzip.decompress(deflate(data, GZIP)) == data
+    assert gzip.decompress(deflate([data[:7], memoryview(data)[7:]], GZIP)) == data
+
+
+@pytest.mark.parametrize(("most_inline_bytes", "expected"), [(5, "other"), (6, "loop")])
+def test_large_pieces_are_joined_in_a_thread(most_inline_bytes: int, expected: str):
+    async def scenario() -> tuple[bytes, str]:
+        used: list[str] = []
+        loop = asyncio.get_running_loop()
+        original = loop.run_in_executor
+
+        def watched(*arguments: object) -> object:
+            used.append("other")
+            return original(*arguments)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "run_in_executor", watched)
+            return await joined([b"abc", b"def"], most_inline_bytes), (used or ["loop"])[0]
+
+    assert asyncio.run(scenario()) == (b"abcdef", expected)
