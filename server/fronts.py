@@ -11,6 +11,7 @@ from server.frontends.adlik.settings import AdlikSettings
 from server.frontends.doors import PLAIN_PORT, DoorOptions
 from server.frontends.kserve.extensions import Extensions
 from server.frontends.listen import PortInUse
+from server.frontends.loopback import is_loopback
 from server.frontends.model_pages.places import GrpcDoor
 from server.frontends.restricted import Restrictions
 from server.frontends.tfs.service import TfsService
@@ -84,6 +85,7 @@ class Fronts:
             self._tracer,
             lambda model: engine.is_model_ready(model, None),
             api_key=config.api_key,
+            is_local=_is_local(config),
         )
         tls, sockets = config.tls, config.sockets
         endpoints: dict[str, Endpoint] = {}
@@ -162,6 +164,12 @@ class Fronts:
             self._followers[ring] = asyncio.create_task(ring.follow(self._config.tls.reload_s))
         encryption = "" if ring is None else "mutual TLS" if ring.asks_clients else "TLS"
         return Endpoint(address, port if doors.has_port else None, None if path is None else path.absolute(), encryption)
+
+
+def _is_local(config: ServerConfig) -> bool:
+    """Whether clients of this machine alone reach the server."""
+    ports = ((config.grpc_port, config.grpc_address), (config.http_port, config.http_address))
+    return not config.sockets.allow_tcp or all(port is None or is_loopback(address) for port, address in ports)
 
 
 def _grpc_door(endpoint: Endpoint | None, *, has_reflection: bool) -> GrpcDoor | None:

@@ -21,6 +21,14 @@ class KServeFlags:
     allow_client_shm: Annotated[
         Switch, flag("allow-client-shm", panel=_PANEL, text="Let clients pass tensors in POSIX shared memory of this host.")
     ] = False
+    allow_settings_changes: Annotated[
+        Switch,
+        flag(
+            "allow-settings-changes",
+            panel=_PANEL,
+            text="Let clients change log and trace settings (default: on loopback addresses, or by a key).",
+        ),
+    ] = None
     trace_config: Annotated[
         list[str] | None,
         option(
@@ -73,6 +81,7 @@ class KServeFlags:
         http, grpc = self.http_restricted_api or [], self.grpc_restricted_protocol or []
         settings = KServeSettings(
             allow_client_shm=self.allow_client_shm,
+            allow_settings_changes=self.allow_settings_changes,
             trace=trace_config(self.trace_config or []),
             http_restricted=restricted_keys("http-restricted-api", http, what="api"),
             grpc_restricted=restricted_keys("grpc-restricted-protocol", grpc, what="protocol", prefix=GRPC_KEY_PREFIX),

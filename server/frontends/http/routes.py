@@ -117,7 +117,7 @@ class RestRoutes:
             add("repository", "POST", f"{root}/models/{{model}}/load", self.load, "Load a model", None, schemas.LoadRequestBody)
             add("repository", "POST", f"{root}/models/{{model}}/unload", self.unload, "Unload a model", None, schemas.UnloadRequestBody)
         self._pages.add_to(add)
-        SettingsRoutes(self._engine, self._limits, self._service).add_to(add)
+        SettingsRoutes(self._engine, self._limits, self._service, self._restrictions).add_to(add)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION):
             add(_BOTH, "POST", f"{path}:predict", self.v1, "Inference", schemas.PredictAnswer, schemas.PredictBody)
             add(_BOTH, "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.Metadata)

@@ -13,6 +13,7 @@ from server.frontends.kserve.message_json import message_to_json
 from server.frontends.kserve.parameters import check_model_name
 from server.frontends.kserve.service import KServeService
 from server.frontends.limits import Limits
+from server.frontends.restricted import Restrictions
 from server.pb import grpc_service_pb2 as pb
 
 _UINT64_MAX = (1 << 64) - 1
@@ -21,7 +22,9 @@ _UINT64_MAX = (1 << 64) - 1
 class SettingsRoutes:
     """Endpoints that read and change what the server has been told. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits, service: KServeService) -> None:
+    def __init__(self, engine: Engine, limits: Limits, service: KServeService, restrictions: Restrictions) -> None:
+        """`restrictions` are those of the port."""
+        self._restrictions = restrictions
         self._engine = engine
         self._limits = limits
         self._service = service
@@ -85,13 +88,14 @@ class SettingsRoutes:
     async def trace_setting(self, request: Request) -> Response:
         model = check_model_name(request.path_params["model"]) if "model" in request.path_params else ""
         given = await read_object(request, self._engine, self._limits) if request.method == "POST" else {}
-        settings = self._service.change_trace_settings(model, {name: _strings(name, value) for name, value in given.items()})
+        changes = {name: _strings(name, value) for name, value in given.items()}
+        settings = self._service.change_trace_settings(model, changes, self._restrictions)
         # Over HTTP only the level is a list.
         return json_response({name: values if name == "trace_level" else values[0] for name, values in settings.items()})
 
     async def log_settings(self, request: Request) -> Response:
         given = await read_object(request, self._engine, self._limits) if request.method == "POST" else {}
-        return json_response(self._service.change_log_settings(given))
+        return json_response(self._service.change_log_settings(given, self._restrictions))
 
 
 def _region(request: Request) -> str:

@@ -18,6 +18,7 @@ from server.frontends.kserve.parameters import check_model_name, parse_version
 from server.frontends.kserve.stream import StreamInference
 from server.frontends.kserve.trace_settings import Given
 from server.frontends.limits import Limits
+from server.frontends.restricted import Category, Restrictions
 from server.frontends.to_the_end import ToTheEnd
 from server.pb import grpc_service_pb2 as pb
 from server.pb import model_config_pb2 as config_pb
@@ -137,7 +138,7 @@ class KServeService:
     async def trace_setting(self, request: pb.TraceSettingRequest, call: Call) -> pb.TraceSettingResponse:
         answer = pb.TraceSettingResponse()
         given = {name: list(setting.value) for name, setting in request.settings.items()}
-        for name, values in self.change_trace_settings(request.model_name, given).items():
+        for name, values in self.change_trace_settings(request.model_name, given, self._extensions.grpc_restrictions).items():
             answer.settings[name].value.extend(values)
         return answer
 
@@ -147,33 +148,40 @@ class KServeService:
             choice = setting.WhichOneof("parameter_choice")
             given[name] = None if choice is None else getattr(setting, choice)
         answer = pb.LogSettingsResponse()
-        for name, value in self.change_log_settings(given).items():
+        for name, value in self.change_log_settings(given, self._extensions.grpc_restrictions).items():
             kind = "bool_param" if isinstance(value, bool) else "uint32_param" if isinstance(value, int) else "string_param"
             setattr(answer.settings[name], kind, value)
         return answer
 
-    def change_trace_settings(self, model: str, given: Given) -> dict[str, list[str]]:
+    def change_trace_settings(self, model: str, given: Given, restrictions: Restrictions) -> dict[str, list[str]]:
         """Changes what `given` names of the trace settings of `model` (empty: of all models); returns all of them.
 
+        `restrictions` are those of the port that the call came by.
+
         Raises:
-            Unsupported: this server does not trace. And as `TraceControl.update`.
+            Unsupported: this server does not trace. Forbidden: the client may not change them. And as `TraceControl.update`.
         """
         traces = self._extensions.traces
         if traces is None:
             raise Unsupported(_NO_TRACE)
         if given:
+            self._extensions.changes.require(Category.TRACE, restrictions)
             traces.update(model, given)
         return traces.read(model)
 
-    def change_log_settings(self, given: Mapping[str, Any]) -> dict[str, bool | int | str]:
+    def change_log_settings(self, given: Mapping[str, Any], restrictions: Restrictions) -> dict[str, bool | int | str]:
         """Changes what `given` names of the log settings; returns all of them.
 
+        `restrictions` are those of the port that the call came by.
+
         Raises:
-            Unsupported: the log is not ours to change. And as `LogControl.update`.
+            Unsupported: the log is not ours to change. Forbidden: the client may not change it. And as `LogControl.update`.
         """
         logs = self._extensions.logs
         if logs is None:
             raise Unsupported(_NO_LOG_SETTINGS)
+        if given:
+            self._extensions.changes.require(Category.LOGGING, restrictions)
         logs.update(given)
         return logs.read()
 

@@ -30,12 +30,14 @@ class KServeSettings:
 
     Attributes:
         allow_client_shm: Whether clients may pass tensors in shared memory of this host.
+        allow_settings_changes: Whether clients may change log and trace settings; None: as `SettingsChanges` decides.
         trace: Tracing from the start.
         http_restricted, grpc_restricted: By restricted category, the key that calls must bring.
         http_forward_pattern, grpc_forward_pattern: Which headers become parameters, by their whole names; empty: none.
     """
 
     allow_client_shm: bool = False
+    allow_settings_changes: bool | None = None
     trace: TraceStart = field(default_factory=TraceStart)
     http_restricted: Mapping[Category, Key] = field(default_factory=dict)
     grpc_restricted: Mapping[Category, Key] = field(default_factory=dict)

@@ -19,6 +19,7 @@ def test_every_category_and_flag_of_the_extensions_is_on_the_page():
     assert not [category for category in Category if f"`{category}`" not in PAGE and f"{category}" not in PAGE]
     flags = {
         "allow_client_shm",
+        "allow_settings_changes",
         "trace_config",
         "http_restricted_api",
         "grpc_restricted_protocol",
