@@ -19,6 +19,7 @@ from backends.api.model import ModelFacts
 from backends.api.tensor import DataType
 from backends.onnx_files.declarations import declarations, facts_of
 from backends.openvino.ir_facts import IrFacts, is_ir
+from backends.openvino.messages import refusal_of
 from backends.openvino.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class OpenVinoBackend(Backend):
         yield from parameter_misfits(candidate.parameters, signature.max_batch_size if signature else None)
         if isinstance(candidate.facts, IrFacts) and read_parameters(candidate.parameters).is_compared:
             yield Misfit(parameter_path("compare_with_onnxruntime"), "is for ONNX files; onnxruntime reads no OpenVINO IR")
+        if (
+            isinstance(candidate.facts, IrFacts)
+            and candidate.facts.inexact
+            and not read_parameters(candidate.parameters).are_integers_inexact
+        ):
+            yield Misfit(parameter_path("inexact_integers"), refusal_of(candidate.facts.inexact))
         if signature is None:
             return
         yield from disagreements(signature, candidate.facts.inputs or (), candidate.facts.outputs or ())

@@ -8,10 +8,12 @@ from backends.api.backend import Arrays, Instance
 from backends.api.batch import Array
 from backends.api.errors import BackendFailed, InvalidRequest
 from backends.api.model import ModelSignature
+from backends.api.tensor import DataType
 from backends.openvino.buckets import bucket_for
 from backends.openvino.compiled import CompiledModel
 from backends.openvino.element_types import NARROWED
 from backends.openvino.errors import OPENVINO_ERRORS
+from backends.openvino.integers import EXACT_BELOW
 from backends.openvino.messages import public_text
 
 _LOWEST, _HIGHEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
@@ -24,7 +26,13 @@ class OpenVinoInstance(Instance):
     """
 
     def __init__(
-        self, models: Mapping[int, CompiledModel], signature: ModelSignature, *, static_batch_size: int | None, pipeline_depth: int
+        self,
+        models: Mapping[int, CompiledModel],
+        signature: ModelSignature,
+        *,
+        static_batch_size: int | None,
+        pipeline_depth: int,
+        are_integers_inexact: bool = False,
     ) -> None:
         """Takes over `models`.
 
@@ -33,6 +41,7 @@ class OpenVinoInstance(Instance):
             signature: What is served.
             static_batch_size: The batch size the file itself is made for; None: open.
             pipeline_depth: Infer requests of each model.
+            are_integers_inexact: Whether it computes integers in single precision, so that inputs beyond 2**24 are refused.
         """
         #: What was found of its outputs when it was loaded, for an operator.
         self.findings: tuple[str, ...] = ()
@@ -43,14 +52,16 @@ class OpenVinoInstance(Instance):
         #: The compiled ones, ascending; empty where one model takes all.
         self.batch_sizes: Sequence[int] = tuple(self._buckets)
         self._first_input = signature.inputs[0].name if signature.inputs else ""
-        self._narrowed = tuple(spec.name for spec in signature.inputs if spec.datatype in NARROWED)
+        narrowed = NARROWED | ({DataType.INT32} if are_integers_inexact else frozenset())
+        self._narrowed = tuple(spec.name for spec in signature.inputs if spec.datatype in narrowed)
+        self._bounds = (-EXACT_BELOW, EXACT_BELOW) if are_integers_inexact else (_LOWEST, _HIGHEST)
 
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
         models = self._models
         if models is None:
             raise BackendFailed("the model is closed")
         for name in self._narrowed:
-            _check_range(name, inputs[name])
+            _check_range(name, inputs[name], *self._bounds)
         rows, size = None, 0
         if self._buckets:
             rows = len(inputs[self._first_input])
@@ -65,14 +76,15 @@ class OpenVinoInstance(Instance):
         self.findings = ()
 
 
-def _check_range(name: str, array: Array) -> None:
-    """OpenVINO's CPU plugin keeps the lower 32 bits of wider integers, and says nothing.
+def _check_range(name: str, array: Array, lowest: int, highest: int) -> None:
+    """OpenVINO's CPU plugin keeps the lower 32 bits of wider integers, or 24 in single precision, and says nothing.
 
     Raises:
         InvalidRequest: a value does not fit.
     """
-    if array.size and (int(array.max()) > _HIGHEST or int(array.min()) < _LOWEST):
+    if array.size and (int(array.max()) > highest or int(array.min()) < lowest):
+        bits = "32 bits" if highest == _HIGHEST else "single precision for this model"
         raise InvalidRequest(
-            f"input '{name}' holds {int(array.min())} to {int(array.max())}; on this backend integers are computed in 32 bits, "
-            f"{_LOWEST} to {_HIGHEST}"
+            f"input '{name}' holds {int(array.min())} to {int(array.max())}; on this backend integers are computed in {bits}, "
+            f"{lowest} to {highest}"
         )

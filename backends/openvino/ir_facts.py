@@ -13,4 +13,10 @@ def is_ir(model_filename: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IrFacts(ModelFacts):
-    """As `ModelFacts`."""
+    """As `ModelFacts`.
+
+    Attributes:
+        inexact: Operators that compute integers inexactly; see `backends.openvino.integers`.
+    """
+
+    inexact: tuple[str, ...] = ()

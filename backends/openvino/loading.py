@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import openvino as ov
 
 from backends.api.backend import LoadRequest
+from backends.api.candidate import parameter_path
 from backends.api.errors import ModelLoadError
 from backends.api.files import ModelFiles
 from backends.api.model import ModelFacts, ModelSignature, TensorSpec
@@ -13,7 +14,8 @@ from backends.openvino.comparison import Incomparable, differences
 from backends.openvino.compiled import CompiledModel, Port
 from backends.openvino.errors import OPENVINO_ERRORS
 from backends.openvino.instance import OpenVinoInstance
-from backends.openvino.messages import public_text
+from backends.openvino.integers import inexact_integers
+from backends.openvino.messages import public_text, refusal_of
 from backends.openvino.model_source import RELEASE, ir_facts, ports_by_name, read_model
 from backends.openvino.parameters import ModelParameters
 
@@ -54,16 +56,36 @@ class Loader:
             # Pinned, the threads of all instances would sit on the same cores.
             "ENABLE_CPU_PINNING": False,
         }
+        inexact = self._inexact_integers(request, parameters)
         models = {
             size: self._compiled(request, properties, size, parameters.pipeline_depth)
             for size in _sizes(request.signature, parameters, static_batch_size)
         }
         instance = OpenVinoInstance(
-            models, request.signature, static_batch_size=static_batch_size, pipeline_depth=parameters.pipeline_depth
+            models,
+            request.signature,
+            static_batch_size=static_batch_size,
+            pipeline_depth=parameters.pipeline_depth,
+            are_integers_inexact=bool(inexact),
+        )
+        instance.findings = tuple(
+            f"model '{request.model_name}' version {request.version} computes integers inexactly, as its inexact_integers allows: {each}"
+            for each in inexact
         )
         if parameters.is_compared:
-            instance.findings = _findings(instance, request, parameters, threads)
+            instance.findings += _findings(instance, request, parameters, threads)
         return instance
+
+    def _inexact_integers(self, request: LoadRequest, parameters: ModelParameters) -> list[str]:
+        """Operators that compute integers inexactly.
+
+        Raises:
+            ModelLoadError: there are some, and the configuration does not allow it.
+        """
+        inexact = inexact_integers(read_model(self._core, request.files, request.model_filename))
+        if inexact and not parameters.are_integers_inexact:
+            raise ModelLoadError(f"{parameter_path('inexact_integers')}: {refusal_of(inexact)}")
+        return inexact
 
     def _precision(self, parameters: ModelParameters, instance_name: str) -> str:
         """What is computed in here: without instructions for it, bfloat16 would be emulated."""

@@ -4,7 +4,7 @@ An ONNX file is inspected by our own reader, so that neither OpenVINO nor its we
 file never reaches the guessing of OpenVINO's other front ends. An IR file (.xml with its .bin) is read by OpenVINO itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 import openvino as ov
@@ -14,6 +14,7 @@ from backends.api.files import ModelFiles
 from backends.api.model import VARIABLE, FileTensor, ModelFacts
 from backends.openvino.element_types import SERVED
 from backends.openvino.errors import OPENVINO_ERRORS
+from backends.openvino.integers import bodies_of, inexact_integers
 from backends.openvino.ir_facts import IrFacts, is_ir
 from backends.openvino.messages import public_text
 from backends.openvino.xml_root import UnreadableXml, read_root
@@ -25,21 +26,25 @@ _IR_VERSIONS = ("10", "11")
 _ROOT = "net"
 #: Bytes of an .xml file: the graph alone, without weights. The largest known have some tens of megabytes.
 MAX_XML_BYTES = 512 * 1024 * 1024
+#: Nodes that a refusal names.
+_NAMED_NODES = 4
 
 
 def read_model(core: ov.Core, files: ModelFiles, model_filename: str) -> ov.Model:
     """Reads the graph, and maps its weights.
 
     Raises:
-        ModelLoadError: OpenVINO does not read the file.
+        ModelLoadError: OpenVINO does not read the file, or the model keeps a state.
     """
     path = files.path(model_filename)
     if is_ir(model_filename):
         _check_ir(files, model_filename)
     try:
-        return core.read_model(str(path))
+        model = core.read_model(str(path))
     except OPENVINO_ERRORS as error:
         raise ModelLoadError(f"OpenVINO {RELEASE} does not read '{model_filename}': {public_text(error, files.root)}") from error
+    _check_stateless(model, model_filename)
+    return model
 
 
 def ir_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFacts:
@@ -53,6 +58,7 @@ def ir_facts(core: ov.Core, files: ModelFiles, model_filename: str) -> ModelFact
         return IrFacts(
             inputs=tuple(_tensor("input", port, model_filename) for port in model.inputs),
             outputs=tuple(_tensor("output", port, model_filename) for port in model.outputs),
+            inexact=tuple(inexact_integers(model)),
             notes=(f"OpenVINO IR, graph '{model.get_friendly_name()}', weights in {_weights_file(model_filename)}",),
         )
     except UnicodeDecodeError as error:
@@ -77,6 +83,32 @@ def ports_by_name(side: str, ports: Iterable[ov.Output], wanted: Iterable[str], 
 def port_name(port: ov.Output) -> str:
     """The name an input or output is served by: the first of its tensor's names, or, where that has none, its node's."""
     return min(port.get_names(), default=str(port.get_node().get_friendly_name()))
+
+
+def _check_stateless(model: ov.Model, model_filename: str) -> None:
+    """Refuses a model whose infer requests carry values from one run to the next: those of one client would reach another.
+
+    Raises:
+        ModelLoadError: it has ReadValue or Assign.
+    """
+    found = list(_stateful_nodes(model))
+    if found:
+        more = f" and {len(found) - _NAMED_NODES} more" if len(found) > _NAMED_NODES else ""
+        raise ModelLoadError(
+            f"'{model_filename}' keeps a state from one request to the next, which may be another client's: "
+            f"{', '.join(found[:_NAMED_NODES])}{more}. "
+            "Export it without a state, so that states are inputs and outputs (optimum-cli export openvino: --disable-stateful); "
+            "config.pbtxt `sequence_batching { state ... }` then carries them for each sequence"
+        )
+
+
+def _stateful_nodes(model: ov.Model) -> Iterator[str]:
+    """Such as `ReadValue 'past'`, in bodies of control flow too."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() in ("ReadValue", "Assign"):
+            yield f"{node.get_type_name()} '{node.get_friendly_name()}'"
+        for body in bodies_of(node):
+            yield from _stateful_nodes(body)
 
 
 def _tensor(side: str, port: ov.Output, model_filename: str) -> FileTensor:

@@ -5,6 +5,8 @@ batch_buckets              batch sizes to compile for, such as 1,4,16, the last 
                            batch as it is. By default up to five sizes; `dynamic` where other dims vary, too
 pipeline_depth             1 to 16 batches of an instance at once, each on a stream of its own; the streams share the threads. Default 1
 compare_with_onnxruntime   true: at load, run an ONNX file on ONNX Runtime too, and report how far the outputs differ
+inexact_integers           true: serve a model although OpenVINO computes some of its integers in single precision or saturates them; its
+                           integer inputs must then lie within -2**24 to 2**24
 
 and by their names in Triton's OpenVINO backend, where they mean the same:
 
@@ -37,7 +39,7 @@ _EXTENSION = "CPU_EXTENSION_PATH"
 
 PARAMETER_KEYS = frozenset(
     {
-        "precision", "batch_buckets", "pipeline_depth", "compare_with_onnxruntime",
+        "precision", "batch_buckets", "pipeline_depth", "compare_with_onnxruntime", "inexact_integers",
         *_THREADS, *_BF16, *_STREAMS, *_ONE_BATCH_SIZE, _EXTENSION,
     }
 )  # fmt: skip
@@ -54,6 +56,7 @@ class ModelParameters:
         pipeline_depth: Batches at once.
         threads: For all of an instance; 0: as many as the server gives it.
         is_compared: Whether outputs are held against ONNX Runtime's.
+        are_integers_inexact: Whether operators may compute integers inexactly.
     """
 
     precision: Literal["f32", "bf16"] = "f32"
@@ -62,6 +65,7 @@ class ModelParameters:
     pipeline_depth: int = 1
     threads: int = 0
     is_compared: bool = False
+    are_integers_inexact: bool = False
 
     def buckets_for(self, max_batch_size: int, *, has_variable_dims: bool) -> tuple[int, ...]:
         """Batch sizes to compile for; empty: one model that takes any batch."""
@@ -108,6 +112,7 @@ class _Reading:
             pipeline_depth=self._number(("pipeline_depth", *_STREAMS), 1, MAX_PIPELINE_DEPTH) or 1,
             threads=self._number(_THREADS, 0, MAX_THREADS) or 0,
             is_compared=self._flag("compare_with_onnxruntime"),
+            are_integers_inexact=self._flag("inexact_integers"),
         )
 
     def _precision(self) -> Literal["f32", "bf16"]:

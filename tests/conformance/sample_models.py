@@ -180,16 +180,19 @@ def _exec_unreadable() -> dict[str, Mapping[str, bytes]]:
 
 
 def _openvino_failing() -> Sample:
-    """Adds a sum of zeros, laid out in as many rows as the largest element says where that is 13: 6 zeros are no 13 rows."""
+    """Adds a sum of zeros, laid out in 13 rows where an element is 13, else in one: 6 zeros are no 13 rows."""
     kind = onnx_models.TensorProto.INT64
     make, tensor = onnx_models.helper.make_node, onnx_models.helper.make_tensor
     constants = [
-        tensor(name, kind, [len(values)], values) for name, values in (("thirteen", [13]), ("one", [1]), ("open", [-1]), ("zeros", [0] * 6))
+        tensor(name, kind, [len(values)], values)
+        for name, values in (("thirteen", [13]), ("twelve", [12]), ("one", [1]), ("open", [-1]), ("zeros", [0] * 6))
     ]
     nodes = [
-        make("ReduceMax", ["x"], ["largest"], keepdims=0),
-        make("Equal", ["largest", "thirteen"], ["is_thirteen"]),
-        make("Where", ["is_thirteen", "thirteen", "one"], ["rows"]),
+        make("Equal", ["x", "thirteen"], ["are_thirteen"]),
+        make("Cast", ["are_thirteen"], ["counted"], to=kind),
+        make("ReduceMax", ["counted"], ["is_thirteen"], keepdims=0),
+        make("Mul", ["is_thirteen", "twelve"], ["twelve_or_none"]),
+        make("Add", ["twelve_or_none", "one"], ["rows"]),
         make("Concat", ["rows", "open"], ["shape"], axis=0),
         make("Reshape", ["zeros", "shape"], ["laid_out"]),
         make("ReduceSum", ["laid_out"], ["zero"], keepdims=0),
