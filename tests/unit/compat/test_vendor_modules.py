@@ -2,7 +2,9 @@
 
 import datetime
 import io
+import shutil
 import threading
+from pathlib import Path
 
 import model_runtime
 import numpy as np
@@ -137,3 +139,27 @@ def test_a_real_package_of_the_name_is_warned_of_once(tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match="another 'poprt' is installed"):
         stoker_compat.warn_beside_real("poprt")
     stoker_compat.warn_beside_real("poprt")
+
+
+SHIMS = ("TopsInference", "adlik_serving", "model_compiler", "model_runtime", "popef", "poprt")
+
+
+@pytest.mark.parametrize("package", SHIMS)
+def test_an_installed_copy_of_the_shim_is_no_other_package(package, tmp_path, monkeypatch):
+    shims = Path(stoker_compat.__file__).parents[1]
+    shutil.copytree(shims / package, tmp_path / package)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(stoker_compat, "_said", set())
+    stoker_compat.warn_beside_real(package)  # a warning would be an error
+
+
+def test_a_real_package_behind_an_installed_copy_is_warned_of(tmp_path, monkeypatch):
+    shims = Path(stoker_compat.__file__).parents[1]
+    shutil.copytree(shims / "popef", tmp_path / "copy" / "popef")
+    (tmp_path / "real" / "popef").mkdir(parents=True)
+    (tmp_path / "real" / "popef" / "__init__.py").write_text("parseFile = None")
+    monkeypatch.syspath_prepend(tmp_path / "real")
+    monkeypatch.syspath_prepend(tmp_path / "copy")
+    monkeypatch.setattr(stoker_compat, "_said", set())
+    with pytest.warns(RuntimeWarning, match="another 'popef' is installed at .*real"):
+        stoker_compat.warn_beside_real("popef")
