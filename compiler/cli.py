@@ -11,9 +11,10 @@ import itertools
 import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from compiler.cli_arguments import CommandOptions, Words, completion_script, parse_words
 from compiler.config import YamlConfig, read_config
@@ -26,6 +27,8 @@ from compiler.job_options import all_specs
 from compiler.plan import make_plan
 from compiler.progress import Progress
 from compiler.targets import find_target, target_names
+
+logger = logging.getLogger(__name__)
 
 OK, FAILED, USAGE, CHECK_FAILED, GATE_MISSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 #: Why writing fails where there is no more room.
@@ -119,7 +122,10 @@ def _list_passes(job: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _logging(level: str) -> Iterator[Callable[[str], None]]:
-    """Our own messages from `level` on go to stderr; the block is given a function that sets another level. No other logger changes."""
+    """Our own messages from `level` on go to stderr; the block is given a function that sets another level. No other logger changes.
+
+    Python's warnings, which name files of installed packages, are messages of level DEBUG.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     loggers = [logging.getLogger(room) for room in ("compiler", "backends")]
@@ -133,11 +139,20 @@ def _logging(level: str) -> Iterator[Callable[[str], None]]:
     for logger in loggers:
         logger.addHandler(handler)
     try:
-        yield log_from
+        with warnings.catch_warnings():
+            warnings.showwarning = _log_warning
+            yield log_from
     finally:
         for logger, earlier in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
             logger.setLevel(earlier)
+
+
+def _log_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """Takes the place of `warnings.showwarning`."""
+    logger.debug("%s:%d: %s: %s", filename, lineno, category.__name__, message)
 
 
 def _is_debug(words: Sequence[str]) -> bool:

@@ -24,8 +24,7 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         CompileError: ONNX Runtime refuses it, or it is too large.
     """
-    if model.ByteSize() > MAX_MODEL_BYTES:
-        raise CompileError(f"the model has {model.ByteSize():,} bytes; target 'cpu' makes files of up to {MAX_MODEL_BYTES:,}")
+    check_size(model)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.log_severity_level = 4
@@ -37,6 +36,14 @@ def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
         except ORT_ERRORS as error:
             raise CompileError(f"ONNX Runtime cannot load the converted model: {public_text(error)}") from error
         return _without_idle_opsets(onnx.load(path))
+
+
+def check_size(model: onnx.ModelProto) -> None:
+    """Raises:
+    CompileError: `model` does not fit into one message.
+    """
+    if model.ByteSize() > MAX_MODEL_BYTES:
+        raise CompileError(f"the model has {model.ByteSize():,} bytes; target 'cpu' makes files of up to {MAX_MODEL_BYTES:,}")
 
 
 def _without_idle_opsets(model: onnx.ModelProto) -> onnx.ModelProto:

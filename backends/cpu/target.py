@@ -9,7 +9,7 @@ from backends.cpu.comparison import compare
 from backends.cpu.free_batch import batch_of
 from backends.cpu.int8_operators import check_types
 from backends.cpu.openvino_files import check_openvino, write_ir
-from backends.cpu.optimising import optimised
+from backends.cpu.optimising import check_size, optimised
 from backends.cpu.quantising import quantised, quantised_dynamically
 from backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
 from backends.cpu.samples import calibration_batches
@@ -87,6 +87,7 @@ class CpuTarget(Target):
             raise OptionError("--custom_library_so_paths: target 'cpu' makes files for servers, which load no library for a model")
         if _is_for_openvino(source, options):
             _refuse_strings(source.model)
+        check_size(source.model)
         batch, freed = batch_of(source)
         model = optimised(freed)
         companions: Mapping[str, Path] = {}

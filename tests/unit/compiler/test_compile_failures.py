@@ -3,12 +3,14 @@
 import errno
 import io
 import sys
+import warnings
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import helper
 
+import compiler.cli
 from tests.fakes.graphs import model_of, tensor
 
 
@@ -76,3 +78,11 @@ def test_a_full_disk_behind_stdout_is_told_in_one_line(stoker_compile, monkeypat
     monkeypatch.setattr(sys, "stdout", Full())
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--disable_compilation_progress_bar")
     assert (ran.code, ran.err) == (1, "stoker compile: error: stdout cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("level", ["WARNING", "DEBUG"])
+def test_warnings_of_packages_are_debug_messages(capsys: pytest.CaptureFixture[str], level: str) -> None:
+    with compiler.cli._logging(level):
+        warnings.simplefilter("always")
+        warnings.warn("overflow encountered", RuntimeWarning, stacklevel=1)
+    assert ("RuntimeWarning: overflow encountered" in capsys.readouterr().err) == (level == "DEBUG")
