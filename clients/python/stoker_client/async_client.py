@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stoker_client.dialect import AsyncTransport, Call, Dialect, Facts, T, config_text
-from stoker_client.errors import NotFound, StokerError
+from stoker_client.errors import ClientClosed, NotFound, StokerError
 from stoker_client.inference import (
     InferOptions,
     InferRequest,
@@ -187,7 +187,7 @@ class AsyncClient(abc.ABC):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise RuntimeError("this client is closed")
+            raise ClientClosed
 
     async def _run(self, call: Call[T], timeout_s: float | None) -> T:
         self._check_open()

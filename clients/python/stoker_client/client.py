@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stoker_client.dialect import Call, Dialect, Facts, T, Transport, config_text
-from stoker_client.errors import NotFound
+from stoker_client.errors import ClientClosed, NotFound
 from stoker_client.inference import (
     InferOptions,
     InferRequest,
@@ -185,7 +185,7 @@ class Client(abc.ABC):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise RuntimeError("this client is closed")
+            raise ClientClosed
 
     def _run(self, call: Call[T], timeout_s: float | None) -> T:
         self._check_open()

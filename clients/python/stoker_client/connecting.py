@@ -17,7 +17,7 @@ def connect(url: str, **settings: Any) -> Client:
         settings: The arguments of `GrpcClient` and `HttpClient`, such as `timeout_s`, `retry`, `tls`, `api_key`.
 
     Raises:
-        ValueError: the address or a setting is unusable.
+        InvalidSetting: the address or a setting is unusable.
     """
     if parse_url(url).protocol == "grpc":
         return GrpcClient(url, **settings)

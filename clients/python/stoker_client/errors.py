@@ -13,6 +13,9 @@
      +- DeadlineExceeded          the call's `timeout_s`, or the server's own limit, ran out
      +- Cancelled                 the call was cancelled
      +- Unsupported               well-formed, but not offered by this server or over this protocol
+     +- InvalidSetting            the address or a setting of the client is unusable; a ValueError too
+     +- ClientClosed              the client was closed; a RuntimeError too
+     +- ForkedClient              a gRPC client that has connected is used in a child of its process; a RuntimeError too
      +- ServerError               the server or its backend failed
          +- InvalidResponse       the answer does not keep to the protocol
 
@@ -90,6 +93,27 @@ class Cancelled(StokerError):
 
 class Unsupported(StokerError):
     """Well-formed, but not offered by this server or over this protocol."""
+
+
+class InvalidSetting(StokerError, ValueError):
+    """An address or a setting with which a client is made is unusable, or contradicts another one."""
+
+
+class ClientClosed(StokerError, RuntimeError):
+    """The client was closed before the call, or during it."""
+
+    def __init__(self) -> None:
+        super().__init__("this client is closed")
+
+
+class ForkedClient(StokerError, RuntimeError):
+    """A gRPC client that has connected is used in a process that was forked from its own. Nothing was sent."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(
+            f"this client has connected in process {pid}, from which the present process was forked, and gRPC connections do not survive a "
+            "fork: make the client in the child, or start processes by the method 'spawn'"
+        )
 
 
 class ServerError(StokerError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -15,7 +16,7 @@ from stoker_client._pb import messages as pb
 from stoker_client.async_client import AsyncClient
 from stoker_client.client import Client
 from stoker_client.dialect import T
-from stoker_client.errors import Cancelled, StokerError
+from stoker_client.errors import Cancelled, ClientClosed, ForkedClient, InvalidSetting, StokerError
 from stoker_client.grpc_dialect import STREAM_METHOD, GrpcDialect, GrpcRequest, read_message, stream_result
 from stoker_client.grpc_errors import error_from_status
 from stoker_client.inference import InferRequest, InferResult
@@ -33,6 +34,18 @@ _RECONNECT_FIRST_MS = 100
 _RECONNECT_MAX_MS = 5000
 
 
+_is_forked = False
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
 def channel_options(connection: Connection) -> list[tuple[str, Any]]:
     """What gRPC is told of every channel to a server."""
     server_name = connection.tls.server_name if connection.tls is not None else None
@@ -40,6 +53,8 @@ def channel_options(connection: Connection) -> list[tuple[str, Any]]:
         *([] if server_name is None else [("grpc.ssl_target_name_override", server_name)]),
         ("grpc.max_send_message_length", connection.max_message_bytes),
         ("grpc.max_receive_message_length", connection.max_message_bytes),
+        # A child must not get the connections that its parent's channels to the same server have.
+        *([("grpc.use_local_subchannel_pool", 1)] if _is_forked else []),
         # gRPC's own first pause of 1 s would make quick retries of a refused connection fail without trying.
         ("grpc.initial_reconnect_backoff_ms", _RECONNECT_FIRST_MS),
         ("grpc.min_reconnect_backoff_ms", _RECONNECT_FIRST_MS),
@@ -54,7 +69,10 @@ def channel_credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
 
 
 def _read(pem: str | Path | bytes | None) -> bytes | None:
-    return pem if pem is None or isinstance(pem, bytes) else Path(pem).read_bytes()
+    try:
+        return pem if pem is None or isinstance(pem, bytes) else Path(pem).read_bytes()
+    except OSError as error:
+        raise InvalidSetting(f"the TLS file '{pem}' cannot be read: {error.strerror or error}") from error
 
 
 def _serialize(message: Message) -> bytes:
@@ -163,71 +181,134 @@ def _settle(future: "Future[T]", call: Any, read: Callable[[bytes], T]) -> None:
         future.set_exception(error)
 
 
-class GrpcTransport:
-    """One gRPC channel. Thread-safe."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._metadata = tuple(connection.headers.items())
-        target, options = connection.endpoint.authority, channel_options(connection)
-        if connection.endpoint.secure:
-            self._channel = grpc.secure_channel(target, channel_credentials(connection.tls), options)
-        else:
-            self._channel = grpc.insecure_channel(target, options)
-        self._methods: dict[str, Any] = {}
-
-    def send(self, request: GrpcRequest, timeout_s: float | None) -> Message:
-        """Makes one unary call; raises a `StokerError` for any status but OK."""
-        try:
-            data = self._method(request.path)(request.message, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise _error_of(error) from error
-        return read_message(request.reply, data)
-
-    def submit(self, path: str, message: Message, read: Callable[[bytes], T], timeout_s: float | None) -> "Future[T]":
-        """Starts one unary call. The future holds what `read` makes of the answer, or the `StokerError`; cancelling it ends the call."""
-        call = self._method(path).future(message, timeout=timeout_s, metadata=self._metadata)
-        future: Future[T] = Future()
-        future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
-        call.add_done_callback(lambda ended: _settle(future, ended, read))
-        return future
-
-    def _method(self, path: str) -> Any:
-        method = self._methods.get(path)
-        if method is None:
-            method = self._methods[path] = self._channel.unary_unary(path, request_serializer=_serialize)
-        return method
-
-    def stream(self, messages: Iterator[Message], timeout_s: float | None) -> Iterator[bytes]:
-        """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
-        feed = _Feed(messages)
-        method = self._channel.stream_stream(STREAM_METHOD, request_serializer=_serialize)
-        call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            feed.raise_error()
-            raise _error_of(error) from error
-        finally:
-            call.cancel()
-        feed.raise_error()
-
-    def close(self) -> None:
-        """Closes the channel."""
-        self._channel.close()
+def _is_cancelled() -> bool:
+    """Whether the running task was cancelled, and not only the call that it waits for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return False
+    return task is not None and task.cancelling() > 0
 
 
-class AsyncGrpcTransport:
-    """One gRPC channel, opened in the loop of the first call. Confined to: that loop."""
+class _ChannelOwner:
+    """Knows whether a channel may be used: until it is closed, by the process that has opened it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._metadata = tuple(connection.headers.items())
         self._credentials = channel_credentials(connection.tls) if connection.endpoint.secure else None
+        self._is_closed = False
+        self._pid = 0
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClientClosed
+        if self._pid and self._pid != os.getpid():
+            raise ForkedClient(self._pid)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises what gRPC raises as `StokerError`s."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            if self._is_closed:
+                raise ClientClosed from error
+            raise _error_of(error) from error
+        except (
+            ValueError,
+            grpc.aio.UsageError,
+            asyncio.CancelledError,
+        ) as error:  # what gRPC raises of a channel that was closed meanwhile
+            if self._is_closed and not _is_cancelled():
+                raise ClientClosed from error
+            raise
+
+
+class GrpcTransport(_ChannelOwner):
+    """One gRPC channel, opened by the first call. Thread-safe."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        # No lock: a fork would copy it as it is. Of several channels made at once the first is kept.
+        self._channels: dict[str, grpc.Channel] = {}
+        self._methods: dict[str, Any] = {}
+
+    def send(self, request: GrpcRequest, timeout_s: float | None) -> Message:
+        """Makes one unary call; raises a `StokerError` for any status but OK."""
+        method = self._method(request.path)
+        with self._errors():
+            data = method(request.message, timeout=timeout_s, metadata=self._metadata)
+        return read_message(request.reply, data)
+
+    def submit(self, path: str, message: Message, read: Callable[[bytes], T], timeout_s: float | None) -> "Future[T]":
+        """Starts one unary call. The future holds what `read` makes of the answer, or the `StokerError`; cancelling it ends the call."""
+        method = self._method(path)
+        with self._errors():
+            call = method.future(message, timeout=timeout_s, metadata=self._metadata)
+        future: Future[T] = Future()
+        future.add_done_callback(lambda ended: call.cancel() if ended.cancelled() else None)
+        call.add_done_callback(lambda ended: _settle(future, ended, read))
+        return future
+
+    def _open(self) -> grpc.Channel:
+        self._check()
+        channel = self._channels.get("")
+        if channel is None:
+            self._pid = os.getpid()
+            target, options = self._connection.endpoint.authority, channel_options(self._connection)
+            if self._credentials is None:
+                made = grpc.insecure_channel(target, options)
+            else:
+                made = grpc.secure_channel(target, self._credentials, options)
+            channel = self._channels.setdefault("", made)
+            if channel is not made:
+                made.close()
+        return channel
+
+    def _method(self, path: str) -> Any:
+        channel = self._open()
+        method = self._methods.get(path)
+        if method is None:
+            method = self._methods[path] = channel.unary_unary(path, request_serializer=_serialize)
+        return method
+
+    def stream(self, messages: Iterator[Message], timeout_s: float | None) -> Iterator[bytes]:
+        """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
+        feed = _Feed(messages)
+        method = self._open().stream_stream(STREAM_METHOD, request_serializer=_serialize)
+        with self._errors():
+            call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            feed.raise_error()
+            raise (ClientClosed() if self._is_closed else _error_of(error)) from error
+        finally:
+            call.cancel()
+        feed.raise_error()
+
+    def close(self) -> None:
+        """Closes the channel, unless it is the parent's."""
+        is_forked = self._pid != os.getpid()
+        self._is_closed = True
+        channel = self._channels.pop("", None)
+        if channel is not None and not is_forked:
+            channel.close()
+
+
+class AsyncGrpcTransport(_ChannelOwner):
+    """One gRPC channel, opened in the loop of the first call. Confined to: that loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
         self._channel: Any = None
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def _open(self) -> Any:
+        self._check()
         if self._channel is None:
+            self._pid = os.getpid()
             target, options = self._connection.endpoint.authority, channel_options(self._connection)
             if self._credentials is None:
                 self._channel = grpc.aio.insecure_channel(target, options)
@@ -237,34 +318,40 @@ class AsyncGrpcTransport:
 
     async def send(self, request: GrpcRequest, timeout_s: float | None) -> Message:
         """Makes one unary call; raises a `StokerError` for any status but OK."""
+        channel = self._open()
         method = self._methods.get(request.path)
         if method is None:
-            method = self._methods[request.path] = self._open().unary_unary(request.path, request_serializer=_serialize)
-        try:
+            method = self._methods[request.path] = channel.unary_unary(request.path, request_serializer=_serialize)
+        with self._errors():
             data = await method(request.message, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise _error_of(error) from error
         return read_message(request.reply, data)
 
     async def stream(self, messages: AsyncIterator[Message], timeout_s: float | None) -> AsyncIterator[bytes]:
         """Makes one bidirectional call; raises as `send`, or what `messages` raised."""
         feed = _AsyncFeed(messages)
         method = self._open().stream_stream(STREAM_METHOD, request_serializer=_serialize)
-        call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
+        with self._errors():
+            call = method(feed, timeout=timeout_s, metadata=(*self._metadata, _STREAM_ERRORS_AS_STATUS))
         ending = _Ending(call)
         try:
             async for data in call:
                 yield data
         except grpc.RpcError as error:
             feed.raise_error()
-            raise await ending.error_for(error) from error
+            raise (ClientClosed() if self._is_closed else await ending.error_for(error)) from error
+        except asyncio.CancelledError as error:
+            if self._is_closed and not _is_cancelled():
+                raise ClientClosed from error
+            raise
         finally:
             call.cancel()
         feed.raise_error()
 
     async def close(self) -> None:
-        """Closes the channel."""
-        if self._channel is not None:
+        """Closes the channel, unless it is the parent's."""
+        is_forked = self._pid != os.getpid()
+        self._is_closed = True
+        if self._channel is not None and not is_forked:
             await self._channel.close()
 
 

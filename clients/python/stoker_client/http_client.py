@@ -4,15 +4,26 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from stoker_client.async_client import AsyncClient
 from stoker_client.client import Client
-from stoker_client.errors import ConnectionFailed, DeadlineExceeded, InvalidRequest, InvalidResponse, StokerError, TooLarge
+from stoker_client.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InvalidRequest,
+    InvalidResponse,
+    InvalidSetting,
+    StokerError,
+    TooLarge,
+)
 from stoker_client.http_dialect import HttpDialect, HttpReply, HttpRequest
 from stoker_client.inference import InferRequest, InferResult
+from stoker_client.per_process import PerProcess
 from stoker_client.retry import AsyncTiming, RetryPolicy, Timing
 from stoker_client.settings import MAX_MESSAGE_BYTES, Connection, TlsConfig, make_connection
 
@@ -25,14 +36,24 @@ _IDLE_S = 4.0
 
 
 def ssl_context(connection: Connection) -> ssl.SSLContext:
-    """The TLS material of a secure connection in Python's form."""
+    """The TLS material of a secure connection in Python's form.
+
+    Raises:
+        InvalidSetting: a file cannot be read, or holds something else.
+    """
     tls = connection.tls or TlsConfig()
-    if isinstance(tls.ca, bytes):
-        context = ssl.create_default_context(cadata=tls.ca.decode("ascii"))
-    else:
-        context = ssl.create_default_context(cafile=tls.ca)
-    if tls.cert is not None:
-        context.load_cert_chain(tls.cert, tls.key)
+    try:
+        if isinstance(tls.ca, bytes):
+            context = ssl.create_default_context(cadata=tls.ca.decode("ascii"))
+        else:
+            context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        shown = ", ".join(
+            f"{name} '{path}'" for name, path in (("ca", tls.ca), ("cert", tls.cert), ("key", tls.key)) if isinstance(path, str | Path)
+        )
+        raise InvalidSetting(f"the TLS settings cannot be used ({shown or 'ca'}): {error}") from error
     return context
 
 
@@ -91,7 +112,7 @@ class HttpTransport:
         self._origin = connection.endpoint.origin
         self._max_bytes = connection.max_message_bytes
         self._extensions = _extensions(connection)
-        self._client = httpx.Client(**_arguments(connection, httpx.HTTPTransport))
+        self._pool = PerProcess(lambda: httpx.Client(**_arguments(connection, httpx.HTTPTransport)))
 
     def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
         """Makes one request; raises a `StokerError` where no reply came.
@@ -102,7 +123,7 @@ class HttpTransport:
         body = _Body(self._max_bytes)
         url = self._origin + request.path
         try:
-            with self._client.stream(
+            with self._pool.get().stream(
                 request.method,
                 url,
                 content=request.body,
@@ -116,12 +137,17 @@ class HttpTransport:
                     if ends_at_s is not None and time.monotonic() > ends_at_s:
                         raise DeadlineExceeded(f"the response did not end within {timeout_s:g} s")
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
-            raise _error_of(error) from error
+            raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
+        except RuntimeError as error:  # what httpx raises of a client that was closed meanwhile
+            if self._pool.is_closed:
+                raise ClientClosed from error
+            raise
         return body.reply(response)
 
     def close(self) -> None:
         """Closes every connection."""
-        self._client.close()
+        for client in self._pool.close():
+            client.close()
 
 
 class AsyncHttpTransport:
@@ -131,7 +157,7 @@ class AsyncHttpTransport:
         self._origin = connection.endpoint.origin
         self._max_bytes = connection.max_message_bytes
         self._extensions = _extensions(connection)
-        self._client = httpx.AsyncClient(**_arguments(connection, httpx.AsyncHTTPTransport))
+        self._pool = PerProcess(lambda: httpx.AsyncClient(**_arguments(connection, httpx.AsyncHTTPTransport)))
 
     async def send(self, request: HttpRequest, timeout_s: float | None) -> HttpReply:
         """Makes one request within `timeout_s`; raises a `StokerError` where no reply came."""
@@ -140,7 +166,7 @@ class AsyncHttpTransport:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._client.stream(
+                self._pool.get().stream(
                     request.method,
                     url,
                     content=request.body,
@@ -155,12 +181,17 @@ class AsyncHttpTransport:
         except TimeoutError as error:
             raise DeadlineExceeded(f"the call did not end within {timeout_s:g} s") from error
         except (httpx.TransportError, httpx.DecodingError, httpx.InvalidURL) as error:
-            raise _error_of(error) from error
+            raise (ClientClosed() if self._pool.is_closed else _error_of(error)) from error
+        except RuntimeError as error:  # what httpx raises of a client that was closed meanwhile
+            if self._pool.is_closed:
+                raise ClientClosed from error
+            raise
         return body.reply(response)
 
     async def close(self) -> None:
         """Closes every connection."""
-        await self._client.aclose()
+        for client in self._pool.close():
+            await client.aclose()
 
 
 class HttpClient(Client):

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stoker_client.errors import ConnectionFailed, DeadlineExceeded, Overloaded, StokerError, Unavailable
+from stoker_client.errors import ConnectionFailed, DeadlineExceeded, InvalidSetting, Overloaded, StokerError, Unavailable
 
 T = TypeVar("T")
 
@@ -37,11 +37,11 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:
-            raise ValueError(f"max_attempts is {self.max_attempts}; expected at least 1")
+            raise InvalidSetting(f"max_attempts is {self.max_attempts}; expected at least 1")
         if not 0 <= self.first_backoff_s <= self.max_backoff_s:
-            raise ValueError(f"first_backoff_s is {self.first_backoff_s}; expected 0 to max_backoff_s ({self.max_backoff_s})")
+            raise InvalidSetting(f"first_backoff_s is {self.first_backoff_s}; expected 0 to max_backoff_s ({self.max_backoff_s})")
         if self.budget < 0:
-            raise ValueError(f"budget is {self.budget}; expected 0 or more")
+            raise InvalidSetting(f"budget is {self.budget}; expected 0 or more")
 
 
 def _full_jitter() -> float:

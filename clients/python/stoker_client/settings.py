@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from stoker_client.errors import InvalidSetting
+
 #: The largest message gRPC carries, and Triton's limit.
 MAX_MESSAGE_BYTES = 2**31 - 1
 
 _SECURE = {"grpc": False, "grpcs": True, "http": False, "https": True}
 #: A Unix-domain socket: `grpc+unix:///run/stoker.sock`, or gRPC's own `unix:/run/stoker.sock`.
 _SOCKET = re.compile(r"(?:(?P<protocol>grpc|http)\+)?unix:(?://)?(?P<path>/.+)", re.DOTALL)
+#: What gRPC and httpx carry as names and values of headers.
+_HEADER_NAME, _HEADER_VALUE = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+"), re.compile(r"[ -~]*")
 _DEFAULT_PORTS = {"grpc": 8500, "grpcs": 8500, "http": 8501, "https": 8501}
 
 
@@ -33,7 +37,7 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("TlsConfig takes cert and key together, or neither")
+            raise InvalidSetting("TlsConfig takes cert and key together, or neither")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +87,33 @@ def parse_url(url: str, protocol: str | None = None) -> Endpoint:
         protocol: `grpc` or `http`: accept no other, and take a bare `host:port` as this one. A bare `unix:/path` is gRPC's without it.
 
     Raises:
-        ValueError: not an address, or of another protocol.
+        InvalidSetting: not an address, or of another protocol.
     """
     socket = _SOCKET.fullmatch(url)
     if socket is not None:
         spoken = socket["protocol"] or protocol or "grpc"
         if protocol is not None and spoken != protocol:
-            raise ValueError(f"'{url}' is a {spoken} address; expected a {protocol} one")
+            raise InvalidSetting(f"'{url}' is a {spoken} address; expected a {protocol} one")
         return Endpoint(spoken, False, "localhost", 0, socket_path=socket["path"])
     bare = "://" not in url
     if bare and protocol is None:
-        raise ValueError(f"'{url}' does not say the protocol; expected grpc://host:port, grpcs://, http:// or https://")
-    parts = urlsplit(f"{protocol}://{url}" if bare else url)
+        raise InvalidSetting(f"'{url}' does not say the protocol; expected grpc://host:port, grpcs://, http:// or https://")
+    try:
+        parts = urlsplit(f"{protocol}://{url}" if bare else url)
+    except ValueError as error:
+        raise InvalidSetting(f"'{url}' is not an address: {error}") from error
     if parts.scheme not in _SECURE:
-        raise ValueError(f"'{url}' has the unknown scheme '{parts.scheme}'; expected grpc, grpcs, http or https")
+        raise InvalidSetting(f"'{url}' has the unknown scheme '{parts.scheme}'; expected grpc, grpcs, http or https")
     found = parts.scheme.removesuffix("s")
     if protocol is not None and found != protocol:
-        raise ValueError(f"'{url}' is a {found} address; expected a {protocol} one")
+        raise InvalidSetting(f"'{url}' is a {found} address; expected a {protocol} one")
     try:
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"'{url}' has no usable port: {error}") from error
+        raise InvalidSetting(f"'{url}' has no usable port: {error}") from error
     path = parts.path.rstrip("/")
     if not parts.hostname or parts.query or parts.fragment or parts.username or (path and found == "grpc"):
-        raise ValueError(f"'{url}' is not an address; expected {found}://host:port")
+        raise InvalidSetting(f"'{url}' is not an address; expected {found}://host:port")
     return Endpoint(found, _SECURE[parts.scheme], parts.hostname, port or _DEFAULT_PORTS[parts.scheme], path)
 
 
@@ -128,9 +135,9 @@ class Connection:
 
     def __post_init__(self) -> None:
         if self.tls is not None and not self.endpoint.secure:
-            raise ValueError(f"TLS settings are given, but {self.endpoint.url} is a plain address; use grpcs:// or https://")
+            raise InvalidSetting(f"TLS settings are given, but {self.endpoint.url} is a plain address; use grpcs:// or https://")
         if not 0 < self.max_message_bytes <= MAX_MESSAGE_BYTES:
-            raise ValueError(f"max_message_bytes is {self.max_message_bytes}; expected 1 to {MAX_MESSAGE_BYTES}")
+            raise InvalidSetting(f"max_message_bytes is {self.max_message_bytes}; expected 1 to {MAX_MESSAGE_BYTES}")
 
 
 def make_connection(
@@ -145,11 +152,14 @@ def make_connection(
     """Puts a client's arguments together. The API key travels as `authorization: Bearer <key>`.
 
     Raises:
-        ValueError: an argument is unusable or contradicts another.
+        InvalidSetting: an argument is unusable or contradicts another.
     """
     sent = {name.lower(): value for name, value in (headers or {}).items()}
     if api_key is not None:
         if "authorization" in sent:
-            raise ValueError("api_key and an authorization header are both given; expected one of them")
+            raise InvalidSetting("api_key and an authorization header are both given; expected one of them")
         sent["authorization"] = f"Bearer {api_key}"
+    for name, value in sent.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise InvalidSetting(f"the header {name[:128]!r} cannot be sent: its name or its value is not of printable ASCII characters")
     return Connection(endpoint=parse_url(url, protocol), tls=tls, headers=sent, max_message_bytes=max_message_bytes)

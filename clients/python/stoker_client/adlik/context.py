@@ -9,7 +9,7 @@ from stoker_client._pb import adlik_messages as pb
 from stoker_client.adlik.outputs import PredictOutput, read_outputs
 from stoker_client.adlik.prediction import InputValue, OutputChoice, build_request, chosen_names, model_spec
 from stoker_client.adlik.wire import WIRES
-from stoker_client.errors import InvalidRequest, InvalidResponse
+from stoker_client.errors import InvalidRequest, InvalidResponse, InvalidSetting
 from stoker_client.inference import time_limit_s
 from stoker_client.retry import Attempts, RetryBudget, RetryPolicy, Timing, send_until_answered
 from stoker_client.settings import MAX_MESSAGE_BYTES, TlsConfig, make_connection
@@ -38,7 +38,7 @@ class PredictContext:
         api_key: Sent as `authorization: Bearer <key>`.
 
     Raises:
-        ValueError: the address or a setting is unusable.
+        InvalidSetting: the address or a setting is unusable.
         StokerError: the server does not tell the model's configuration.
     """
 
@@ -59,7 +59,7 @@ class PredictContext:
         api_key: str | None = None,
     ) -> None:
         if protocol not in WIRES:
-            raise ValueError(f"protocol is {protocol!r}; expected 'grpc' or 'http'")
+            raise InvalidSetting(f"protocol is {protocol!r}; expected 'grpc' or 'http'")
         self._spec = model_spec(model_name, model_version, signature)
         self._verbose = verbose
         self._timeout_s = timeout_s

@@ -14,6 +14,7 @@ from stoker_client.grpc_client import GrpcTransport
 from stoker_client.grpc_dialect import GrpcRequest, read_message
 from stoker_client.http_client import HttpTransport
 from stoker_client.http_dialect import HttpRequest, object_of
+from stoker_client.per_process import PerProcess
 from stoker_client.settings import Connection
 
 SERVICE = "adlik.serving.PredictService"
@@ -69,7 +70,7 @@ class HttpWire:
 
     def __init__(self, connection: Connection) -> None:
         self._transport = HttpTransport(connection)
-        self._threads = ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix="adlik-http")
+        self._threads = PerProcess(lambda: ThreadPoolExecutor(_HTTP_THREADS, thread_name_prefix="adlik-http"))
 
     def model_meta(self, spec: pb.ModelSpec, timeout_s: float | None) -> pb.GetModelMetaResponse:
         # TensorFlow Serving has the same route: a server that knows both may answer in that form, or say that it is not offered.
@@ -85,10 +86,11 @@ class HttpWire:
         return parsed(object_of(self._transport.send(predict_request(request), timeout_s)), pb.PredictResponse)
 
     def submit(self, request: pb.PredictRequest, timeout_s: float | None) -> "Future[pb.PredictResponse]":
-        return self._threads.submit(self.predict, request, timeout_s)
+        return self._threads.get().submit(self.predict, request, timeout_s)
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        for threads in self._threads.close():
+            threads.shutdown(cancel_futures=True)
         self._transport.close()
 
     def _metadata(self, spec: pb.ModelSpec, query: str, timeout_s: float | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class TfsClient(PredictClient):
         timing: Where time comes from; for tests.
 
     Raises:
-        ValueError: the address or a setting is unusable.
+        InvalidSetting: the address or a setting is unusable.
     """
 
     def __init__(
