@@ -54,18 +54,11 @@ class PeerWatch:
             self.idle_since_s = now_s
         return now_s - self.idle_since_s
 
-    def is_lost(self, core: ServerConnection, buffered_bytes: int, unread: UnreadAnswers, now_s: float) -> bool:
-        """Whether to give up the connection.
-
-        Args:
-            core: Its HTTP/2 state.
-            buffered_bytes: What the transport still holds.
-            unread: What waits for the peer's windows and is answered already.
-            now_s: The time.
-        """
+    def is_lost(self, core: ServerConnection, now_s: float) -> bool:
+        """Whether to give up the connection, whose HTTP/2 state is `core`."""
         if not core.is_ready:
             return now_s - self.opened_s > self._limits.grpc_handshake_timeout_s
-        return self.pings.is_dead(now_s) or self._is_dribbling(core, now_s) or self._is_stuck(buffered_bytes, unread, now_s)
+        return self.pings.is_dead(now_s) or self._is_dribbling(core, now_s)
 
     def _is_dribbling(self, core: ServerConnection, now_s: float) -> bool:
         """Whether one frame or header block has been on its way for too long, with nothing whole beside it."""
@@ -76,11 +69,16 @@ class PeerWatch:
             self._partial_s = now_s
         return now_s - max(self._partial_s, self.event_s) > self._limits.header_timeout_s
 
-    def _is_stuck(self, buffered_bytes: int, unread: UnreadAnswers, now_s: float) -> bool:
+    def is_stuck(self, buffered_bytes: int, unread: UnreadAnswers, now_s: float) -> bool:
         """Whether the peer has taken nothing for too long of what is there for it.
 
         Clients read their connections all the time, and take the answers to unary calls as they come. The end of a stream may wait for an
         application that takes its time.
+
+        Args:
+            buffered_bytes: What the transport still holds.
+            unread: What waits for the peer's windows and is answered already.
+            now_s: The time.
         """
         taken_bytes = self.written_bytes - buffered_bytes
         if not (buffered_bytes or unread.size_bytes):

@@ -214,9 +214,16 @@ class GrpcProtocol(asyncio.Protocol):
         # A read that brought nothing, as of half a TLS record, leaves it: it would keep the memory of a message whose call is over.
         self._room = None
         watch, settings = self._watch, self.front.settings
-        if watch.is_lost(self.core, self._transport.get_write_buffer_size(), self._unread, now_s):
+        if watch.is_lost(self.core, now_s):
             self.abort()
             return
+        buffered_bytes = self._transport.get_write_buffer_size()
+        if watch.is_stuck(buffered_bytes, self._unread, now_s):
+            if buffered_bytes or not self._open:
+                self.abort()
+                return
+            # A proxy reads the connection, but one of its clients does not take its answer: the calls of others go on.
+            self._unread.evict()
         self._unread.look()
         if watch.pings.should_ask(now_s, has_calls=bool(self._open)):
             self.core.ping(PAYLOAD)

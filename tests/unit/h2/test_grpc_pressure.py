@@ -144,6 +144,40 @@ def test_answers_that_nobody_reads_are_counted_and_bounded():
     run(scenario)
 
 
+def test_an_answer_that_nobody_reads_takes_no_other_call_with_it():
+    """A proxy reads its connection, but one of its clients leaves an answer unread: the window of that stream stays shut."""
+    go = asyncio.Event()
+
+    async def large(data: bytes, call) -> bytes:
+        return bytes(MIB)
+
+    async def waiting(data: bytes, call) -> bytes:
+        await go.wait()
+        return data
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        methods = (method(PATH, large, starts_inline=True), method("/a.B/Wait", waiting))
+        async with serving(*methods) as (server, port), connected(port) as peer:
+            peer.connection.increment_flow_control_window(4 * MIB)
+            peer.reads = False
+            other_id = peer.begin("/a.B/Wait")
+            peer.send(other_id, b"x", end=True)
+            unread_id = peer.begin(PATH)
+            peer.send(unread_id, b"", end=True)
+            peer.flush()
+            await peer.until(lambda: len(peer.answers[unread_id].body) == 65_535)
+            server.sweep(loop.time())
+            server.sweep(loop.time() + 11)
+            # ENHANCE_YOUR_CALM, which gRPC clients know as RESOURCE_EXHAUSTED.
+            assert (await peer.ended(unread_id)).reset_code == 11
+            go.set()
+            assert (await peer.ended(other_id)).status == ("0", "")
+            assert peer.goaway is None
+
+    run(scenario)
+
+
 def test_the_end_of_a_stream_may_wait_longer():
     async def last(call) -> None:
         await call.receive()
