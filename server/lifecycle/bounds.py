@@ -29,6 +29,8 @@ MAX_REASON_LENGTH = 4096
 TRIAL_LOAD_BYTES = 64 << 20
 #: Memory (address space) that the load of one version may take there, beside eight times the size of its files.
 TRIAL_MEMORY_BYTES = 4 << 30
+#: Address space that each usable core's threads take besides: a stack (8 MiB) and an arena of the C library (64 MiB), with some to spare.
+TRIAL_CORE_BYTES = 256 << 20
 #: Seconds that such a load may take where the operator does not say.
 TRIAL_TIMEOUT_S = 120.0
 #: Loads that were given up and have not ended; with more, no load begins. Each may hold a processor and a model's memory.

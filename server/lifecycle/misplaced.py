@@ -22,32 +22,46 @@ def model_files(names: Collection[str]) -> list[str]:
     return sorted(models | beside | set(ir_files(names)))
 
 
-def misplaced_in_root(names: Collection[str]) -> Mapping[str, str]:
-    """Of model files among `names`, which lie beside the model folders: by the name that the model gets, what is wrong and the cure."""
+def misplaced_in_root(names: Mapping[str, bool]) -> Mapping[str, str]:
+    """What is wrong with model files that lie beside the model folders, and the cure.
+
+    Args:
+        names: Of the files, by whether they are links.
+
+    Returns:
+        By the name that the model gets.
+    """
     by_model: dict[str, list[str]] = {}
     for file in model_files(names):
         by_model.setdefault(_model_name(file), []).append(file)
     return {
-        model: f"{_files(files)} in the repository itself; a model is a folder with version folders in it. {_cure(model, files)}"
+        model: f"{_files(files)} in the repository itself; a model is a folder with version folders in it. {_cure(model, files, names)}"
         for model, files in sorted(by_model.items())
     }
 
 
-def misplaced_in_model(model: str, names: Collection[str]) -> str | None:
-    """What is wrong with a model folder that has no version folder and holds `names`; None where no model file is among them."""
+def misplaced_in_model(model: str, names: Mapping[str, bool]) -> str | None:
+    """What is wrong with the folder `model` that has no version folder and holds `names`; None where no model file is among them.
+
+    `names` say whether they are links.
+    """
     files = model_files(names)
     if not files:
         return None
-    return f"{_files(files)} in the model folder, which has no version folder such as '1'. {_cure(model, files, folder=f'{model}/')}"
+    return f"{_files(files)} in the model folder, which has no version folder such as '1'. {_cure(model, files, names, folder=f'{model}/')}"
 
 
-def _cure(model: str, files: Collection[str], *, folder: str = "") -> str:
+def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, folder: str = "") -> str:
     """The commands that make of `files`, which lie in `folder`, version 1 of `model`."""
     version = f"{model}/1"
     served = any(is_served(file) for file in files) or ir_files(files)
     if not served and (step := conversion(files)) is not None:
         return f"{step[:1].upper()}{step[1:]}; the result belongs in {version}/"
-    moves = [f"mv {shlex.quote(folder + file)} {shlex.quote(f'{version}/{_target(file, files)}')}" for file in sorted(files)]
+    # A link that is relative leads to nothing from elsewhere.
+    moves = [
+        f"{'cp -L' if links[file] else 'mv'} {shlex.quote(folder + file)} {shlex.quote(f'{version}/{_target(file, files)}')}"
+        for file in sorted(files)
+    ]
     return f"In the repository: mkdir -p {shlex.quote(version)} && {' && '.join(moves)}"
 
 

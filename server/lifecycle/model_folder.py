@@ -41,13 +41,14 @@ def entries(folder: int) -> set[str]:
     return names
 
 
-def plain_files(folder: Folder, names: Iterable[str]) -> list[str]:
-    """Those of `names` that are plain files in the folder, or links to some that are followed."""
-    found: list[str] = []
+def plain_files(folder: Folder, names: Iterable[str]) -> dict[str, bool]:
+    """Those of `names` that are files in the folder, or links to some, by whether they are links."""
+    found: dict[str, bool] = {}
     for name in names:
-        with contextlib.suppress(OSError, LinkRefused):
-            if stat.S_ISREG(folder.status(name).st_mode):
-                found.append(name)
+        with contextlib.suppress(OSError):
+            # Following a link only tells what is behind it; nothing there is opened.
+            if stat.S_ISREG(os.stat(name, dir_fd=folder.descriptor).st_mode):
+                found[name] = stat.S_ISLNK(os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode)
     return found
 
 

@@ -25,8 +25,11 @@ from server.lifecycle.model_folder import (
     read_config,
     read_version,
 )
-from server.lifecycle.names import parse_version
+from server.lifecycle.names import parse_version, shown
 from server.lifecycle.tree import fingerprint
+
+#: Files named in one text at most.
+_MOST_NAMED = 10
 
 
 class ModelReader:
@@ -70,7 +73,7 @@ class ModelReader:
                 versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
                 if len(numbers) > MAX_VERSIONS:
                     notes.append(f"model '{name}': only the highest {MAX_VERSIONS} of {len(numbers)} versions are taken")
-                misplaced = None if versions else misplaced_in_model(name, plain_files(folder, model_files(names)))
+                misplaced = None if versions else self._misplaced(folder, directory, names, is_listed=parent is None)
                 if CONFIG_NAME not in names and not versions:
                     return None if misplaced is None else broken_listing(index, directory, name, misplaced)
                 notes.extend(passed_over(folder.descriptor, name, names))
@@ -106,6 +109,13 @@ class ModelReader:
         """Drops what is kept of other folders."""
         kept = set(directories)
         self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
+
+    def _misplaced(self, folder: Folder, directory: Path, names: Iterable[str], *, is_listed: bool) -> str | None:
+        files = plain_files(folder, model_files(set(names)))
+        if files and is_listed and parse_version(directory.name) is not None:
+            named = ", ".join(map(shown, sorted(files)[:_MOST_NAMED]))
+            return f"its base_path is a version folder, which holds {named}; give the folder around it"
+        return misplaced_in_model(directory.name, files)
 
     def _chosen(self, folder: int) -> str:
         return self._config_path if self._config_path is not None and has_file(folder, self._config_path) else CONFIG_NAME

@@ -14,7 +14,7 @@ from backends.api.cpu import usable_cores
 from backends.api.errors import ServingError
 from backends.api.registry import BackendRegistry
 from server.core.timers import LoopTimers
-from server.lifecycle.bounds import TRIAL_MEMORY_BYTES
+from server.lifecycle.bounds import TRIAL_CORE_BYTES, TRIAL_MEMORY_BYTES
 from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from server.observability.metrics import Metrics
 
@@ -81,7 +81,7 @@ async def _load_and_close(trial: Trial, registry: BackendRegistry) -> None:
 
 
 def _memory_bytes(size_bytes: int) -> int:
-    return TRIAL_MEMORY_BYTES + 8 * size_bytes
+    return TRIAL_MEMORY_BYTES + TRIAL_CORE_BYTES * usable_cores() + 8 * size_bytes
 
 
 def _bound_memory(size_bytes: int) -> None:

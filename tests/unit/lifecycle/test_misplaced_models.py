@@ -8,7 +8,9 @@ import pytest
 
 from backends.api.registry import BackendRegistry
 from cli.main import main
+from server.core.model_list import ListedModel
 from server.lifecycle.check import check_repository
+from server.lifecycle.listed_models import ListedModels
 from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from tests.fakes import onnx_models
 
@@ -26,7 +28,7 @@ def follow(error: str, root: Path) -> None:
     """Runs the commands that the text ends with, in the repository."""
     commands = error.split("In the repository: ")[1]
     for command in commands.split(" && "):
-        assert command.split()[0] in ("mkdir", "mv")
+        assert command.split()[0] in ("mkdir", "mv", "cp")
         subprocess.run(shlex.split(command), cwd=root, check=True)
 
 
@@ -109,10 +111,31 @@ def test_a_misplaced_file_is_found_by_the_name_its_model_would_have(root: Path) 
     assert "mkdir -p m/1" in str(ModelRepository([root]).find("m").error)
 
 
-def test_links_and_folders_are_not_taken_for_model_files(root: Path) -> None:
+def test_folders_and_links_to_nothing_are_not_taken_for_model_files(root: Path) -> None:
     (root / "folder.onnx").mkdir()
-    (root / "link.onnx").symlink_to("/etc/hostname")
+    (root / "link.onnx").symlink_to("nowhere")
     assert ModelRepository([root]).scan().models == {}
+
+
+def test_a_folder_of_links_as_hub_caches_have_it_is_told_to_copy_what_they_lead_to(root: Path) -> None:
+    snapshot = root / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (root / "blob").write_bytes(MODEL)
+    (snapshot / "net.onnx").symlink_to("../../blob")
+    (error,) = errors(snapshot).values()
+    assert str(error).endswith("In the repository: mkdir -p net/1 && cp -L net.onnx net/1/model.onnx")
+    follow(str(error), snapshot)
+    assert errors(snapshot) == {"net": None}
+    assert not (snapshot / "net" / "1" / "model.onnx").is_symlink()
+
+
+def test_a_version_folder_given_as_the_folder_of_a_named_model_is_told(root: Path) -> None:
+    version = root / "cnn" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(MODEL)
+    listing = ListedModels([ListedModel(name="m", base_path=version)]).find("m")
+    assert listing is not None
+    assert listing.error == "its base_path is a version folder, which holds 'model.onnx'; give the folder around it"
 
 
 def refusal(given: Path) -> str:
