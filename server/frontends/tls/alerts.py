@@ -10,6 +10,13 @@ import ssl
 from typing import Final
 
 _ALERT: Final = "alert"
+#: What OpenSSL calls the first bytes of a plain HTTP/1 request, and nginx's answer to it.
+_HTTP_REASON: Final = "HTTP_REQUEST"
+_HTTP_TEXT: Final = b"The plain HTTP request was sent to HTTPS port\n"
+_HTTP_ANSWER: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(_HTTP_TEXT),
+    _HTTP_TEXT,
+)
 
 
 class AlertingContext(ssl.SSLContext):
@@ -52,8 +59,12 @@ AlertingContext.sslobject_class = _AlertingObject
 
 
 def send_alert(sock: socket.socket, error: OSError) -> None:
-    """Sends what a failed handshake has for the client; nothing, where `error` is not of TLS. `sock` does not block."""
-    alert = vars(error).get(_ALERT, b"")
+    """Sends what a failed handshake has for the client; nothing, where `error` is not of TLS. `sock` does not block.
+
+    A client that speaks plain HTTP cannot read an alert: it gets a plain answer.
+    """
+    is_http = isinstance(error, ssl.SSLError) and error.reason == _HTTP_REASON
+    alert = _HTTP_ANSWER if is_http else vars(error).get(_ALERT, b"")
     if alert:
         # A client that does not hear it is as well off as before.
         with contextlib.suppress(OSError):

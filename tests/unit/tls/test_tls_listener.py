@@ -124,6 +124,21 @@ def test_plain_text_is_closed_at_once(run, text, reason, caplog):
     assert reason in caplog.text
 
 
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
+def test_a_plain_http_request_gets_a_plain_answer(run, method: bytes):
+    async def scenario(port: int, ring: KeyRing) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(method + b" /v2/health/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert f"content-length: {len(body)}".encode() in head
+        assert body == b"The plain HTTP request was sent to HTTPS port\n"
+        writer.close()
+        await writer.wait_closed()
+
+    run(scenario, Limits())
+
+
 def test_of_too_many_handshakes_the_oldest_gives_way(run, authority: Authority):
     async def scenario(port: int, ring: KeyRing) -> None:
         stalled = [await plain(port) for _ in range(2)]
