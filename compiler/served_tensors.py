@@ -44,7 +44,7 @@ def _tensors(
         own = value.type.tensor_type
         dims = tuple(size.dim_value if size.HasField("dim_value") else -1 for size in own.shape.dim)
         if 0 in dims or (is_batched and not dims) or not own.HasField("shape"):
-            raise CompileError(f"tensor '{value.name}' has no shape that a client could be told: {list(dims)}")
+            raise CompileError(f"tensor '{value.name}' has the shape {list(dims)}: no request can carry it")
         kinds = allowed.get(value.name) or (config_name(value.name, own.elem_type),)
         wanted = config_name(value.name, types.get(value.name, own.elem_type))
         datatype = wanted if wanted in kinds else kinds[0]

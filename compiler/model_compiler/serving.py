@@ -29,7 +29,7 @@ def batched_border(source: onnx.ModelProto, compiled: onnx.ModelProto, artefact:
         request: Has the layouts.
 
     Raises:
-        CompileError: a tensor has a type or shape that no client could be told.
+        CompileError: a tensor has a type or shape that no request can carry.
         OptionError: see `with_layouts`.
     """
     inputs, outputs = served_tensors(source, compiled, is_batched=True, datatypes=artefact.datatypes)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from server.core.goaway import GoawayReason
 from server.core.state import VersionState
+from server.observability.loop_settings import LoopWatchSettings
+from server.observability.loop_watch import LoopWatch
 from server.observability.metrics import Metrics
 from server.observability.metrics_settings import MetricsSettings
 from server.observability.recorder import FailureReason
@@ -15,6 +17,7 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
     shown = MetricsSettings(histogram_latencies=True, summary_latencies=True)
     metrics = Metrics(FakeClock(), settings=shown, release="1.2.3", proc=proc)
     metrics.watch(requests_in_flight=lambda: 3, bytes_in_flight=lambda: 4096, log_lines_dropped=lambda: 0, is_ready=lambda: True)
+    metrics.registry.register(LoopWatch(LoopWatchSettings(), lambda: 0))
     for version in (1, 2):
         recorder = metrics.version("digits", version, {})
         metrics.state("digits", version, VersionState.READY)
