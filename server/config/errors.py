@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backends.api.errors import ModelLoadError, ServingError
+from server.config.limits import MAX_FIELD_LENGTH, MAX_MESSAGE_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,20 @@ class Problem:
     field: str
     message: str
 
+    @classmethod
+    def of(cls, source: str, line: int | None, field: str, message: str) -> "Problem":
+        """A problem whose texts are bounded and can be sent: field and message may repeat whatever a configuration holds."""
+        return cls(source, line, _cut(field, MAX_FIELD_LENGTH), _cut(message, MAX_MESSAGE_LENGTH))
+
     def __str__(self) -> str:
         where = self.source if self.line is None else f"{self.source}:{self.line}"
         return f"{where}: {self.field}: {self.message}"
+
+
+def _cut(text: str, length: int) -> str:
+    """`text` in at most `length` characters, all of which have a UTF-8 form (JSON can write a lone surrogate)."""
+    shown = text[: length + 1].encode("utf-8", "backslashreplace").decode()
+    return shown if len(shown) <= length else f"{shown[: length - 3]}..."
 
 
 class ConfigError(ModelLoadError):

@@ -38,7 +38,7 @@ def parse_config_json(text: str, *, model_name: str) -> ParsedConfig:
     source = f"{model_name} (config of the load request)"
 
     def fail(message: str) -> NoReturn:
-        raise ConfigError([Problem(source, None, "(top level)", message)])
+        raise ConfigError([Problem.of(source, None, "(top level)", message)])
 
     if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
         fail(f"longer than {MAX_TEXT_BYTES} bytes")

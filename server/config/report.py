@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from server.config.errors import ConfigError, Problem
-from server.config.limits import MAX_DEPTH, MAX_FIELD_LENGTH, MAX_MESSAGE_LENGTH, MAX_PROBLEMS
+from server.config.limits import MAX_DEPTH, MAX_PROBLEMS
 
 #: One step of a path: a field, an index, a map's key.
 _STEP = re.compile(r"""\.?\w+|\[-?\d+\]|\["(?:[^"\\]|\\.)*+"\]""")
@@ -73,13 +73,7 @@ class Report:
             raise ConfigError(sorted(self._problems, key=lambda problem: problem.line or 0), self.warnings)
 
     def _problem(self, path: str, message: str, line: int | None) -> Problem:
-        return Problem(self._source, line or self.line_of(path), _cut(path, MAX_FIELD_LENGTH), _cut(message, MAX_MESSAGE_LENGTH))
-
-
-def _cut(text: str, length: int) -> str:
-    """`text` in at most `length` characters, all of which have a UTF-8 form (JSON can write a lone surrogate)."""
-    shown = text[: length + 1].encode("utf-8", "backslashreplace").decode()
-    return shown if len(shown) <= length else f"{shown[: length - 3]}..."
+        return Problem.of(self._source, line or self.line_of(path), path, message)
 
 
 def _ends(path: str) -> list[int]:

@@ -82,7 +82,7 @@ def parse_tree(text: str, *, source: str) -> Block:
         ConfigError: not text format, too long, or nested too deeply; names the line and the field being read.
     """
     if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
-        raise ConfigError([Problem(source, 1, "(file)", f"longer than {MAX_TEXT_BYTES} bytes")])
+        raise ConfigError([Problem.of(source, 1, "(file)", f"longer than {MAX_TEXT_BYTES} bytes")])
     return _Parser(text.removeprefix("\ufeff"), source).whole()
 
 
@@ -209,7 +209,7 @@ class _Parser:
 
     def _fail(self, message: str, line: int | None = None) -> NoReturn:
         place = self._peek.line if line is None else line
-        raise ConfigError([Problem(self._source, place, ".".join(self._names) or "(top level)", message)])
+        raise ConfigError([Problem.of(self._source, place, ".".join(self._names) or "(top level)", message)])
 
 
 def _shown(token: _Token) -> str:

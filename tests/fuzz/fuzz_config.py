@@ -1,6 +1,6 @@
-"""Mutated JSON configurations, as a load may bring them along: each is read or refused within a bound of CPU time.
+"""Mutated configurations, as JSON (a load may bring it along) and as config.pbtxt: each is read or refused within a bound of CPU time.
 
-    python tests/fuzz/fuzz_config_json.py [--cases=100000] [--seed=1] [--cpu-s=10]
+    python tests/fuzz/fuzz_config.py [--cases=100000] [--seed=1] [--cpu-s=10]
 
 A finding is any exception but `ConfigError`, an error text that grows with the input or has no UTF-8 form, or a case that takes more than
 `--cpu-s` of the processor. The kernel counts that time and ends the process by SIGPROF, with the stack on standard error: this also works
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from server.config.errors import ConfigError
 from server.config.json_override import parse_config_json
 from server.config.limits import MAX_PROBLEMS, MAX_TEXT_BYTES
+from server.config.pbtxt import parse_pbtxt
 
 #: Characters of one problem in an error text: its place, what is wrong and what is allowed.
 _MAX_PROBLEM = 4096
@@ -46,6 +47,18 @@ _SEED: dict[str, Any] = {
     "model_metrics": {"metric_control": [{"histogram_options": {"buckets": [0.5, 1e10]}}]},
     "model_warmup": [{"name": "w", "batch_size": 1, "inputs": {"x": {"data_type": "TYPE_FP32", "dims": [3, 2], "zero_data": True}}}],
 }
+_SEED_TEXT = """name: "m" # a comment with "quotes"
+backend: 'onnxruntime'
+max_batch_size: 0x8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 3, -1 ] reshape { shape: [ 3, -1 ] } } ]
+output < name: "y" data_type: TYPE_FP32 dims: 1; label_filename: "labels" ".txt" >
+instance_group { count: 2 kind: KIND_CPU }
+dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
+parameters { key: "k" value { string_value: "v\\x41\\101" } }
+metric_tags { key: "team" value: "vision" }
+model_metrics { metric_control { histogram_options { buckets: [ 0.5, 1e10 ] } } }
+version_policy { latest { num_versions: 2 } }
+"""
 _MARKS = """!"#$%&'()*+,-./:;<=>?@[\\]^`{|}~ \t\n\r\x00\x7f\u00e9\u2028\ud800"""
 _VALUES: tuple[Any, ...] = (None, True, -1, 0, 2**64, 1.5, float("nan"), "", "x", "1", "TYPE_FP3", [], [[1]], {}, {"a": 1}, [None], [{}])
 #: Texts that a careless regular expression reads in quadratic time.
@@ -92,7 +105,10 @@ def _moved(tree: dict[str, Any], rng: random.Random) -> str:
 
 def _spliced(tree: dict[str, Any], rng: random.Random) -> str:
     """Characters of the text itself changed, dropped or written twice."""
-    text = json.dumps(tree)
+    return _splice(json.dumps(tree), rng)
+
+
+def _splice(text: str, rng: random.Random) -> str:
     for _ in range(rng.randrange(1, 5)):
         begin = rng.randrange(len(text) + 1)
         end = min(len(text), begin + rng.randrange(6))
@@ -102,9 +118,7 @@ def _spliced(tree: dict[str, Any], rng: random.Random) -> str:
 
 def _long(_tree: dict[str, Any], rng: random.Random) -> str:
     """One piece over and over, up to the bound of a configuration, where a name, a value or the text stands."""
-    piece = rng.choice(_PIECES)
-    most = rng.choice((1 << 12, 1 << 16, MAX_TEXT_BYTES - 512)) // len(json.dumps(piece))
-    run = rng.choice(("", '"', "1")) + piece * most + rng.choice(("", "!", "x", "]", '"'))
+    run = _run(rng)
     return rng.choice((
         run,
         f"[{run}",
@@ -120,22 +134,52 @@ def _long(_tree: dict[str, Any], rng: random.Random) -> str:
     ))  # fmt: skip
 
 
+def _run(rng: random.Random) -> str:
+    piece = rng.choice(_PIECES)
+    most = rng.choice((1 << 12, 1 << 16, MAX_TEXT_BYTES - 512)) // len(json.dumps(piece))
+    return rng.choice(("", '"', "1")) + piece * most + rng.choice(("", "!", "x", "]", '"'))
+
+
+def _text(rng: random.Random) -> str:
+    """A config.pbtxt: spliced, or with one long piece in some place."""
+    if rng.random() < 0.7:
+        return _splice(_SEED_TEXT, rng)
+    run = _run(rng)
+    return rng.choice((
+        run,
+        f"{run}: 1",
+        f"max_batch_size: {run}",
+        f'name: "{run}',
+        f"# {run}\n{_SEED_TEXT}",
+        f"input {{ {run}: 1 dims: {run} }}",
+        f"input [ {run} ]",
+        f'parameters {{ key: {json.dumps(run)} value {{ x: 1 }} }}',
+        f"model_metrics {{ metric_control {{ histogram_options {{ buckets: {run} }} }} }}",
+        "".join(f"{run[:20]}{number}: 1\n" for number in range(2000)),
+    ))  # fmt: skip
+
+
 _MUTATIONS: tuple[Callable[[dict[str, Any], random.Random], str], ...] = (_renamed, _renamed, _added, _retyped, _moved, _spliced, _long)
 
 
 def _case(seed: int) -> str:
     rng = random.Random(seed)
+    if seed % 3 == 2:
+        return _text(rng)
     return _MUTATIONS[seed % len(_MUTATIONS)](copy.deepcopy(_SEED), rng)
 
 
-def _read(text: str) -> bool:
+def _read(text: str, *, is_json: bool) -> bool:
     """Whether `text` is a valid configuration.
 
     Raises:
         AssertionError: its error text is not bounded. UnicodeEncodeError: it cannot be sent.
     """
     try:
-        parse_config_json(text, model_name="m")
+        if is_json:
+            parse_config_json(text, model_name="m")
+        else:
+            parse_pbtxt(text, source="m/config.pbtxt", model_name="m")
     except ConfigError as error:
         str(error).encode()
         if not 1 <= len(error.problems) <= MAX_PROBLEMS or any(len(str(problem)) > _MAX_PROBLEM for problem in error.problems):
@@ -152,13 +196,14 @@ def main() -> int:
     options.add_argument("--cpu-s", type=float, default=10.0)
     asked = options.parse_args()
     parse_config_json(json.dumps(_SEED), model_name="m")
+    parse_pbtxt(_SEED_TEXT, source="m/config.pbtxt", model_name="m")
     faulthandler.register(signal.SIGPROF, all_threads=True, chain=True)
     refused = 0
     for seed in range(asked.seed, asked.seed + asked.cases):
         text = _case(seed)
         signal.setitimer(signal.ITIMER_PROF, asked.cpu_s)
         try:
-            refused += not _read(text)
+            refused += not _read(text, is_json=seed % 3 != 2)
         except BaseException:
             print(f"seed {seed}: {text[:400]!a}", file=sys.stderr)
             raise
