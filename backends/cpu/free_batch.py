@@ -39,7 +39,7 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
         which is warned of.
 
     Raises:
-        CompileError: the source does not run.
+        CompileError: ONNX Runtime refuses the source.
     """
     model = source.model
     given = {each.name for each in model.graph.initializer}
@@ -65,15 +65,20 @@ def batch_of(source: SourceModel) -> tuple[int, onnx.ModelProto]:
 
 def _check_rows(source: SourceModel) -> None:
     """Raises:
-    ShapeError: rows depend on each other, or the model does not run with another number of them.
-    CompileError: the source does not run with any data tried.
+    ShapeError: rows depend on each other, or the model does not run with one of the numbers of rows tried.
+    CompileError: ONNX Runtime refuses the source.
     """
     names = [value.name for value in source.model.graph.output]
     threads = usable_cores()
     alone = run_of(source.source or source.model, names, threads=threads)
     together = run_of(source.model, names, threads=threads, what="the converted model")
     inputs = fed_inputs(source.model)
-    feeds = [random_data(inputs, rows, alone, count=1, seed=rows)[0] for rows in _TRIED_ROWS]
+    feeds = []
+    for rows in _TRIED_ROWS:
+        try:
+            feeds += random_data(inputs, rows, alone, count=1, seed=rows)
+        except CompileError as error:
+            raise ShapeError(f"it does not run with {rows} rows ({error})") from error
     wanted = [alone(each) for each in feeds]
     try:
         found = together({name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]})

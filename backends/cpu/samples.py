@@ -60,7 +60,9 @@ def samples_of(source: SourceModel, batch: int, run: Run | None = None) -> Sampl
     """
     inputs = fed_inputs(source.model)
     if source.samples is None:
-        made = random_data(inputs, batch, run, count=4)
+        # A model that is not batched may still run with nothing but the rows that were asked for.
+        fixed = inputs if batch or source.batch_size is None else [_sized(each, source.batch_size, None) for each in inputs]
+        made = random_data(fixed, batch, run, count=4)
         made += _of_other_sizes(inputs, batch, run, made[0])
         return Samples([], made, rows_of(made) if batch else len(made), is_random=True)
     data = load_samples(source.samples)
@@ -113,7 +115,7 @@ def random_data(inputs: Sequence[ir.Value], batch: int, run: Run | None, *, coun
             return made
     raise CompileError(
         f"{error}; open dimensions were tried with {', '.join(map(str, _TRIAL_SIZES))} elements of random data: give samples "
-        "(--data_preprocess) of a size that the model takes"
+        "(--data_preprocess) of a size that the model takes, or fix it (--input_shape)"
     )
 
 
@@ -137,12 +139,13 @@ def _is_open(value: ir.Value, batch: int) -> bool:
     return value.shape is not None and not all(isinstance(dim, int) for dim in list(value.shape)[1 if batch else 0 :])
 
 
-def _sized(value: ir.Value, batch: int, size: int) -> ir.Value:
+def _sized(value: ir.Value, rows: int, size: int | None) -> ir.Value:
+    """`value` with `rows` (unless that is 0) in an open dimension 0, and `size`, or what it has where that is None, in the others."""
     if value.shape is None:
         raise ShapeError(f"input '{value.name}' has no declared shape; give it one by --input_shape")
-    dims = [dim if isinstance(dim, int) else size for dim in value.shape]
-    if batch:
-        dims[0] = batch
+    dims = [dim if isinstance(dim, int) or size is None else size for dim in value.shape]
+    if rows and dims and not isinstance(value.shape[0], int):
+        dims[0] = rows
     return ir.Value(name=value.name, type=value.type, shape=ir.Shape(dims))
 
 

@@ -123,6 +123,29 @@ def test_rows_that_depend_on_each_other_are_no_batch(
     assert ("dims: [-1, 4]" if constants else "dims: [-1, -1]") in config
 
 
+def test_a_source_that_runs_with_one_number_of_rows_only_is_no_batch(
+    compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    onnx.save(parse("g (float[n,4] x) => (float[n,4] y) { y = Reshape(x, s) }", {"s": np.int64([6, 4])}), folder / "model.onnx")
+    with caplog.at_level(logging.WARNING):
+        ran = compile_cpu("--input_shape", "x=6,4", "--check", *SERVED)
+    assert ran.code == 0, ran.err
+    assert "its inputs leave dimension 0 open, and an output has a fixed one" in caplog.text
+    assert "max_batch_size: 0" in (folder / "repository/m/config.pbtxt").read_text()
+    ran = compile_cpu.plainly("--check", "--export_popef", "--output_dir", "out")
+    assert ran.code == 1
+    assert "or fix it (--input_shape)" in ran.err
+
+
+def test_a_source_that_runs_with_no_other_rows_says_why(compile_cpu: Compile, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "g (float[n,4] x) => (float[m,4] y) { r = Reshape(x, s) c = Cast <to = 1> (r) y = Compress <axis = 0> (c, all) }"
+    onnx.save(parse(text, {"s": np.int64([6, 4]), "all": np.ones(6, bool)}), folder / "model.onnx")
+    with caplog.at_level(logging.WARNING):
+        ran = compile_cpu("--input_shape", "x=6,4", "--check", *SERVED)
+    assert ran.code == 0, ran.err
+    assert "served without batching, with the shapes it has: it does not run with 2 rows (the source model does not run" in caplog.text
+
+
 def test_samples_may_be_any_number_of_rows(compile_cpu: Compile, folder: Path) -> None:
     for rows in (3, 13, 50):
         np.savez(folder / "samples.npz", x=np.random.default_rng(0).standard_normal((rows, 16)).astype(np.float32))
