@@ -10,10 +10,11 @@ import logging
 import onnx
 import onnx_ir as ir
 
-from compiler.convert.functions import inline_functions, set_defaults_of_functions
+from compiler.convert.functions import set_defaults_of_functions
 from compiler.convert.opset_lowering import NoAdapter, lower_opset
 from compiler.convert.opset_raising import CannotRaise, raise_opset
 from compiler.errors import CompileError, OptionError, PassError
+from compiler.passes.inlining import inline_functions
 from compiler.passes.pass_ import INTERNAL_OPSET
 from compiler.passes.reading import read_model
 from compiler.passes.verify import verify
@@ -96,7 +97,10 @@ def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_
 
 
 def _read(model: onnx.ModelProto) -> ir.Model:
-    graph = read_model(model)
+    try:
+        graph = read_model(model)
+    except (ir.serde.SerdeError, ValueError) as error:
+        raise CompileError(f"the model cannot be read: {error.__cause__ or error}") from error
     if "ai.onnx" in graph.opset_imports:  # the other spelling of the default domain, which our passes need not know
         graph.opset_imports[""] = opset_of(model)
         del graph.opset_imports["ai.onnx"]

@@ -221,6 +221,8 @@ def _softmax_of_last_axis(node: ir.Node) -> list[ir.Node]:
     """Before, all dimensions from `axis` on were one: that is the same only for the last axis, so the axis is brought there."""
     axis = node.attributes.get_int("axis", -1)
     rank = rank_of(node.inputs[0])
+    if rank is not None and not -rank <= axis < rank:
+        raise CannotAdapt(f"its axis is {axis}, and its input has {rank} dimensions")
     if axis == -1 or (rank is not None and axis % rank == rank - 1):
         _set(node, "axis", -1)
         return [node]

@@ -11,12 +11,13 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-from compiler.convert.functions import inline_functions, replace_by_function
+from compiler.convert.functions import replace_by_function
 from compiler.convert.opset_adapters import ADAPTERS
-from compiler.convert.opset_versions import CannotAdapt, refuse_missing_inputs, refuse_missing_types, schema_of
+from compiler.convert.opset_versions import CannotAdapt, adapted, refuse_missing_inputs, refuse_missing_types, schema_of
 from compiler.passes.edit import describe
 from compiler.passes.folding import fold_constants
 from compiler.passes.infer import infer_shapes
+from compiler.passes.inlining import inline_functions
 from compiler.passes.traverse import traverse_nodes
 
 #: What functions compute about shapes is smaller; weights are not to be touched.
@@ -77,7 +78,7 @@ def _lower(node: ir.Node, current: int, target: int) -> None:
             continue
         adapter = ADAPTERS.get((each.op_type, since))
         if adapter is not None:
-            waiting += [(made, since - 1) for made in adapter(each)]
+            waiting += [(made, since - 1) for made in adapted(adapter, each)]
             continue
         older = schema_of(each.op_type, since - 1)
         if older is None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from compiler.convert.opset_upgrades import UPGRADES
-from compiler.convert.opset_versions import CannotAdapt, next_version, refuse_missing_inputs, refuse_missing_types, schema_of
+from compiler.convert.opset_versions import CannotAdapt, adapted, next_version, refuse_missing_inputs, refuse_missing_types, schema_of
 from compiler.passes.edit import describe
 from compiler.passes.infer import infer_shapes
 from compiler.passes.traverse import traverse_nodes
@@ -68,7 +68,7 @@ def _raise(node: ir.Node, current: int, target: int) -> None:
             continue
         adapter = UPGRADES.get((each.op_type, version))
         if adapter is not None:
-            waiting += [(made, version) for made in adapter(each)]
+            waiting += [(made, version) for made in adapted(adapter, each)]
             continue
         newer = schema_of(each.op_type, version)
         assert newer is not None, "next_version names versions that exist"

@@ -149,7 +149,9 @@ def _softmax_of_one_axis(node: ir.Node) -> list[ir.Node]:
     axis = 1 if attribute is None else attribute.as_int()
     source, output = node.inputs[0], node.outputs[0]
     rank, shape = rank_of(source), static_shape(source)
-    if axis == -1 or (rank is not None and axis % max(rank, 1) == rank - 1):
+    if rank is not None and not -rank <= axis < rank:
+        raise CannotAdapt(f"its axis is {axis}, and its input has {rank} dimensions")
+    if axis == -1 or (rank is not None and axis % rank == rank - 1):
         _set_default(node, "axis", -1)
         return [node]
     if rank is not None and shape is not None and all(size == 1 for size in shape[axis % rank + 1 :]):

@@ -1,6 +1,7 @@
 """The versions of ONNX's own operators: which of them an opset uses, and what two of them have in common."""
 
 import functools
+from collections.abc import Callable
 
 import onnx
 import onnx_ir as ir
@@ -9,6 +10,18 @@ from onnx.defs import OpSchema
 
 class CannotAdapt(Exception):
     """The node uses something that the other version of its operator cannot express; the text says what."""
+
+
+def adapted(adapter: Callable[[ir.Node], list[ir.Node]], node: ir.Node) -> list[ir.Node]:
+    """What `adapter` makes of `node`.
+
+    Raises:
+        CannotAdapt: it cannot, or the node has not the attributes and shapes that its operator says.
+    """
+    try:
+        return adapter(node)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise CannotAdapt(f"{node.op_type} is not as ONNX defines it: {type(error).__name__}: {error}") from error
 
 
 def schema_of(op_type: str, opset: int) -> OpSchema | None:

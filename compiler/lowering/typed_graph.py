@@ -11,6 +11,7 @@ from compiler.errors import CompileError, OptionError, ShapeError
 from compiler.lowering.free_names import FreeNames
 from compiler.lowering.moving import words
 from compiler.passes.infer import infer_shapes
+from compiler.passes.inlining import inline_functions
 from compiler.passes.verify import light_proto
 
 #: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.
@@ -34,8 +35,7 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
         graph_model = ir.from_proto(model)
     except ir.serde.SerdeError as error:
         raise CompileError(f"the model cannot be read: {error}") from error
-    if graph_model.functions:
-        ir_passes.InlinePass()(graph_model)
+    inline_functions(graph_model)
     _keep_outputs(graph_model.graph, outputs)
     _drop_overridable_inputs(graph_model.graph)
     _check_shapes("input", graph_model.graph.inputs)
@@ -44,7 +44,10 @@ def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Mod
     infer_types(graph_model)
     if any(value.shape is None or not value.shape.is_static() for value in _outputs(graph_model)):
         # Sizes may be computed from shapes; folding that arithmetic makes them known. Decoded weights stay as they are stored.
-        optimizer.fold_constants(graph_model, onnx_shape_inference=True, should_fold=_may_be_folded)
+        try:
+            optimizer.fold_constants(graph_model, onnx_shape_inference=True, should_fold=_may_be_folded)
+        except Exception as error:  # the optimizer runs nodes by ONNX's reference code, which raises anything
+            raise CompileError(f"the model's constants cannot be computed: {type(error).__name__}: {error}") from error
         ir_passes.RemoveUnusedNodesPass()(graph_model)
         infer_types(graph_model)
     return graph_model

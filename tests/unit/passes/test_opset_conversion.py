@@ -7,7 +7,7 @@ from onnx import helper
 
 from compiler.convert.opset import convert_for_output, convert_to_internal, opset_of
 from compiler.errors import CompileError, OptionError
-from tests.fakes.graphs import Feeds, assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, tensor
+from tests.fakes.graphs import Feeds, assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, run_onnx, tensor
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -151,6 +151,73 @@ def test_weights_and_inputs_with_a_default_stay_what_they_are() -> None:
     assert [each.name for each in internal.graph.input] == ["x", "d"]
     assert sorted(each.name for each in internal.graph.initializer) == ["d", "s", "w"]
     assert_same_results(model, internal)
+
+
+HEADS = "float[1,2,4,8] q, float[1,2,6,8] k, float[1,2,6,8] v"
+PAST = "float[1,2,3,8] pk, float[1,2,3,8] pv"
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "initializers"),
+    [
+        (23, f"g ({HEADS}) => (float[1,2,4,8] y) {{ y = Attention<is_causal = 1, scale = 0.5>(q, k, v) }}", {}),
+        (23, f"g ({HEADS}, bool[4,6] m) => (float[1,2,4,8] y) {{ y = Attention(q, k, v, m) }}", {}),
+        (
+            23,
+            f"g ({HEADS}, {PAST}) => (float[1,2,4,8] y, float[1,2,9,8] nk, float[1,2,9,8] nv) "
+            "{ y, nk, nv = Attention(q, k, v, , pk, pv) }",
+            {},
+        ),
+        (23, f"g ({HEADS}) => (float[1,2,4,8] y, float[1,2,4,6] w) {{ y, , , w = Attention<qk_matmul_output_mode = 3>(q, k, v) }}", {}),
+        (
+            23,
+            "g (float[1,4,16] q, float[1,6,16] k) => (float[1,4,16] y) { y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, k) }",
+            {},
+        ),
+        (
+            23,
+            f"g ({HEADS}) => (float[1,2,4,8] y, float[1,2,6,8] nk, float[1,2,6,8] nv) {{ y, nk, nv = Attention(q, k, v) }}",
+            {},
+        ),
+        (13, "g (float[2,3,4,4] x) => (float[2,3,4,4] y) { y = MeanVarianceNormalization(x) }", {}),
+        (12, "g (float[2,4] x) => (float[2,4] y) { y = Celu<alpha = 2.0>(x) }", {}),
+    ],
+)
+def test_operators_that_onnx_defines_by_functions_come_to_the_internal_opset(
+    opset: int, text: str, initializers: dict[str, object]
+) -> None:
+    model = parse(text, initializers, opset=opset)  # type: ignore[arg-type]
+    internal = convert_to_internal(model)
+    assert opset_of(internal) == 18
+    assert_valid(internal)
+    assert_same_results(model, internal, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", ["", "<alpha = 1.5>"])
+def test_swish_and_swiglu_are_written_out(alpha: str) -> None:
+    """ONNX Runtime has no kernel for them at opset 24; the form they get is the definition."""
+    text = f"g (float[2,8] x) => (float[2,4] y) {{ a, b = Split<axis = 1, num_outputs = 2>(x) s = Swish{alpha}(b) y = Mul(a, s) }}"
+    x = floats(2, 8)
+    a, b = x[:, :4], x[:, 4:]
+    (y,) = run_onnx(convert_to_internal(parse(text, opset=24)), {"x": x}).values()
+    np.testing.assert_allclose(y, a * b / (1 + np.exp(-(1.5 if alpha else 1.0) * b)), rtol=1e-5)
+
+
+def test_celu_of_halves_is_written_at_opset_11() -> None:
+    model = parse("g (float16[2,4] x) => (float16[2,4] y) { y = Celu<alpha = 2.0>(x) }", opset=28)
+    made = convert_for_output(model, 11, explicitly_asked=True)
+    assert opset_of(made) == 11
+    assert "Celu" not in op_types(made)
+
+
+def test_a_call_may_leave_out_outputs_of_a_function() -> None:
+    body = [helper.make_node("Neg", ["a"], ["m"]), helper.make_node("Relu", ["a"], ["b"])]
+    function = helper.make_function("own", "Two", ["a"], ["m", "b"], body, [helper.make_opsetid("", 17)])
+    node = helper.make_node("Two", ["x"], ["y"], domain="own")
+    model = model_of([node], [tensor("x", [2])], [tensor("y", [2])], functions=[function], domains=["own"])
+    internal = convert_to_internal(model)
+    assert (op_types(internal)[0], len(internal.functions)) == ("Neg", 0)
+    np.testing.assert_array_equal(run_onnx(internal, {"x": np.float32([1, -2])})["y"], [-1, 2])
 
 
 def test_functions_of_the_model_are_inlined() -> None:
