@@ -6,9 +6,11 @@ A client that waits is answered within a bound, whatever the work waits for.
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from backends.api.errors import DeadlineExceeded, ServingError
+
+T = TypeVar("T")
 
 
 class ToTheEnd:
@@ -19,10 +21,10 @@ class ToTheEnd:
         self._what = what
         self._limit_s = limit_s
         self._log = log
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Awaits `work`; cancelling the caller does not end it.
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, and returns what it does; cancelling the caller does not end it.
 
         Raises:
             DeadlineExceeded: it has not ended within the limit; it goes on. And what `work` raises.
@@ -36,9 +38,9 @@ class ToTheEnd:
                 f"{self._what} has not ended within {self._limit_s:g} s (--limit control_timeout_s); it goes on,"
                 " and the repository index shows its outcome"
             )
-        task.result()
+        return task.result()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         # Looked at here, because a caller that went away does not. What a client is to blame for is logged elsewhere; a defect is news.
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):

@@ -65,7 +65,7 @@ class ModelOperations:
             if not self._settings.allow_operate:
                 raise Unavailable(NOT_ALLOWED)
             if verb == "queryModel":
-                return await self._query(request)
+                return await self._to_the_end.run(self._query(request))
             if self._settings.control_mode is ControlMode.NONE:
                 raise Unavailable(NOTHING_LOADS)
             await self._to_the_end.run(self._in_turn(verb, request))

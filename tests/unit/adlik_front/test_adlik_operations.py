@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -399,6 +400,22 @@ def test_a_client_does_not_wait_longer_than_the_limit_and_the_operation_goes_on(
     asyncio.run(scenario())
     assert "m/3/model.bin" in bench.files()
     assert "versions: [ 1 ]" in bench.files()["m/config.pbtxt"].decode()
+
+
+def test_a_query_of_a_repository_that_does_not_answer_is_bounded_too(bench: Bench):
+    opened = threading.Event()
+    bench.engine.index = lambda **_: []  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        operations = ModelOperations(bench.engine, bench.settings, limit_s=1e-3)
+        operations._editor.repository.scan = lambda: opened.wait(20)  # type: ignore[assignment, method-assign, return-value]
+        answer = await operations.run("queryModel", pb.ModelOperateRequest())
+        opened.set()
+        assert "has not ended within 0.001 s" in answer.error_message
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("clients", [1, 8])
