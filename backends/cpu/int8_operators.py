@@ -61,7 +61,7 @@ def select(model: onnx.ModelProto, options: CompilerOptions, *, is_dynamic: bool
         logger.warning("%d node(s) stay fp32, since a Softmax over one element is 0 in bytes: %s", len(lone), ", ".join(lone))
     op_types = tuple(sorted((known & present) - set(options.int8_skip_op_types)))
     chosen = Selection(op_types, preset, (*options.int8_skip_op_names, *lone))
-    require_some(model, chosen, (preset,) if is_dynamic else ())
+    require_some(model, chosen, (f"int8_dynamic is for {preset}",) if is_dynamic else ())
     return chosen
 
 

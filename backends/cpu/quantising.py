@@ -143,10 +143,22 @@ def _ranges(model: onnx.ModelProto, chosen: Selection, unbounded: set[str], batc
 
 
 def _finished(source: onnx.ModelProto, found: onnx.ModelProto) -> onnx.ModelProto:
+    """`found` with what `source` notes of itself.
+
+    Raises:
+        CompileError: nothing became INT8, such as where all that was left only passes values on; or a scale is none.
+    """
+    if _quantised_nodes(found) <= _quantised_nodes(source):
+        present = ", ".join(sorted({node.op_type for node in source.graph.node}))
+        raise CompileError(f"nothing can be quantised: the quantiser left the model's operators {present} as they are")
     check_scales(source, found)
     del found.metadata_props[:]
     found.metadata_props.extend(source.metadata_props)
     return found
+
+
+def _quantised_nodes(model: onnx.ModelProto) -> int:
+    return sum(node.op_type in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear") for node in model.graph.node)
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc] # onnxruntime has no types

@@ -79,6 +79,15 @@ def test_a_model_of_infinities_only_is_refused() -> None:
         quantised_dynamically(model, CompilerOptions())
 
 
+def test_a_model_that_the_quantiser_leaves_as_it_is_is_refused() -> None:
+    turned = parse("g (float[n,4] x) => (float[4,n] y) { y = Transpose <perm = [1, 0]> (x) }")
+    with pytest.raises(CompileError, match="the quantiser left the model's operators Transpose as they are"):
+        quantised(turned, [{"x": np.ones((2, 4), np.float32)}], ALL)
+    product = parse("g (float[n,4] x, float[4,n] z) => (float[n,n] y) { y = MatMul(x, z) }")
+    with pytest.raises(CompileError, match="the quantiser left the model's operators MatMul as they are"):
+        quantised_dynamically(product, CompilerOptions())
+
+
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 0.0, -1.0])
 def test_a_scale_that_is_none_is_refused(scale: float) -> None:
     text = "g (float[n,4] x) => (float[n,4] y) { c = QuantizeLinear(x, s, z) y = DequantizeLinear(c, s, z) }"
