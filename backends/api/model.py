@@ -89,6 +89,7 @@ class FileTensor:
         shape: Full shape including any batch dimension, -1 where the file leaves it open; None where the file tells no rank.
         optional: Whether the file gives a default for it.
         casts: Further element types in which it may be served: the backend converts at the border.
+        labels: Names of the elements of the last dim, where the file has them; a `label_filename` goes before.
     """
 
     name: str
@@ -96,6 +97,7 @@ class FileTensor:
     shape: tuple[int, ...] | None
     optional: bool = False
     casts: tuple[DataType, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

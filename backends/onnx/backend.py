@@ -23,6 +23,7 @@ from backends.onnx_files.model_file import OnnxFile
 from backends.onnx_files.runtime_errors import ORT_ERRORS
 from backends.onnx_files.runtime_messages import public_text
 from backends.onnx_files.work import operator_of_open_work
+from backends.onnx_files.zip_map import without_zip_maps
 
 log = logging.getLogger("stoker.backends.onnxruntime")
 
@@ -104,11 +105,18 @@ def _read(files: ModelFiles, model_filename: str) -> OnnxFile:
 
 
 def _session(request: LoadRequest, file: OnnxFile, facts: ModelFacts, knobs: SessionKnobs) -> ort.InferenceSession:
+    path = request.files.path(request.model_filename)
+    options = session_options(knobs)
+    model: str | bytes = str(path)
+    if file.zip_maps:
+        model = without_zip_maps(path.read_bytes(), file.zip_maps, has_opset="ai.onnx" in file.opsets)
+        # What a file would say by where it lies.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     try:
         # Without the fallback, which prints to stdout and tries the same provider once more.
         session = ort.InferenceSession(
-            str(request.files.path(request.model_filename)),
-            session_options(knobs),
+            model,
+            options,
             providers=["CPUExecutionProvider"],
             enable_fallback=0,
         )

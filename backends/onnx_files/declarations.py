@@ -34,6 +34,8 @@ def facts_of(file: OnnxFile, model_filename: str) -> ModelFacts:
     if file.external:
         locations = sorted({tensor.location for tensor in file.external})
         notes.append(f"{len(file.external)} tensor(s) stored in {', '.join(locations)}")
+    notes.extend(f"output '{name}' is served as the tensor [rows, classes] that its ZipMap reads" for name in file.zip_maps)
+    notes.extend(f"output '{name}' is declared [1]; its classifier gives one element for each row" for name in file.corrected)
     return ModelFacts(
         inputs=tuple(_tensor("input", value, model_filename) for value in file.inputs),
         outputs=tuple(_tensor("output", value, model_filename) for value in file.outputs),
@@ -55,4 +57,4 @@ def _tensor(side: str, value: OnnxValue, model_filename: str) -> FileTensor:
     if datatype is None:
         served = ", ".join(sorted(served.value for served in SERVED.values()))
         raise ModelLoadError(f"{place} has element type {element_name(value.element_type)}, which cannot be served; served types: {served}")
-    return FileTensor(value.name, datatype, value.shape)
+    return FileTensor(value.name, datatype, value.shape, labels=value.labels)

@@ -5,16 +5,19 @@ fields (numbers as in onnx.proto), steps over the weights, and descends only whe
 """
 
 import mmap
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backends.onnx_files.wire import Field, WireError, WireReader
+from backends.onnx_files.zip_map import ZipMap, classifier_of
 
 #: protobuf cannot hold more in one message; larger models keep their weights beside the file.
 MAX_FILE_BYTES = 2**31 - 1
 #: The key under which a tensor names the file its values are in: no tensor without these bytes is stored outside.
 _LOCATION = b"location"
+#: `TensorProto.DataType` of what a `ZipMap` reads.
+_FLOAT = 1
 #: Where tensors can be, beside a graph's own lists: message type -> field number -> type of the message there.
 TENSOR_HOLDERS: dict[str, dict[int, str]] = {
     "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
@@ -37,12 +40,14 @@ class OnnxValue:
         kind: `tensor`, `sequence`, `map`, `sparse tensor`, `optional`, `opaque`, or `untyped`.
         element_type: `TensorProto.DataType` of a tensor; 0 where none is given.
         shape: -1 where a dim is symbolic or open; None where the rank is.
+        labels: What each element of the last dim is called, where the file says so.
     """
 
     name: str
     kind: str
     element_type: int = 0
     shape: tuple[int, ...] | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,10 @@ class OnnxFile:
         opsets: Operator set versions by domain; ONNX's own is `ai.onnx`.
         producer: Name and version of the tool that wrote it; may be empty.
         inputs: Without those that an initializer feeds.
-        outputs: In file order.
+        outputs: In file order. The result of a `ZipMap` is given as the tensor that it is made of.
         external: Tensors stored outside.
+        zip_maps: By output: a runtime that is to give the tensor must be given the file without them.
+        corrected: Outputs whose declared shape contradicts the operator that makes them.
     """
 
     ir_version: int = 0
@@ -81,6 +88,8 @@ class OnnxFile:
     inputs: tuple[OnnxValue, ...] = ()
     outputs: tuple[OnnxValue, ...] = ()
     external: tuple[ExternalTensor, ...] = ()
+    zip_maps: Mapping[str, ZipMap] = field(default_factory=dict)
+    corrected: tuple[str, ...] = ()
 
 
 class UnreadableOnnx(Exception):
@@ -117,7 +126,7 @@ class _Walk:
     def model(self, size: int) -> OnnxFile:
         found = OnnxFile()
         producer = {2: "", 3: ""}
-        has_graph = False
+        graph: Field | None = None
         for item in self._reader.fields(0, size, 1):
             match item.number:
                 case 1:
@@ -125,7 +134,7 @@ class _Walk:
                 case 2 | 3:
                     producer[item.number] = self._reader.text(item)
                 case 7:
-                    has_graph = True
+                    graph = item
                     found.inputs, found.outputs = self._graph(item, 2)
                 case 8:
                     domain, version = self._opset(item, 2)
@@ -134,13 +143,33 @@ class _Walk:
                     self._seek_external(item, "TrainingInfoProto", 2)
                 case 25:
                     self._seek_external(item, "FunctionProto", 2)
-        if not has_graph:
+        if graph is None:
             raise UnreadableOnnx("it holds no graph: not an ONNX model")
         if found.ir_version <= 0:
             raise UnreadableOnnx("it names no IR version: not an ONNX model")
         found.producer = " ".join(part for part in producer.values() if part)
         found.external = tuple(self._external)
+        self._correct_outputs(found, graph)
         return found
+
+    def _correct_outputs(self, found: OnnxFile, graph: Field) -> None:
+        """Looks at the nodes of classifiers, which exporters end with a `ZipMap` or with labels that they declare `[1]` for any rows."""
+        rows = next((value.shape[0] for value in found.inputs if value.shape), -1)
+        suspects = [value.name for value in found.outputs if value.kind == "sequence" or (value.shape == (1,) and rows == -1)]
+        if not suspects:
+            return
+        end = classifier_of(self._reader, graph, suspects)
+        found.zip_maps = end.zip_maps
+        found.corrected = tuple(sorted(end.rows))
+        changed = []
+        for value in found.outputs:
+            if value.name in end.zip_maps:
+                labels = end.zip_maps[value.name].labels
+                value = OnnxValue(value.name, "tensor", _FLOAT, (rows, len(labels)), labels)
+            elif value.name in end.rows:
+                value = replace(value, shape=(-1,))
+            changed.append(value)
+        found.outputs = tuple(changed)
 
     def _opset(self, message: Field, depth: int) -> tuple[str, int]:
         domain, version = "", 0

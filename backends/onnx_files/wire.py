@@ -98,6 +98,19 @@ class WireReader:
         except UnicodeDecodeError:
             raise WireError(f"text that is not UTF-8 in field {field.number} at byte {field.start}") from None
 
+    def numbers(self, field: Field) -> Iterator[int]:
+        """The field's number, or those packed in its payload, as int64.
+
+        Raises:
+            WireError: (while iterating) the payload is cut off.
+        """
+        at = field.start
+        if not field.is_message:
+            yield field.signed
+        while field.is_message and at < field.end:
+            number, at = self._varint(at, field.end)
+            yield number - (1 << 64) if number >> 63 else number
+
     def contains(self, field: Field, needle: bytes) -> bool:
         """Whether `needle` occurs in the payload; far cheaper than walking it."""
         return self._data.find(needle, field.start, field.end) >= 0
@@ -113,3 +126,22 @@ class WireReader:
             if byte < 0x80:
                 return value & 0xFFFFFFFFFFFFFFFF, at
         raise WireError(f"a number longer than ten bytes at byte {at - 10}")
+
+
+def encoded_field(number: int, payload: bytes) -> bytes:
+    """A field of that number whose payload is a message, text or bytes."""
+    return _encoded_varint(number << 3 | _LENGTH) + _encoded_varint(len(payload)) + payload
+
+
+def encoded_number(number: int, value: int) -> bytes:
+    """A field of that number that holds `value`, which is not negative."""
+    return _encoded_varint(number << 3 | _VARINT) + _encoded_varint(value)
+
+
+def _encoded_varint(value: int) -> bytes:
+    octets = bytearray()
+    while value > 0x7F:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)

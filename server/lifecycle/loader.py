@@ -18,6 +18,7 @@ from backends.api.clock import Clock
 from backends.api.cpu import threads_for_instance
 from backends.api.errors import ModelLoadError, ServingError
 from backends.api.files import ModelFiles
+from backends.api.model import ModelFacts
 from backends.api.registry import BackendRegistry
 from server.config.backend_choice import choose_backend
 from server.config.complete import complete
@@ -133,8 +134,9 @@ class VersionLoader:
         area = self._settings.snapshot_dir
         loaded = _Loaded(take_snapshot(source.version_dir, area, overrides=source.files, links_root=source.links_root))
         try:
-            loaded.config = self._configure(source, loaded.files)
-            loaded.labels = read_labels(source.model_dir, loaded.config, source.links_root)
+            loaded.config, facts = self._configure(source, loaded.files)
+            in_file = {tensor.name: tensor.labels for tensor in facts.outputs or () if tensor.labels}
+            loaded.labels = in_file | read_labels(source.model_dir, loaded.config, source.links_root)
             backend = self._registry.get(loaded.config.backend)
             inner = loaded.config.inner
             # The threads that a backend starts while it loads have their nice value from this one.
@@ -149,7 +151,7 @@ class VersionLoader:
             raise
         return loaded
 
-    def _configure(self, source: VersionSource, files: ModelFiles) -> ModelConfig:
+    def _configure(self, source: VersionSource, files: ModelFiles) -> tuple[ModelConfig, ModelFacts]:
         if not self._settings.complete_configs:
             check_is_whole(source.parsed)
         backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
@@ -160,7 +162,7 @@ class VersionLoader:
             _log_warnings(source, (str(warning) for warning in error.warnings))
             raise
         _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
-        return completion.config
+        return completion.config, facts
 
     def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
         places = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]

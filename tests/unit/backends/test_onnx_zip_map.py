@@ -1,0 +1,95 @@
+"""Outputs of `ZipMap` are served as the tensor of probabilities, with the classes as labels."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from backends.api.backend import LoadRequest
+from backends.api.errors import ModelLoadError
+from backends.api.model import FileTensor
+from backends.api.tensor import DataType
+from backends.onnx.backend import OnnxRuntimeBackend
+from tests.fakes.classifiers import classifier
+from tests.fakes.onnx_models import load_request, onnx_files, signature, value, version_files
+
+BACKEND = OnnxRuntimeBackend()
+X = np.array([[2, 1], [0, 3], [-4, -5], [1, 1]], np.float32)
+
+
+def request(folder: Path, proto: onnx.ModelProto, label: DataType) -> LoadRequest:
+    served = signature({"x": (DataType.FP32, (2,))}, {"label": (label, ()), "probabilities": (DataType.FP32, (3,))})
+    return load_request(onnx_files(folder, proto), served)
+
+
+@pytest.mark.parametrize("has_opset", [True, False])
+@pytest.mark.parametrize(
+    ("labels", "datatype"), [(("cat", "dog", "fish"), DataType.BYTES), ((0, 1, 2), DataType.INT64), ((-7, 300, 2**40), DataType.INT64)]
+)
+def test_probabilities_and_labels_are_those_that_the_file_gives(labels, datatype: DataType, has_opset: bool, tmp_path: Path) -> None:
+    proto = classifier(labels, has_opset=has_opset)
+    instance = BACKEND.load(request(tmp_path, proto, datatype))
+    found = instance.execute({"x": X}, ["label", "probabilities"])
+    expected_labels, expected_rows = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": X})
+    np.testing.assert_array_equal(found["probabilities"], [[row[label] for label in labels] for row in expected_rows])
+    as_text = [each.decode() if isinstance(each, bytes) else each for each in found["label"].tolist()]
+    assert as_text == expected_labels.tolist()
+    assert found["probabilities"].dtype == np.float32
+
+
+def test_the_interface_is_a_tensor_with_labels(tmp_path: Path) -> None:
+    facts = BACKEND.inspect(onnx_files(tmp_path, classifier()), "model.onnx")
+    assert facts.outputs == (
+        FileTensor("label", DataType.BYTES, (-1,)),
+        FileTensor("probabilities", DataType.FP32, (-1, 3), labels=("cat", "dog", "fish")),
+    )
+    assert "output 'probabilities' is served as the tensor [rows, classes] that its ZipMap reads" in facts.notes
+
+
+def test_labels_that_a_file_declares_for_one_row_are_labels_of_every_row(tmp_path: Path) -> None:
+    proto = classifier((0, 1, 2), label_shape=(1,))
+    facts = BACKEND.inspect(onnx_files(tmp_path, proto), "model.onnx")
+    assert facts.outputs is not None
+    assert facts.outputs[0] == FileTensor("label", DataType.INT64, (-1,))
+    assert "output 'label' is declared [1]; its classifier gives one element for each row" in facts.notes
+    instance = BACKEND.load(request(tmp_path, proto, DataType.INT64))
+    for rows in (1, 4, 2):
+        assert instance.execute({"x": X[:rows]}, ["label", "probabilities"])["label"].tolist() == [0, 1, 2, 0][:rows]
+
+
+def test_an_output_of_one_element_that_no_classifier_makes_stays_as_declared(tmp_path: Path) -> None:
+    node = helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0)
+    graph = helper.make_graph(
+        [node, helper.make_node("Reshape", ["total", "one"], ["y"])],
+        "g",
+        [value("x", (None, 2))],
+        [value("y", (1,))],
+        [helper.make_tensor("one", TensorProto.INT64, [1], [1])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8)
+    facts = BACKEND.inspect(onnx_files(tmp_path, made), "model.onnx")
+    assert facts.outputs == (FileTensor("y", DataType.FP32, (1,)),)
+
+
+def test_a_map_of_something_else_is_refused_as_ever(tmp_path: Path) -> None:
+    proto = classifier()
+    del proto.graph.node[2].attribute[:]
+    with pytest.raises(ModelLoadError, match="output 'probabilities' is sequence; only dense tensors can be served"):
+        BACKEND.inspect(onnx_files(tmp_path, proto), "model.onnx")
+
+
+def test_weights_beside_the_file_are_found(tmp_path: Path) -> None:
+    proto = classifier()
+    weights = onnx.numpy_helper.from_array(np.ones((1, 2), np.float32), "w")
+    proto.graph.initializer.append(weights)
+    proto.graph.node[0].input[0] = "scaled"
+    proto.graph.node.insert(0, helper.make_node("Mul", ["x", "w"], ["scaled"]))
+    onnx.save_model(proto, str(tmp_path / "model.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    served = request(tmp_path / "other", classifier(), DataType.BYTES).signature
+    (tmp_path / "version").mkdir()
+    instance = BACKEND.load(load_request(version_files(tmp_path / "version", files), served))
+    assert instance.execute({"x": X}, ["label"])["label"].tolist() == [b"cat", b"dog", b"fish", b"cat"]
