@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import AlreadyExists, InvalidRequest, NotFound, ServingError, TooLarge, Unsupported
+from backends.api.errors import AlreadyExists, InvalidRequest, NotFound, Overloaded, ServingError, TooLarge, Unsupported
 from backends.api.tensor import DataType
+from server.core.byte_budget import ByteBudget
 from server.frontends.kserve import http_answer, http_codec
 from server.frontends.kserve.checks import SignatureChecks
 from server.frontends.kserve.extensions import Extensions
@@ -358,6 +359,49 @@ def test_large_regions_are_read_and_written_off_the_loop_and_within_the_budget(t
     poor = FakeEngine(echo(DataType.INT32, (-1,), name="echo"), budget_bytes=array.nbytes)
     with pytest.raises(ServingError, match="no room for"):
         asyncio.run(Inference(poor, LIMITS, extensions).model_infer(request.SerializeToString(), None))
+
+
+def shared_request(tmp_path: Path, elements: int) -> tuple[bytes, Extensions]:
+    """A serialised request whose input and output lie in shared memory, and the extensions that know where."""
+    size = 4 * elements
+    path = shm_object(tmp_path, b"")
+    # A sparse file: nothing of it exists until it is written.
+    os.truncate(path, 2 * size)
+    extensions = Extensions(LIMITS, KServeSettings(allow_client_shm=True))
+    extensions.shared_memory = memory(tmp_path)
+    extensions.shared_memory.register("r", "object", 0, 2 * size)
+    request = pb.ModelInferRequest(model_name="echo")
+    put(request.inputs.add(name="INPUT", datatype="INT32", shape=[1, elements]), "r", size)
+    put(request.outputs.add(name="OUTPUT"), "r", size, size)
+    return request.SerializeToString(), extensions
+
+
+def infer_within(budget: ByteBudget, data: bytes, extensions: Extensions) -> FakeEngine:
+    engine = FakeEngine(echo(DataType.INT32, (-1,), name="echo"), budget=budget)
+    asyncio.run(Inference(engine, LIMITS, extensions).model_infer(data, None))
+    return engine
+
+
+def test_inputs_larger_than_the_budget_pass_alone(tmp_path: Path):
+    data, extensions = shared_request(tmp_path, 500_000)
+    budget = ByteBudget(1 << 20, lambda: 0)
+    # Beside small requests; beside a large one they do not.
+    assert budget.reserve(1000)
+    infer_within(budget, data, extensions)
+    assert budget.held_bytes == 1000
+    assert budget.reserve(2000)
+    with pytest.raises(Overloaded, match="no room for 2000000 more"):
+        infer_within(budget, data, extensions)
+    assert budget.held_bytes == 3000
+
+
+def test_inputs_that_can_never_fit_are_refused_for_good(tmp_path: Path):
+    data, extensions = shared_request(tmp_path, 500_000)
+    budget = ByteBudget(1 << 30, lambda: 0, most_request_bytes=1 << 20)
+    with pytest.raises(TooLarge, match="more than the 1048576 that one request may take") as refused:
+        infer_within(budget, data, extensions)
+    assert refused.value.retry_after_s is None
+    assert budget.held_bytes == 0
 
 
 def test_the_codec_refuses_shared_memory_where_it_is_off():
