@@ -5,16 +5,20 @@ import enum
 import logging
 import resource
 from collections import deque
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from server.frontends.restricted import Category, category_of_method
 
 _WARN_PERIOD_S: Final = 10.0
+#: After a search has found no idle connection, there is no other one for so long.
+_LOOK_PERIOD_S: Final = 0.05
 #: Slots beside which no others are left when a port is full: one of so many, and at most so many.
 _RESERVED_PART: Final = 32
 _MOST_RESERVED: Final = 32
-#: Connections that one search for idle ones notes for the next times.
+#: Connections that one search for idle ones notes for the next times, and searches that are remembered.
 _NOTED: Final = 64
+_SEARCHES: Final = 16
 #: What a connection in a reserved slot may ask for.
 RESERVED_CATEGORIES: Final = frozenset((Category.HEALTH, Category.STATISTICS, Category.MODEL_REPOSITORY, Category.LOGGING, Category.TRACE))
 #: The error for whatever else it asks for.
@@ -51,6 +55,33 @@ class Slot(enum.Enum):
     RESERVED = 1
 
 
+class _Search:
+    """Finds idle connections, the longest idle first. A flood of new connections does not cost a look at all old ones each."""
+
+    def __init__(self) -> None:
+        self._noted: deque[tuple[Idleness, GatedConnection]] = deque()
+        self._look_again_s = float("-inf")
+
+    def find(self, among: Collection[GatedConnection], now_s: float) -> GatedConnection | None:
+        """The longest idle connection of `among`; None: none is idle."""
+        found = self._next_noted(among)
+        if found is None and now_s >= self._look_again_s:
+            idle = [(idleness, connection) for connection in among if (idleness := connection.idleness()) is not None]
+            idle.sort(key=lambda each: each[0])
+            self._noted = deque(idle[:_NOTED])
+            found = self._next_noted(among)
+            if found is None:
+                self._look_again_s = now_s + _LOOK_PERIOD_S
+        return found
+
+    def _next_noted(self, among: Collection[GatedConnection]) -> GatedConnection | None:
+        while self._noted:
+            idleness, connection = self._noted.popleft()
+            if connection in among and connection.idleness() == idleness:
+                return connection
+        return None
+
+
 class ConnectionGate:
     """The connections of one port. Confined to: the event loop.
 
@@ -77,8 +108,7 @@ class ConnectionGate:
         self._addresses: dict[GatedConnection, str | None] = {}
         self._by_address: dict[str, set[GatedConnection]] = {}
         self._in_reserve: set[GatedConnection] = set()
-        self._noted: deque[tuple[Idleness, GatedConnection]] = deque()
-        self._noted_of: str | None = None
+        self._searches: dict[str, _Search] = {}
         self._refused = 0
         self._closed = 0
         self._warned_s: float | None = None
@@ -90,9 +120,9 @@ class ConnectionGate:
         """
         of_address = self._by_address.get(address) if address is not None else None
         if of_address is not None and len(of_address) >= self.per_address:
-            has_room = self._close_longest_idle(address, of_address)
+            has_room = self._close_longest_idle(f"of {address}", of_address, now_s)
         elif len(self._addresses) >= self.most - self.reserved:
-            has_room = self._close_longest_idle(None, self._addresses)
+            has_room = self._close_longest_idle("of all", self._addresses, now_s)
         else:
             has_room = True
         if has_room:
@@ -100,7 +130,7 @@ class ConnectionGate:
             if address is not None:
                 self._by_address.setdefault(address, set()).add(connection)
             slot: Slot | None = Slot.ORDINARY
-        elif len(self._in_reserve) < self.reserved or self._close_longest_idle(None, self._in_reserve):
+        elif len(self._in_reserve) < self.reserved or self._close_longest_idle("in reserve", self._in_reserve, now_s):
             self._in_reserve.add(connection)
             slot = Slot.RESERVED
         else:
@@ -120,30 +150,20 @@ class ConnectionGate:
             if not of_address:
                 del self._by_address[address]
 
-    def _close_longest_idle(self, address: str | None, among: "dict[GatedConnection, str | None] | set[GatedConnection]") -> bool:
-        """Closes the longest idle connection; False: none is idle."""
-        found = self._next_noted(address, among)
-        if found is None:
-            # All are looked at, and the next victims noted: a flood of connections does not cost a search each.
-            idle = [(idleness, connection) for connection in among if (idleness := connection.idleness()) is not None]
-            idle.sort(key=lambda each: each[0])
-            self._noted, self._noted_of = deque(idle[:_NOTED]), address
-            found = self._next_noted(address, among)
+    def _close_longest_idle(self, key: str, among: Collection[GatedConnection], now_s: float) -> bool:
+        """Closes the longest idle connection `among` those that `key` names; False: none is idle."""
+        search = self._searches.get(key)
+        if search is None:
+            if len(self._searches) >= _SEARCHES:
+                self._searches.clear()
+            search = self._searches[key] = _Search()
+        found = search.find(among, now_s)
         if found is None:
             return False
         self.leave(found)
         self._closed += 1
         found.close_idle()
         return True
-
-    def _next_noted(self, address: str | None, among: "dict[GatedConnection, str | None] | set[GatedConnection]") -> GatedConnection | None:
-        if address != self._noted_of:
-            return None
-        while self._noted:
-            idleness, connection = self._noted.popleft()
-            if connection in among and connection.idleness() == idleness:
-                return connection
-        return None
 
     def _warn(self, now_s: float) -> None:
         if self._closed:

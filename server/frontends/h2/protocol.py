@@ -12,7 +12,7 @@ from collections import deque
 from typing import Final, cast
 
 from server.core.goaway import GoawayReason
-from server.frontends.connection_gate import ENDING, IDLE, UNHEARD, Idleness, Slot, address_of
+from server.frontends.connection_gate import IDLE, UNHEARD, Idleness, Slot, address_of
 from server.frontends.h2.call import H2Call
 from server.frontends.h2.connection import ServerConnection
 from server.frontends.h2.connection_calls import ConnectionCalls
@@ -22,8 +22,7 @@ from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.in_place_reads import InPlaceReads
 from server.frontends.h2.peer_watch import PeerWatch
 from server.frontends.h2.ping_rules import PAYLOAD
-from server.frontends.h2.refusals import ENDING as ENDING_CALL
-from server.frontends.h2.refusals import TOO_SLOW
+from server.frontends.h2.refusals import ENDING, TOO_SLOW
 from server.frontends.h2.refused_call import RefusedCall
 from server.frontends.kserve.reservation import ConnectionShare
 from server.frontends.rpc.refusal import Refusal
@@ -238,12 +237,12 @@ class GrpcProtocol(asyncio.Protocol):
         if settings.max_connection_idle_s is not None and idle_s >= settings.max_connection_idle_s:
             self.drain(GoawayReason.IDLE)
         if self._refused_s is not None and now_s - self._refused_s >= settings.max_connection_age_grace_s:
-            self.cut_off(ENDING_CALL)
+            self.cut_off(ENDING)
             return
         if settings.max_connection_age_s is not None:
             over_age_s = now_s - watch.opened_s - settings.max_connection_age_s
             if over_age_s >= settings.max_connection_age_grace_s:
-                self.cut_off(ENDING_CALL)
+                self.cut_off(ENDING)
             elif over_age_s >= 0:
                 self.drain(GoawayReason.AGE)
 
@@ -257,8 +256,9 @@ class GrpcProtocol(asyncio.Protocol):
             self._write()
 
     def idleness(self) -> Idleness | None:
-        if self._transport.is_closing():
-            return ENDING, self._watch.opened_s
+        # One that closes is gone as soon as its client has taken what is left.
+        if self._transport.is_closing() or self._transport.get_write_buffer_size():
+            return None
         if not self.core.is_ready:
             return UNHEARD, self._watch.opened_s
         self._watch.note_streams(self.core, self.front.loop.time())
@@ -266,7 +266,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     def close_idle(self) -> None:
         self.front.engine.note_goaway(GoawayReason.FULL)
-        self.cut_off(ENDING_CALL)
+        self.cut_off(ENDING)
 
     def _finish_drain(self) -> None:
         if not self._transport.is_closing():

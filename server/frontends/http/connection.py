@@ -206,10 +206,13 @@ class HttpConnection(WritingHalf):
             exchange.close_after_answer()
 
     def idleness(self) -> Idleness | None:
-        if self.transport.is_closing() or self._phase is Phase.REFUSED:
+        if self._phase is Phase.REFUSED:
             return ENDING, self._since_s
+        # One that closes is gone as soon as its client has taken the last answer.
+        if self._ahead or self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return None
         if self._phase is Phase.IDLE:
-            return None if self._ahead or self.transport.get_write_buffer_size() else (IDLE, self._since_s)
+            return IDLE, self._since_s
         return (UNHEARD, self._since_s) if self._phase is Phase.HEAD else None
 
     def close_idle(self) -> None:

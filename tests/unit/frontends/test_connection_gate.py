@@ -95,6 +95,17 @@ def test_a_flood_does_not_cost_a_search_each():
     assert max(each.looks for each in idle) <= 2
 
 
+def test_neither_does_one_on_a_port_whose_connections_are_busy():
+    gate = ConnectionGate(8, "HTTP", 8)
+    busy = [Connection(gate, None) for _ in range(8)]
+    for _ in range(50):
+        assert Connection(gate, None).slot is None
+    assert {each.looks for each in busy} == {1}
+    busy[3].idle = (IDLE, 0.0)
+    assert gate.enter(Connection.__new__(Connection), FROM, 1.0) is Slot.ORDINARY
+    assert busy[3].is_closed
+
+
 def test_everything_is_forgotten_in_the_end():
     gate = ConnectionGate(64, "HTTP", 2)
     made = [Connection(gate, None if at % 3 else (IDLE, float(at)), f"192.0.2.{at % 5}") for at in range(200)]
