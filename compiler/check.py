@@ -227,6 +227,15 @@ def _figures(error: OutputError) -> tuple[str, ...]:
     return (*(f"{each:.3e}" for each in small), f"{error.cosine:.6f}", f"{error.snr_db:.1f}")
 
 
+def is_runnable(model: onnx.ModelProto) -> bool:
+    """Whether this ONNX Runtime has kernels for all nodes of `model`."""
+    try:
+        _session(model, "source")
+    except CompileError:
+        return False
+    return True
+
+
 def _session(model: onnx.ModelProto, which: str) -> Any:
     options = onnxruntime.SessionOptions()
     # As the models are written: optimised, ONNX Runtime keeps more digits than a narrow type has, and moves layout changes between a

@@ -1,10 +1,17 @@
 """What `stoker compile` says of accuracy: each layer's distance, the outputs' drift; and what it reads samples from."""
 
+import io
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from compiler.accuracy import check
+from compiler.convert.converter import Converter
+from compiler.progress import Progress
+from tests.fakes.graphs import parse
 
 
 def test_each_layers_distance_is_printed_and_logged(stoker_compile, folder: Path) -> None:
@@ -60,3 +67,26 @@ def test_an_unpickled_program_does_not_run(stoker_compile, folder: Path) -> None
     assert ran.code == 2
     assert "only numpy arrays are read" in ran.err
     assert not (folder / "ran").exists()
+
+
+def checked(text: str, opset: int, caplog: pytest.LogCaptureFixture) -> str:
+    """What `--check` prints of a model that is converted; what is logged stays in `caplog`."""
+    model, out = parse(text, opset=opset), io.StringIO()
+    converter = Converter()
+    with caplog.at_level(logging.WARNING):
+        check("m", model, converter.convert_internal(model), converter.options, Progress(is_shown=False), out)
+    return out.getvalue()
+
+
+def test_a_newer_source_is_compared_as_it_is_where_onnx_runtime_runs_it(caplog: pytest.LogCaptureFixture) -> None:
+    text = "g (float[1,2,4,8] q, float[1,2,4,8] k) => (float[1,2,4,8] y) { y = Attention<is_causal = 1>(q, k, k) }"
+    assert "│ y" in checked(text, 23, caplog)
+    assert caplog.text == ""
+
+
+def test_a_source_that_onnx_runtime_does_not_run_is_compared_in_another_form_with_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compiler.accuracy.is_runnable", lambda model: False)
+    assert "│ y" in checked("g (float[2,4] x) => (float[2,4] y) { y = Swish(x) }", 24, caplog)
+    assert "ONNX Runtime does not run opset 24; it is compared in the form that passes start from" in caplog.text
