@@ -25,6 +25,9 @@ _TYPE_ATTRIBUTES = {
     **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"), "output_datatype"),
     "Cast": "to",
 }
+#: Inputs that schemas let have either type of integers, but ONNX's shape inference (Pad) or its definition by a function (CenterCropPad)
+#: takes as INT64 only.
+_KEPT_INPUTS = frozenset({("", "Pad", 3), ("", "CenterCropPad", 1)})
 #: ONNX Runtime's own operators, of which ONNX knows no schema, that may have FLOAT16 wherever they may have FLOAT.
 _CONTRIB_OP_TYPES = frozenset({"Gelu", "FastGelu", "BiasGelu", "QuickGelu", "FusedMatMul", "Attention", "MultiHeadAttention"}) | {
     "SkipLayerNormalization",
@@ -132,6 +135,8 @@ class _Work:
 
     def _wants(self, node: ir.Node, index: int) -> bool:
         """Whether input `index`, of the source type, is to have the target type."""
+        if (node.domain, node.op_type, index) in _KEPT_INPUTS:
+            return False
         return node not in self.kept and _admits(self._formal(node, index, is_input=True), self.retyping.target, node)
 
     def _may_give(self, node: ir.Node, index: int) -> bool:

@@ -129,3 +129,18 @@ def test_a_double_beyond_float_is_clipped_and_infinity_stays(caplog: pytest.LogC
         after = get_pass("double_to_float")(before)
     assert initializers_of(after)["w"].tolist() == [np.finfo(np.float32).max, np.inf]
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,4] x, int64[2] i) => (float[2,7] y, int64[2] j) { y = Pad(x, p, , a) j = Add(i, i) }",
+        "g (float[2,4] x, int64[2] i) => (float[2,3] y, int64[2] j) { y = CenterCropPad<axes = [1]>(x, c) j = Add(i, i) }",
+    ],
+)
+def test_inputs_that_onnx_reads_as_int64_only_stay_so(text: str) -> None:
+    weights = {"p": np.int64([1, 2]), "a": np.int64([-1]), "c": np.int64([3])}
+    before = parse(text, {name: array for name, array in weights.items() if f", {name}" in text})
+    after = get_pass("int64_to_int32")(before)
+    assert {array.dtype for array in initializers_of(after).values()} == {np.dtype(np.int64)}
+    assert_same_but_narrower(before, after)
