@@ -209,6 +209,7 @@ def _build(
     metrics.watch(
         requests_in_flight=lambda: engine.requests_in_flight,
         bytes_in_flight=lambda: engine.bytes_in_flight,
+        evictions=lambda: engine.budget.evicted,
         log_lines_dropped=lambda: sink.dropped() + access.dropped(),
         is_ready=engine.is_ready,
     )

@@ -65,6 +65,7 @@ class Metrics:
         *,
         requests_in_flight: Callable[[], int] | None = None,
         bytes_in_flight: Callable[[], int] | None = None,
+        evictions: Callable[[], int] | None = None,
         log_lines_dropped: Callable[[], int] | None = None,
         is_ready: Callable[[], bool] | None = None,
     ) -> None:
@@ -72,6 +73,7 @@ class Metrics:
         series = self._series
         series.requests_in_flight = requests_in_flight or series.requests_in_flight
         series.bytes_in_flight = bytes_in_flight or series.bytes_in_flight
+        series.evictions = evictions or series.evictions
         series.log_lines_dropped = log_lines_dropped or series.log_lines_dropped
         series.is_ready = is_ready or series.is_ready
 

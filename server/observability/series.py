@@ -64,7 +64,7 @@ class ServerSeries:
         versions: By model name and version.
         load_failures: Failed loads and reloads, by model name.
         goaways: gRPC connections that were sent GOAWAY, by reason.
-        requests_in_flight, bytes_in_flight, log_lines_dropped, is_ready: Read at every scrape.
+        requests_in_flight, bytes_in_flight, evictions, log_lines_dropped, is_ready: Read at every scrape.
     """
 
     release: str
@@ -73,6 +73,7 @@ class ServerSeries:
     goaways: dict[GoawayReason, int] = field(default_factory=lambda: dict.fromkeys(GoawayReason, 0))
     requests_in_flight: Callable[[], int] = _none_yet
     bytes_in_flight: Callable[[], int] = _none_yet
+    evictions: Callable[[], int] = _none_yet
     log_lines_dropped: Callable[[], int] = _none_yet
     is_ready: Callable[[], bool] = _not_ready
 

@@ -47,6 +47,11 @@ class StokerFamilies:
         dropped = Metric("stoker_log_lines_dropped_total", "Log lines that could not be written and were dropped.", "counter")
         dropped.add_sample("stoker_log_lines_dropped_total", {}, series.log_lines_dropped())
         yield dropped
+        evictions = Metric(
+            "stoker_budget_evictions_total", "Slow requests and answers that were ended because the budget of bytes was full.", "counter"
+        )
+        evictions.add_sample("stoker_budget_evictions_total", {}, series.evictions())
+        yield evictions
         goaways = Metric("stoker_grpc_goaways_total", "gRPC connections that were sent GOAWAY, by reason.", "counter")
         for reason, count in series.goaways.items():
             goaways.add_sample("stoker_grpc_goaways_total", {"reason": reason.value}, count)

@@ -16,7 +16,13 @@ def busy_metrics(proc: Path = Path("/proc")) -> Metrics:
     """`digits` 1 and 2 with traffic, `broken` with failed loads."""
     shown = MetricsSettings(histogram_latencies=True, summary_latencies=True)
     metrics = Metrics(FakeClock(), settings=shown, release="1.2.3", proc=proc)
-    metrics.watch(requests_in_flight=lambda: 3, bytes_in_flight=lambda: 4096, log_lines_dropped=lambda: 0, is_ready=lambda: True)
+    metrics.watch(
+        requests_in_flight=lambda: 3,
+        bytes_in_flight=lambda: 4096,
+        evictions=lambda: 2,
+        log_lines_dropped=lambda: 0,
+        is_ready=lambda: True,
+    )
     metrics.registry.register(LoopWatch(LoopWatchSettings(), lambda: 0))
     for version in (1, 2):
         recorder = metrics.version("digits", version, {})

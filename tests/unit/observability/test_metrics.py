@@ -67,6 +67,7 @@ def test_our_own_families_are_all_there() -> None:
         "stoker_bytes_in_flight 4096",
         "stoker_ready 1",
         "stoker_log_lines_dropped_total 0",
+        "stoker_budget_evictions_total 2",
         'stoker_grpc_goaways_total{reason="reset_flood"} 1',
         'stoker_grpc_goaways_total{reason="shutdown"} 0',
         'stoker_model_load_duration_seconds{model="digits",version="1"} 0.25',
