@@ -68,6 +68,10 @@ class VersionSource:
     links_root: Path | None = None
 
 
+class BackendRaised(ModelLoadError):
+    """A backend raised what no backend should; its cause is that."""
+
+
 class Loader(Protocol):
     """Loads versions; the manager knows no more of it than this."""
 
@@ -260,4 +264,4 @@ def _load_instance(backend: Backend, request: LoadRequest) -> Instance:
     except ServingError:
         raise
     except Exception as error:  # a plug-in may raise anything; one bad model must not harm the server
-        raise ModelLoadError(f"backend '{backend.name}' failed to load {request.instance_name}: {type(error).__name__}: {error}") from error
+        raise BackendRaised(f"backend '{backend.name}' failed to load {request.instance_name}: {type(error).__name__}: {error}") from error

@@ -13,7 +13,7 @@ from backends.api.clock import Clock
 from backends.api.errors import ModelLoadError, ServingError
 from server.lifecycle.bounds import MAX_LATE_LOADS, MAX_REASON_LENGTH
 from server.lifecycle.load_slots import LoadSlots
-from server.lifecycle.loader import Loader, VersionSource
+from server.lifecycle.loader import BackendRaised, Loader, VersionSource
 from server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
 from server.lifecycle.retirement import Retirement
 from server.lifecycle.servable import Servable
@@ -147,14 +147,13 @@ class Reconciler:
             else:
                 self._retirement.begin(servable)
         except ServingError as error:
-            self._fail(record, known, loading, error.message)
+            self._fail(record, known, loading, error.message, error.__cause__ if isinstance(error, BackendRaised) else None)
         except asyncio.CancelledError:
             # Whoever cancels a load has taken it out of the record before; if not, the loader broke its contract.
             self._fail(record, known, loading, "the load was broken off")
             raise
-        except Exception as error:  # a defect in a loader must be a failed version, not a load that never ends
-            log.exception("loading model '%s' version %d raised", record.name, known.version)
-            self._fail(record, known, loading, f"internal error: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a defect in a loader must be a failed version, not a load that never ends
+            self._fail(record, known, loading, f"internal error: {type(error).__name__}: {error}", error)
 
     async def _attempt(self, target: Target) -> Servable:
         if target.error is not None or target.source is None:
@@ -228,13 +227,13 @@ class Reconciler:
             self._retire(record, known, replaced)
         self.reconcile(record)
 
-    def _fail(self, record: ModelRecord, known: VersionRecord, loading: Loading, reason: str) -> None:
+    def _fail(self, record: ModelRecord, known: VersionRecord, loading: Loading, reason: str, cause: BaseException | None = None) -> None:
         if known.loading is not loading:
             return
         known.loading = None
         known.failed = loading.generation
         known.reason = reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]}..."
-        self._record_failure(record.name, known)
+        self._record_failure(record.name, known, cause)
         self.reconcile(record)
 
     def _unload(self, record: ModelRecord, known: VersionRecord) -> None:
@@ -273,7 +272,8 @@ class Reconciler:
                 known.reported_stale = is_stale
                 self._recorder.reload_failed(record.name, known.version, is_stale)
 
-    def _record_failure(self, name: str, known: VersionRecord) -> None:
+    def _record_failure(self, name: str, known: VersionRecord, cause: BaseException | None = None) -> None:
+        """Logs why a load failed; `cause` is what a backend raised where it should have said what is wrong."""
         self._recorder.load_failed(name, known.version)
         log.error(
             "model '%s' version %d failed to load%s: %s",
@@ -282,6 +282,7 @@ class Reconciler:
             " (the loaded one goes on serving)" if known.servable is not None else "",
             known.reason,
             extra={"model": name, "version": known.version},
+            exc_info=cause,
         )
 
     def _start(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

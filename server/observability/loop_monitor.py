@@ -23,7 +23,7 @@ BEAT, STOPPING = b".", b"s"
 #: What asks the server for a shutdown; as `server.early_signals.NUMBERS`.
 ASKING = (signal.SIGTERM, signal.SIGINT)
 #: A look at everything, seconds. More than twice as much between two looks means that the monitor itself did not run (a suspended host).
-TICK_S = 0.1
+TICK_S = 0.2
 #: A loop that runs takes two signals from the socket sooner than this, seconds.
 SECOND_SIGNAL_S = 0.5
 #: After so long without more of it a stack dump is complete, seconds.
@@ -78,9 +78,6 @@ class Monitor:
             if self._beats in ready and not self._read_beats():
                 self._pass_on(_DUMP_END_S)
                 return
-            if self._is_server_stopped():
-                self._silent_s = self._asked_s = 0.0
-                continue
             self._silent_s += passed_s
             self._judge(passed_s)
 
@@ -131,6 +128,9 @@ class Monitor:
             return False
 
     def _end(self, why: str, number: int) -> None:
+        if self._is_server_stopped():
+            self._silent_s = self._asked_s = 0.0
+            return
         self._log("CRITICAL", f"{why}: ending the process by {signal.Signals(number).name}", "")
         for each, wait_s in ((number, _ABORT_S), (signal.SIGKILL, _ABORT_S)):
             if os.getppid() != self._server:

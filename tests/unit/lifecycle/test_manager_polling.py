@@ -9,6 +9,7 @@ from backends.api.errors import ModelLoadError, NotFound, Unavailable, UnknownMo
 from server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
 from server.core.overrides import LoadOverrides
 from server.core.state import VersionState
+from server.lifecycle.loader import BackendRaised
 from server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench, in_loop
@@ -441,3 +442,16 @@ async def test_a_version_held_for_long_is_named_in_the_log(caplog: pytest.LogCap
         assert bench.loader.loaded[0].closed == 0
     await turn()
     assert bench.loader.loaded[0].closed == 1
+
+
+@pytest.mark.parametrize("is_expected", [True, False])
+@in_loop
+async def test_only_what_no_backend_should_raise_is_logged_with_its_traceback(is_expected: bool, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench({"m": FakeModel()})
+    kind = ModelLoadError if is_expected else BackendRaised
+    error = kind("does not load")
+    error.__cause__ = ZeroDivisionError("a defect of a backend")
+    bench.loader.errors["m", 1] = error
+    await bench.started()
+    assert "does not load" in caplog.text
+    assert ("a defect of a backend" in caplog.text) is not is_expected

@@ -131,3 +131,13 @@ def test_the_monitor_imports_nothing_of_the_server() -> None:
         for line in Path(loop_monitor.__file__).read_text().splitlines()
         if line.startswith(("import ", "from "))
     }
+
+
+def test_a_server_that_was_stopped_is_not_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_by: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda _, number: ended_by.append(number))
+    monitor = Monitor(os.getpid(), -1, -1, None, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
+    monkeypatch.setattr(monitor, "_is_server_stopped", lambda: True)
+    monitor._silent_s = 5.0
+    monitor._end("why", signal.SIGABRT)
+    assert (monitor._silent_s, ended_by) == (0.0, [])
