@@ -32,8 +32,8 @@ class OutputError:
         max_relative_error: Largest difference over the source's largest magnitude.
         cosine: Cosine of the angle between both, over finite elements; 1 for the same direction.
         snr_db: Signal to noise: the source's root mean square over that of the differences; infinite where nothing differs.
-        different: Of integers and truth values, the share of elements that differ; None of other types.
-        not_comparable: Why the figures, then NaN, say nothing: `random numbers` or `strings`; empty otherwise.
+        different: Of integers, truth values and strings (whose other figures are NaN), the share of elements that differ; None of others.
+        not_comparable: Why the figures, then NaN, say nothing: `random numbers`; empty otherwise.
     """
 
     name: str
@@ -107,7 +107,9 @@ def output_error(name: str, expected: NDArray[Any], actual: NDArray[Any]) -> Out
     if expected.shape != actual.shape:
         raise CompileError(f"check: output '{name}' is {list(actual.shape)} after conversion and {list(expected.shape)} before")
     if expected.dtype.kind in "OUS":
-        return incomparable(name, expected, "strings")
+        equal = [one == other for one, other in zip(expected.ravel().tolist(), actual.ravel().tolist(), strict=True)]
+        different = 1 - sum(equal) / len(equal) if equal else 0.0
+        return dataclasses.replace(incomparable(name, expected, ""), different=different)
     wanted, got = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
     # Where both are NaN or the same infinity they agree; the difference of two infinities is not a number.
     same = (wanted == got) | (np.isnan(wanted) & np.isnan(got))
@@ -223,6 +225,8 @@ def error_table(errors: Sequence[OutputError]) -> tuple[Sequence[str], list[Sequ
 def _figures(error: OutputError) -> tuple[str, ...]:
     if error.not_comparable:
         return ("not comparable:", error.not_comparable, "", "", "", "")
+    if error.different is not None and math.isnan(error.snr_db):
+        return (f"{1 - error.different:.2%} equal", "", "", "", "", "")
     small = (error.max_error, error.mean_error, error.mean_square_error, error.max_relative_error)
     return (*(f"{each:.3e}" for each in small), f"{error.cosine:.6f}", f"{error.snr_db:.1f}")
 

@@ -36,7 +36,9 @@ def failure_of_check(error: OutputError, precision: str) -> str:
 def failure_of_drift(drift: OutputDrift, precision: str) -> str:
     """The same of an output that a target compared."""
     if drift.equal is not None:
-        return "" if drift.equal == 1 else f"output '{drift.output}' has {drift.equal:.2%} of its strings in common with the source's"
+        if 1 - drift.equal <= MOST_DIFFERENT[precision]:
+            return ""
+        return f"output '{drift.output}' has {drift.equal:.2%} of its strings in common with the source's"
     if drift.snr_db is None or drift.mse is None or drift.mse <= _NEGLIGIBLE**2:
         return ""
     return _below(drift.output, drift.snr_db, precision)

@@ -57,16 +57,17 @@ def test_the_targets_own_comparison_fails_too(tmp_path: Path, capsys: pytest.Cap
     assert compile_command(line) == 0
 
 
-def test_random_numbers_and_strings_are_not_comparable() -> None:
+def test_random_numbers_are_not_comparable_and_strings_are_equal() -> None:
     model = parse(
         """g (float[2,3] x, string[2] s) => (float[2,3] r, float[2,3] y, string[2] t) {
             n = RandomNormalLike(x) r = Add(x, n) y = Relu(x) t = Identity(s) }"""
     )
     found = {each.name: each for each in compare_models(model, model)}
-    assert {name: each.not_comparable for name, each in found.items()} == {"r": "random numbers", "y": "", "t": "strings"}
+    assert {name: each.not_comparable for name, each in found.items()} == {"r": "random numbers", "y": "", "t": ""}
     assert math.isnan(found["r"].cosine)
     rows = {row[0]: list(row) for row in error_table(list(found.values()))[1]}
     assert rows["r"][2:4] == ["not comparable:", "random numbers"]
+    assert rows["t"][2] == "100.00% equal"
     assert [failure_of_check(each, "fp32") for each in found.values()] == ["", "", ""]
 
 
@@ -106,12 +107,19 @@ def test_limits_of_the_check(wanted: list[float], got: list[float], precision: s
     assert bool(found) == bool(failure)
 
 
-def test_strings_that_a_target_compared_must_be_equal() -> None:
+def test_strings_are_compared_for_equality() -> None:
+    found = output_error("t", np.array([["cat", "dog"]], object), np.array([["cat", "cow"]], object))
+    assert (found.different, found.not_comparable) == (0.5, "")
+    assert failure_of_check(found, "fp32") == "output 't' differs in 1 of 2 elements; fp32 may in 0"
+
+
+def test_strings_that_a_target_compared_must_be_equal_as_far_as_integers_must() -> None:
     wanted = [{"label": np.array(["cat", "dog"], object)}]
     (same,) = drift_between(["label"], wanted, wanted).outputs
     (other,) = drift_between(["label"], wanted, [{"label": np.array(["cat", "cow"], object)}]).outputs
     assert failure_of_drift(same, "fp32") == ""
     assert failure_of_drift(other, "fp32") == "output 'label' has 50.00% of its strings in common with the source's"
+    assert failure_of_drift(other, "int8") == ""
 
 
 def test_every_precision_has_limits() -> None:
