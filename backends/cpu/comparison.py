@@ -100,7 +100,11 @@ def _comparison(
     text.write(f"{source.precision} against the source model on onnxruntime, over {data}: {drift.about()}\n")
     Console(file=text, width=140).print(drift.table())
     found: dict[str, Any] = {"precision": source.precision, "is_random_data": samples.is_random, "drift": drift.to_data()}
-    failures = _failures(source, drift, text)
+    random = random_outputs(source.source or source.model)
+    for name in sorted(random):
+        text.write(f"output '{name}' is not comparable: random numbers\n")
+    drift = dataclasses.replace(drift, outputs=tuple(each for each in drift.outputs if each.output not in random))
+    failures = [each for each in (failure_of_drift(each, source.precision) for each in drift.outputs) if each]
     if speeds is None:
         return Comparison(text=text.getvalue(), data=found, snr_db=drift.snr_db, failures=failures)
     unit, each = ("calls", 1) if rows is None else ("rows", rows)
@@ -140,15 +144,6 @@ def _comparison(
     return Comparison(
         text=text.getvalue(), data=found, measurement=measurement, snr_db=drift.snr_db, speedup=speeds.ratio, failures=failures
     )
-
-
-def _failures(source: SourceModel, drift: DriftReport, text: io.StringIO) -> list[str]:
-    """What is wrong with the outputs; those of random numbers are said in `text` to be not comparable."""
-    random = random_outputs(source.source or source.model)
-    for name in sorted(random):
-        text.write(f"output '{name}' is not comparable: random numbers\n")
-    found = (failure_of_drift(each, source.precision) for each in drift.outputs if each.output not in random)
-    return [each for each in found if each]
 
 
 def _instance(artefact: Artefact, source: SourceModel, signature: ModelSignature, folder: Path, filename: str, threads: int) -> Instance:

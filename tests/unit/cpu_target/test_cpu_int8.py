@@ -199,6 +199,14 @@ def test_a_result_that_is_not_accurate_enough_is_not_written(compile_cpu: Compil
     assert (folder / "out" / "model.onnx").stat().st_size > 100
 
 
+def test_random_numbers_are_no_noise(compile_cpu: Compile, folder: Path) -> None:
+    text = "g (float[n,4] x) => (float[n,4] y, float[n,4] z) { r = RandomNormalLike(x) y = Add(x, r) z = MatMul(x, w) }"
+    onnx.save(parse(text, {"w": np.eye(4, dtype=np.float32)}), folder / "model.onnx")
+    ran = compile_cpu("--check", "--min_snr", "60", *OUT)
+    assert ran.code == 0, ran.err
+    assert "output 'y' is not comparable: random numbers" in ran.out
+
+
 @pytest.mark.parametrize(("demanded", "code"), [("1.9", 0), ("2.1", 4)])
 def test_a_result_that_is_not_fast_enough_is_not_written(
     compile_cpu: Compile, folder: Path, monkeypatch: pytest.MonkeyPatch, demanded: str, code: int
