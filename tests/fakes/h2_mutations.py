@@ -101,6 +101,9 @@ def conversation(random_numbers: random.Random) -> list[bytes]:
 
 def _request(random_numbers: random.Random, encoder: Encoder, stream_id: int) -> list[bytes]:
     fields = [*REQUEST, *((b"x-%d" % number, random_numbers.randbytes(6).hex().encode()) for number in range(random_numbers.randrange(4)))]
+    if random_numbers.random() < 0.05:
+        # More than is decoded.
+        fields.append((b"x-big", random_numbers.randbytes(1 << random_numbers.randrange(9, 12)).hex().encode()))
     block = encoder.encode(fields, huffman=random_numbers.random() < 0.5)
     middle = random_numbers.randrange(len(block) + 1) if random_numbers.random() < 0.3 else len(block)
     frames = [frame(HEADERS, END_HEADERS if middle == len(block) else 0, stream_id, block[:middle])]
