@@ -95,7 +95,8 @@ class ExampleInference:
         with Reservation(self._engine) as grown:
             try:
                 grown_bytes = example_arrays.repeated(examples, target.check, self._limits)
-                grown.take(grown_bytes)
+                if grown_bytes:
+                    grown.take(grown_bytes)
                 if max(size_bytes, grown_bytes) > self._limits.decode_inline_bytes or len(examples.own) > _INLINE_VALUES:
                     inputs = await run_off_loop(example_arrays.arrays, examples, target.check)
                 else:
