@@ -6,6 +6,7 @@ import pytest
 
 from backends.api.errors import InvalidRequest, ModelLoadError, Unavailable
 from server.core.model_config import AllVersions, SpecificVersions
+from server.core.overrides import LoadOverrides
 from server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench, in_loop
@@ -103,3 +104,22 @@ async def test_a_stopping_server_refuses() -> None:
     await bench.manager.stop(1)
     with pytest.raises(Unavailable, match="shutting down"):
         await bench.manager.refresh("m")
+
+
+@in_loop
+async def test_failing_loads_of_eight_callers_at_once_are_each_answered_by_their_own_attempt() -> None:
+    bench = await Bench({"bad": FakeModel()}, holds=True, mode=ControlMode.EXPLICIT).started()
+    for _ in range(2):
+        callers = [asyncio.create_task(bench.manager.load("bad", LoadOverrides())) for _ in range(8)]
+        failed = 0
+        while not all(caller.done() for caller in callers):
+            await turn()
+            for load in list(bench.loader.pending):
+                load.fail("corrupt")
+                failed += 1
+        assert {str(caller.exception()) for caller in callers} == {"failed to load 'bad', version 1: corrupt"}
+        assert failed == 8
+    bench.loader.holds = False
+    await bench.manager.load("bad", LoadOverrides())
+    assert bench.manager.ready_versions("bad") == (1,)
+    await bench.manager.stop(1)
