@@ -281,7 +281,7 @@ class InferExchange:
         unread = self._connection.reservation(self._route.infer.engine)
         try:
             unread.take(sum(map(len, parts)))
-        except Overloaded as error:
+        except ServingError as error:
             status, body, headers = error_response(error)
             parts = Answer(status, headers, [body]).parts(keep_alive=self._connection.keep_alive)
         self._connection.write_answer(parts)

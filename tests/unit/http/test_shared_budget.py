@@ -36,10 +36,10 @@ class ShiftedLoop:
 Scenario = Callable[[Peer, FakeEngine, ShiftedLoop], Awaitable[None]]
 
 
-def share(scenario: Scenario) -> None:
+def share(scenario: Scenario, most_request_bytes: int = 1 << 40) -> None:
     async def main() -> None:
         engine = echo_engine()
-        engine = echo_engine(budget=ByteBudget(MOST, engine.now_ns))
+        engine = echo_engine(budget=ByteBudget(MOST, engine.now_ns, most_request_bytes=most_request_bytes))
         async with asyncio.timeout(30), served(engine, Limits()) as peer:
             loop = ShiftedLoop()
             port = peer.front._listener._port
@@ -148,6 +148,19 @@ def test_unread_answers_of_every_protocol_count_against_the_budget(path: bytes, 
         other.writer.close()
 
     share(scenario)
+
+
+@pytest.mark.parametrize("path", [b"/v2/models/echo/infer", b"/v2/models/echo/generate"])
+def test_an_answer_larger_than_a_request_may_be_is_refused_and_not_lost(path: bytes):
+    async def scenario(peer: Peer, engine: FakeEngine, loop: ShiftedLoop) -> None:
+        engine.models["echo"].function = lambda inputs: {"OUTPUT": np.full((1, MIB), 1_000_000, np.int32)}
+        body, header = binary_body(np.arange(3, dtype=np.int32))
+        peer.writer.write(post(body, header) if path.endswith(b"infer") else post(b'{"INPUT": [1, 2]}', path=path))
+        status, _, text = await peer.answer()
+        assert status == 413
+        assert b"more than the 1000000 that one request may take" in text
+
+    share(scenario, most_request_bytes=1_000_000)
 
 
 def test_the_next_request_waits_until_the_last_answer_was_read():
