@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from compiler.check import random_feeds
-from compiler.convert.free_batch import run_model
+from compiler.convert.free_batch import runner_of
 from compiler.custom_libraries import using_libraries
 from compiler.precision.agreement import agree
 from compiler.randomness import random_outputs
@@ -20,7 +20,7 @@ from compiler.target import SourceModel
 logger = logging.getLogger(__name__)
 
 #: Rows that are tried of a model whose batch is open.
-_ROWS = 3
+_ROWS = 2
 
 
 def dependence_of_rows(source: SourceModel) -> str:
@@ -46,10 +46,10 @@ def dependence_of_rows(source: SourceModel) -> str:
 
 def _dependence(model: onnx.ModelProto, *, is_open: bool) -> str:
     given, other = (random_feeds(model, seed) for seed in (0, 1))
-    free = _freed(model) if is_open else model
-    whole = run_model(free, given)
-    moved = run_model(free, {name: np.concatenate([other[name][:1], array[:-1]]) for name, array in given.items()})
-    alone = run_model(free, {name: array[:1] for name, array in given.items()}) if is_open else {}
+    run = runner_of(_freed(model) if is_open else model)
+    whole = run(given)
+    moved = run({name: np.concatenate([other[name][:1], array[:-1]]) for name, array in given.items()})
+    alone = run({name: array[:1] for name, array in given.items()}) if is_open else {}
     rows = len(next(iter(given.values())))
     random = random_outputs(model)
     for name, wanted in whole.items():

@@ -5,7 +5,7 @@ may have its batch built in elsewhere too; so the new one is run with two batche
 it computes anything else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,10 +102,19 @@ def _compare(fixed: onnx.ModelProto, freed: onnx.ModelProto, old: int) -> None:
 
 def run_model(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs by name, on ONNX Runtime. Raises what ONNX Runtime raises."""
+    return runner_of(model)(feeds)
+
+
+def runner_of(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """Gives the outputs of `model` by name, on ONNX Runtime. Both raise what ONNX Runtime raises."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     register_libraries(options)
     content = with_numpy_types(model).SerializeToString()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     names = [each.name for each in session.get_outputs()]
-    return {name: np.asarray(value) for name, value in zip(names, session.run(names, numpy_feeds(feeds)), strict=True)}
+
+    def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: np.asarray(value) for name, value in zip(names, session.run(names, numpy_feeds(feeds)), strict=True)}
+
+    return run
