@@ -24,7 +24,7 @@ from backends.api.errors import BackendSettingError, ServingError
 from backends.api.registry import BackendRegistry
 from server.core.busy_poll import BusyPoll
 from server.core.daemon_thread import any_left
-from server.core.freed_memory import give_back, trim_function
+from server.core.freed_memory import give_back, give_back_all
 from server.core.reads import Reads
 from server.core.time_slice import shorten_time_slice
 from server.core.timers import LoopTimers
@@ -118,9 +118,15 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             sink.flush()  # what was logged while loading stands above the table
             _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
             await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
-        trim = trim_function()
-        if trim is not None:
-            following.append(asyncio.create_task(give_back(trim, lambda: not (engine.requests_in_flight or engine.bytes_in_flight))))
+        following.append(
+            asyncio.create_task(
+                give_back(
+                    lambda: give_back_all(backends.in_use()),
+                    lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
+                    is_owed=lambda: any(backend.owes_memory() for backend in backends.in_use()),
+                )
+            )
+        )
         await asked
         return 0
     except (OSError, RepositoryUnreadable):

@@ -139,6 +139,13 @@ class Backend(abc.ABC):
         """What its devices do, for metrics. Called at every scrape, on the event loop: it must only read what is at hand."""
         return ()
 
+    def owes_memory(self) -> bool:
+        """Whether a large batch has run since `give_memory_back`: then the next rest counts, however short the work before it was."""
+        return False
+
+    def give_memory_back(self) -> None:  # noqa: B027 - most backends keep nothing that grows with requests
+        """Releases memory that grew with the largest batch. Called when the server rests, in a thread of its own, beside any `execute`."""
+
     def notices(self) -> Iterable[str]:
         """What an operator should know of the models that are loaded now: one line each, shown at start."""
         return ()

@@ -21,6 +21,8 @@ from backends.api.tensor import element_count
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
+#: A block of variable size is kept for the next batch up to here, bytes: beyond it, the largest batch ever would decide what is held.
+KEPT_BYTES = 8 << 20
 #: A batch has failed, and so many of its requests after it, each alone and with UNAVAILABLE: it is the device, not a request.
 LOST_IN_A_ROW = 2
 
@@ -88,8 +90,8 @@ class BatchResult:
 class Buffer:
     """A preallocated, typed `[max_batch, *dims]` block that requests are copied into.
 
-    Where `dims` has variable sizes the block grows to the largest batch seen and is viewed in the batch's shape, so that its memory stays
-    that of one batch. Confined to: the slot of the worker that owns it.
+    Where `dims` has variable sizes the block grows with the batches, to `KEPT_BYTES` between them, and is viewed in the batch's shape, so
+    that its memory stays that of one batch. Confined to: the slot of the worker that owns it.
     """
 
     def __init__(self, spec: TensorSpec, max_batch_size: int) -> None:
@@ -99,6 +101,7 @@ class Buffer:
             ModelLoadError: this host cannot allocate it.
         """
         self._spec = spec
+        self._empty: Array | None = None if spec.is_static else np.zeros(0, dtype=spec.datatype.numpy)
         count = max(1, max_batch_size) * element_count(spec.dims) if spec.is_static else 0
         try:
             self._flat: Array = np.zeros(count, dtype=spec.datatype.numpy)
@@ -135,7 +138,9 @@ class Buffer:
         return window
 
     def release(self) -> None:
-        """Drops references to request data that an object block would keep alive after the batch."""
+        """Drops references to request data that an object block would keep alive after the batch, and a large block of variable size."""
+        if self._empty is not None and self._flat.nbytes > KEPT_BYTES:
+            self._flat = self._empty
         if self._spec.datatype.is_bytes:
             self._flat.fill(None)
 
@@ -157,7 +162,11 @@ class BatchProcessor:
         self._inputs = {spec.name: spec for spec in signature.inputs}
         self._outputs = {spec.name: spec for spec in signature.outputs}
         self._has_optional_inputs = any(spec.optional for spec in signature.inputs)
-        self._references = [self._buffers[spec.name] for spec in signature.inputs if spec.datatype.is_bytes and spec.name in self._buffers]
+        self._released = [
+            self._buffers[spec.name]
+            for spec in signature.inputs
+            if (spec.datatype.is_bytes or not spec.is_static) and spec.name in self._buffers
+        ]
 
     def process(self, items: Sequence[Share]) -> BatchResult:
         """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
@@ -213,7 +222,7 @@ class BatchProcessor:
             outcomes = self._split(items, rows, wanted, outputs)
             result.output_ns += now_ns() - executed
         finally:
-            for buffer in self._references:
+            for buffer in self._released:
                 buffer.release()
         return outcomes
 

@@ -12,13 +12,18 @@ TIMES, SHIFT = 4, 3
 
 
 class Spikes:
-    """The sizes of one session's runs. Confined to: the one worker that owns it."""
+    """The sizes of one session's runs. Confined to: the one worker that owns it.
+
+    The run after a rare large one gives memory back, too: while the large one ended, its outputs still lay in the arena.
+    """
 
     def __init__(self) -> None:
         self._usual_bytes = 0
+        self._was_one = False
 
-    def is_one(self, size_bytes: int) -> bool:
-        """Whether a run whose inputs take `size_bytes` is larger than usual by so much that its memory is not worth keeping."""
+    def gives_back(self, size_bytes: int) -> bool:
+        """Whether a run whose inputs take `size_bytes`, or the one before it, is so much larger than usual that its memory is not kept."""
         usual = self._usual_bytes
         self._usual_bytes += (size_bytes - usual) >> SHIFT
-        return size_bytes > LARGE_BYTES and size_bytes > TIMES * usual
+        was_one, self._was_one = self._was_one, size_bytes > LARGE_BYTES and size_bytes > TIMES * usual
+        return was_one or self._was_one

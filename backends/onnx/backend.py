@@ -2,6 +2,8 @@
 
 import dataclasses
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 
 import onnxruntime as ort
@@ -46,6 +48,8 @@ class OnnxRuntimeBackend(Backend):
     def __init__(self, *, cpu_ns: Callable[[], int] = thread_cpu_ns) -> None:
         """`cpu_ns` gives the CPU time of the thread it is called in."""
         self._cpu_ns = cpu_ns
+        self._instances: weakref.WeakSet[OnnxInstance] = weakref.WeakSet()
+        self._lock = threading.Lock()
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Takes `default-max-batch-size`, as in Triton.
@@ -84,7 +88,7 @@ class OnnxRuntimeBackend(Backend):
             session = _session(request, file, facts, knobs)
         elif is_tried:
             log.debug("'%s' version %d: one thread is enough", request.model_name, request.version)
-        return OnnxInstance(
+        instance = OnnxInstance(
             session,
             request.signature,
             static_batch_size=static_batch_size,
@@ -92,6 +96,21 @@ class OnnxRuntimeBackend(Backend):
             mem_arena=knobs.mem_arena,
             is_work_open=is_work_open,
         )
+        instance.prime()
+        with self._lock:
+            self._instances.add(instance)
+        return instance
+
+    def owes_memory(self) -> bool:
+        return any(instance.owes_memory for instance in self._loaded())
+
+    def give_memory_back(self) -> None:
+        for instance in self._loaded():
+            instance.give_memory_back()
+
+    def _loaded(self) -> list[OnnxInstance]:
+        with self._lock:
+            return list(self._instances)
 
 
 def _read(files: ModelFiles, model_filename: str) -> OnnxFile:

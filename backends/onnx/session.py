@@ -1,6 +1,7 @@
 """One ONNX Runtime session as an `Instance`."""
 
 import ctypes
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,12 +14,14 @@ from backends.api.errors import BackendFailed, InvalidRequest
 from backends.api.model import ModelSignature, TensorSpec
 from backends.api.ragged_batch import RaggedProcessor
 from backends.api.tensor import DataType
-from backends.onnx.arena import Spikes
+from backends.onnx.arena import LARGE_BYTES, Spikes
 from backends.onnx.bindings import Bindings, are_worth_it
 from backends.onnx.element_types import BFLOAT16
 from backends.onnx.knobs import GraphOptimization, SessionKnobs
 from backends.onnx_files.runtime_errors import ORT_ERRORS
 from backends.onnx_files.runtime_messages import public_text
+
+log = logging.getLogger("stoker.backends.onnxruntime")
 
 _GRAPH_LEVELS = {
     GraphOptimization.NONE: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -71,6 +74,13 @@ class OnnxInstance(Instance):
         self._run_options: ort.RunOptions | None = self._shrinking if shrink_arena else None
         has_one_shape = all(spec.is_static for spec in signature.inputs)
         self._spikes = Spikes() if mem_arena and not shrink_arena and not has_one_shape else None
+        #: The shapes of the smallest batch that ran, for `give_memory_back`, and what it took.
+        self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
+        self._signature = signature
+        self._dtypes = {spec.name: spec.datatype for spec in signature.inputs}
+        #: Bytes of the largest batch, in or out, since memory was given back.
+        self._largest_bytes = 0
+        self._outputs = [spec.name for spec in signature.outputs]
         self._strings_in = _named(signature.inputs, DataType.BYTES)
         self._strings_out = _named(signature.outputs, DataType.BYTES)
         # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
@@ -88,6 +98,46 @@ class OnnxInstance(Instance):
         if self._strings_out:
             outputs = {name: _encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
         return outputs
+
+    def prime(self) -> None:
+        """Runs zeros in the smallest shapes, where shapes vary: the arena never gives back the region of its first allocation.
+
+        Models that do not run in them are served as they are: their first batch then decides on that region.
+        """
+        session, signature = self._session, self._signature
+        if self._spikes is None or session is None or signature.is_ragged or not self.only_computes:
+            return
+        rows = (self.static_batch_size or 1,) if signature.is_batched else ()
+        shapes = {spec.name: (*rows, *(1 if size < 0 else size for size in spec.model_dims)) for spec in signature.inputs}
+        try:
+            self._run_with(session, self._nothing(shapes), self._outputs, None)
+        except ORT_ERRORS as error:
+            log.debug("zeros in the smallest shapes do not run: %s", public_text(error))
+        else:
+            self._least = 0, shapes
+
+    @property
+    def owes_memory(self) -> bool:
+        """Whether a batch of more than `LARGE_BYTES` has run since `give_memory_back`."""
+        return self._largest_bytes > LARGE_BYTES
+
+    def give_memory_back(self) -> None:
+        """Has the arena of a session of variable shapes give back all that no tensor lies in. Any thread may call it, beside a run.
+
+        ONNX Runtime does so at the end of a run only: so this runs zeros in the shapes of the smallest batch so far.
+        """
+        session, least = self._session, self._least
+        if self._spikes is None or session is None or least is None or not self._largest_bytes:
+            return
+        self._largest_bytes = 0
+        try:
+            self._run_with(session, self._nothing(least[1]), self._outputs, self._shrinking)
+        except ORT_ERRORS as error:
+            log.debug("memory is kept: zeros in the shapes of the smallest batch do not run: %s", public_text(error))
+
+    def _nothing(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+        """Zeros of those shapes by input."""
+        return {name: _zeros(self._dtypes[name], shape) for name, shape in shapes.items()}
 
     def close(self) -> None:
         self._session = self._bindings = None
@@ -107,23 +157,34 @@ class OnnxInstance(Instance):
         return self._run_unbound(session, inputs, output_names) if bound is None else bound
 
     def _run_unbound(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        if self._spikes is None:
+            return self._run_with(session, inputs, output_names, self._run_options)
+        size_bytes = sum([array.nbytes for array in inputs.values()])
+        outputs = self._run_with(session, inputs, output_names, self._shrinking if self._spikes.gives_back(size_bytes) else None)
+        if self._least is None or size_bytes < self._least[0]:
+            self._least = size_bytes, {name: array.shape for name, array in inputs.items()}
+        self._largest_bytes = max(self._largest_bytes, size_bytes, *[array.nbytes for array in outputs.values()])
+        return outputs
+
+    def _run_with(
+        self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None
+    ) -> Arrays:
         if not self._bfloat16_out.isdisjoint(output_names):
-            return self._run_values(session, inputs, output_names)
+            return self._run_values(session, inputs, output_names, options)
         feeds: Mapping[str, object] = inputs
         if self._bfloat16_in:
             feeds = {name: _bfloat16(array) if name in self._bfloat16_in else array for name, array in inputs.items()}
-        options = self._run_options
-        if self._spikes is not None and self._spikes.is_one(sum([array.nbytes for array in inputs.values()])):
-            options = self._shrinking
         # The session's inner `run` would save 2 us of 6, and is not public.
         return dict(zip(output_names, session.run(output_names, feeds, options), strict=True))
 
-    def _run_values(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+    def _run_values(
+        self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None
+    ) -> Arrays:
         feeds = {
             name: _bfloat16(array) if name in self._bfloat16_in else ort.OrtValue.ortvalue_from_numpy(array)
             for name, array in inputs.items()
         }
-        values = session.run_with_ort_values(output_names, feeds, self._run_options)
+        values = session.run_with_ort_values(output_names, feeds, options)
         given = {value.data_ptr() for value in feeds.values()}
         outputs = {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
         # An output that is an input, too, is the input's memory, which the next batch overwrites.
@@ -145,6 +206,11 @@ def mixture_misfits(signature: ModelSignature) -> Iterator[Misfit]:
                 f"string input(s) {', '.join(strings)} beside bfloat16 output {output.name}: "
                 "ONNX Runtime's Python interface cannot run both; cast the output in the graph",
             )
+
+
+def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:
+    """Zeros, or empty strings as ONNX Runtime takes them."""
+    return np.full(shape, "", np.object_) if datatype is DataType.BYTES else np.zeros(shape, datatype.numpy)
 
 
 def _named(specs: Sequence[TensorSpec], datatype: DataType) -> frozenset[str]:

@@ -80,10 +80,19 @@ class OpenVinoBackend(Backend):
         return instance
 
     def notices(self) -> Iterator[str]:
-        with self._lock:
-            instances = list(self._instances)
         # Instances of one version find the same.
-        yield from dict.fromkeys(finding for instance in instances for finding in instance.findings)
+        yield from dict.fromkeys(finding for instance in self._loaded() for finding in instance.findings)
+
+    def owes_memory(self) -> bool:
+        return any(instance.owes_memory for instance in self._loaded())
+
+    def give_memory_back(self) -> None:
+        for instance in self._loaded():
+            instance.give_memory_back()
+
+    def _loaded(self) -> "list[OpenVinoInstance]":
+        with self._lock:
+            return list(self._instances)
 
     def _loader(self) -> "Loader":
         from backends.openvino.loading import Loader

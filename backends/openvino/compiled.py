@@ -1,5 +1,6 @@
 """`CompiledModel`: the model compiled for one batch size (or for any), with an infer request for each batch in flight."""
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,10 @@ import openvino as ov
 
 from backends.api.backend import Arrays
 from backends.api.batch import Array
+from backends.openvino.errors import OPENVINO_ERRORS
+from backends.openvino.messages import public_text
+
+log = logging.getLogger("stoker.backends.openvino")
 
 #: From here on a tensor is handed to OpenVINO where it lies, in or out, instead of being copied to or from the request's own memory:
 #: handing over costs about 5 us, as much as copying some tens of kilobytes.
@@ -72,8 +77,12 @@ class CompiledModel:
             outputs: Its outputs by served name, likewise.
             requests: Batches at once.
         """
+        self._compiled = compiled
         self._inputs = inputs
         self._outputs = outputs
+        self._is_growing = any(port.shape is None for port in (*inputs.values(), *outputs.values()))
+        #: Bytes of the largest batch, in or out, since memory was given back.
+        self.largest_bytes = 0
         # Taking and giving back are single operations of a deque, which threads may mix.
         self._idle = deque(_Request(compiled.create_infer_request(), inputs) for _ in range(requests))
 
@@ -93,7 +102,32 @@ class CompiledModel:
             fresh = request.run(inputs, self._outputs, output_names)
         finally:
             self._idle.append(request)
+        if self._is_growing:
+            self.largest_bytes = max(self.largest_bytes, *[array.nbytes for side in (inputs, fresh) for array in side.values()])
         return {name: array[:rows] if rows is not None and len(array) > rows else array for name, array in fresh.items()}
+
+    def give_memory_back(self) -> None:
+        """Of shapes that vary: puts new infer requests in the places of those that hold the largest batch. Any thread may call it.
+
+        What is left in the compiled model goes when a smaller batch runs: so this runs zeros, with 1 for each size that varies.
+        """
+        if not self.largest_bytes:
+            return
+        self.largest_bytes = 0
+        for _ in range(len(self._idle)):
+            # First the new one: a thread that comes for one must find it.
+            self._idle.append(_Request(self._compiled.create_infer_request(), self._inputs))
+            self._idle.popleft()
+        self._compiled.release_memory()
+        sizes = {name: self._compiled.inputs[port.place].get_partial_shape() for name, port in self._inputs.items()}
+        zeros = {
+            name: np.zeros([size.get_length() if size.is_static else 1 for size in shape], self._inputs[name].dtype)
+            for name, shape in sizes.items()
+        }
+        try:
+            _Request(self._compiled.create_infer_request(), self._inputs).run(zeros, {}, ())
+        except OPENVINO_ERRORS as error:
+            log.debug("memory is kept: zeros in the smallest shapes do not run: %s", public_text(error))
 
 
 class _Request:

@@ -16,6 +16,8 @@ from backends.openvino.errors import OPENVINO_ERRORS
 from backends.openvino.integers import EXACT_BELOW
 from backends.openvino.messages import public_text
 
+#: Batches of less are not worth a rest of their own.
+LARGE_BYTES = 8 << 20
 _LOWEST, _HIGHEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
@@ -70,6 +72,16 @@ class OpenVinoInstance(Instance):
             return models[size].run(inputs, rows, output_names)
         except OPENVINO_ERRORS as error:
             raise BackendFailed(public_text(error)) from error
+
+    @property
+    def owes_memory(self) -> bool:
+        """Whether a batch of more than `LARGE_BYTES` has run, on a model of variable shapes, since `give_memory_back`."""
+        return any(model.largest_bytes > LARGE_BYTES for model in (self._models or {}).values())
+
+    def give_memory_back(self) -> None:
+        """Releases what models of variable shapes hold for their largest batch. Any thread may call it, beside a batch."""
+        for model in (self._models or {}).values():
+            model.give_memory_back()
 
     def close(self) -> None:
         self._models = None

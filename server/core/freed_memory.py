@@ -9,8 +9,9 @@ import asyncio
 import ctypes
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from backends.api.backend import Backend
 from server.core.daemon_thread import in_daemon_thread
 
 log = logging.getLogger("stoker.server")
@@ -30,16 +31,17 @@ class RestWatch:
         self._seen_s = 0.0
         self._trimmed_s = 0.0
 
-    def is_due(self, cpu_s: float, passed_s: float, *, is_quiet: bool) -> bool:
+    def is_due(self, cpu_s: float, passed_s: float, *, is_quiet: bool, is_owed: bool = False) -> bool:
         """Whether it is time.
 
         Args:
             cpu_s: Processor time of the process since it began.
             passed_s: Time since the last call.
             is_quiet: Whether nothing is in work that holds memory.
+            is_owed: Whether there is something to give back however little work was done.
         """
         used_s, self._seen_s = cpu_s - self._seen_s, cpu_s
-        if not is_quiet or used_s >= REST_SHARE * passed_s or cpu_s - self._trimmed_s < WORK_S:
+        if not is_quiet or used_s >= REST_SHARE * passed_s or (cpu_s - self._trimmed_s < WORK_S and not is_owed):
             return False
         self._trimmed_s = cpu_s
         return True
@@ -55,21 +57,34 @@ def trim_function() -> Callable[[], object] | None:
     return lambda: trim(0)
 
 
+def give_back_all(backends: Iterable[Backend]) -> None:
+    """What the backends keep first, as part of it is freed into the allocator; then what that keeps."""
+    for backend in backends:
+        try:
+            backend.give_memory_back()
+        except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises, the others and the allocator are asked
+            log.warning("backend '%s' did not give memory back: %s: %s", backend.name, type(error).__name__, error)
+    trim = trim_function()
+    if trim is not None:
+        trim()
+
+
 async def give_back(
     trim: Callable[[], object],
     is_quiet: Callable[[], bool],
     *,
     period_s: float = PERIOD_S,
     cpu_s: Callable[[], float] = time.process_time,
+    is_owed: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Calls `trim` whenever the server rests after work. Runs until cancelled.
+    """Calls `trim` whenever the server rests after work, or while `is_owed`. Runs until cancelled.
 
     In a thread: allocations of one arena at a time wait for it, the loop does not.
     """
     watch = RestWatch()
     while True:
         await asyncio.sleep(period_s)
-        if watch.is_due(cpu_s(), period_s, is_quiet=is_quiet()):
+        if watch.is_due(cpu_s(), period_s, is_quiet=is_quiet(), is_owed=is_owed()):
             try:
                 await in_daemon_thread("trim", trim)
             except RuntimeError as error:  # no room for another thread now; there will be other rests

@@ -30,6 +30,13 @@ def test_what_is_in_work_is_waited_for_however_little_it_takes():
     assert watch.is_due(10.0, 5.0, is_quiet=True)
 
 
+def test_what_is_owed_is_given_back_however_little_was_done():
+    watch = RestWatch()
+    assert not watch.is_due(0.1, 5.0, is_quiet=True)
+    assert not watch.is_due(0.2, 5.0, is_quiet=False, is_owed=True)
+    assert watch.is_due(0.2, 5.0, is_quiet=True, is_owed=True)
+
+
 def test_little_work_at_a_time_adds_up():
     watch = RestWatch()
     due = [watch.is_due(0.1 * turn, 5.0, is_quiet=True) for turn in range(1, 12)]
