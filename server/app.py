@@ -76,8 +76,9 @@ def run(config: ServerConfig) -> int:
         raise StartError(str(error)) from error
     except OSError as error:  # PortInUse among them, whose text says it all
         raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
-    if any_left():
-        # A backend hangs in a load or a batch. Everything of ours is closed; taking the interpreter down around native code may crash.
+    if any_left() or shutdown.is_late:
+        # A backend hangs in a load or a batch, or the exit timeout is over. Everything of ours is closed; taking the interpreter down takes
+        # up to half a second, and around native code that runs it may crash.
         sys.stdout.flush()
         os._exit(code)
     return code
@@ -143,10 +144,9 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
         if not is_refused:
             log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
         watch.begin_shutdown()
-        await take_down(engine, fronts, manager, config.exit_timeout_s)
+        writers = {"writing traces": tracer.close, "writing the access log": access.close}
+        shutdown.is_late = await take_down(engine, fronts, manager, config.exit_timeout_s, writers)
         watching.close()
-        tracer.close()
-        access.close()
         if not is_refused:
             log.info("stopped")
 

@@ -24,12 +24,14 @@ class Shutdown:
     Attributes:
         signal_name: The signal that asked for it; empty until one has.
         asked: Set on the loop once one has.
+        is_late: Whether the time for the shutdown is used up.
     """
 
     def __init__(self) -> None:
         """From now on signals come here, until the process ends."""
         self.signal_name = ""
         self.asked = asyncio.Event()
+        self.is_late = False
         self._hurried = asyncio.Event()
         self._is_delaying = False
         self._loop: asyncio.AbstractEventLoop | None = None

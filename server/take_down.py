@@ -6,9 +6,10 @@ finishes within the exit timeout. End: the last answers leave, models unload; al
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from server.core.daemon_thread import in_daemon_thread
 from server.engine.serving_engine import ServingEngine
 from server.fronts import Fronts
 from server.lifecycle.manager import ModelManager
@@ -18,6 +19,8 @@ log = logging.getLogger("stoker.server")
 
 #: From the end of the exit timeout to the end of the server.
 END_S: Final = 0.8
+#: What each writer has at least, even then.
+WRITE_S: Final = 0.05
 #: What of this the last answers have, where the exit timeout is used up.
 ANSWER_S: Final = 0.3
 #: What of this the models have to unload, at least.
@@ -36,8 +39,22 @@ async def delay(engine: ServingEngine, shutdown: Shutdown, delay_s: float) -> No
     await shutdown.delay(delay_s)
 
 
-async def take_down(engine: ServingEngine, fronts: Fronts, manager: ModelManager, exit_timeout_s: float) -> None:
-    """Drains within `exit_timeout_s`, closes the ports and unloads the models; returns at most `END_S` after that time."""
+async def take_down(
+    engine: ServingEngine, fronts: Fronts, manager: ModelManager, exit_timeout_s: float, writers: Mapping[str, Callable[[], None]]
+) -> bool:
+    """Drains within `exit_timeout_s`, closes the ports, unloads the models and ends `writers`; returns at most `END_S` after that time
+    (but for `WRITE_S` of each writer).
+
+    Args:
+        engine: What answers.
+        fronts: What listens.
+        manager: What holds the models.
+        exit_timeout_s: For what is in flight.
+        writers: By name, how what has still to be written or sent (traces, say) is ended; may block.
+
+    Returns:
+        Whether the exit timeout is over, so that the process should end without delay.
+    """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + exit_timeout_s + END_S
     engine.begin_shutdown()
@@ -46,6 +63,13 @@ async def take_down(engine: ServingEngine, fronts: Fronts, manager: ModelManager
     await _within("closing the connections", fronts.stop(max(left_s, ANSWER_S)), end_s - UNLOAD_S - loop.time())
     unload_s = min(LONGEST_UNLOAD_S, end_s - loop.time())
     await _within("unloading the models", manager.stop(unload_s / 2), max(UNLOAD_S, end_s - loop.time()))
+    for name, close in writers.items():
+        await _within(name, _beside(close), max(WRITE_S, end_s - loop.time()))
+    return loop.time() >= end_s - END_S
+
+
+async def _beside(close: Callable[[], None]) -> None:
+    await in_daemon_thread("close", close)
 
 
 async def _within(what: str, work: Coroutine[Any, Any, None], timeout_s: float) -> None:

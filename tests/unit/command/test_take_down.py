@@ -2,11 +2,12 @@
 
 import asyncio
 import signal
+import threading
 
 import pytest
 
 from server.shutdown import Shutdown
-from server.take_down import END_S, delay, take_down
+from server.take_down import END_S, WRITE_S, delay, take_down
 from tests.fakes.virtual_loop import run_virtually
 
 FOREVER_S = 1e6
@@ -47,17 +48,17 @@ class Models(Part):
 async def taken_down(exit_timeout_s: float, **times: float) -> tuple[float, list[str]]:
     engine, fronts, models = Part(**times), Fronts(**times), Models(**times)
     fronts.events = models.events = engine.events
-    await take_down(engine, fronts, models, exit_timeout_s)  # type: ignore[arg-type]
+    await take_down(engine, fronts, models, exit_timeout_s, {"writing": lambda: engine.events.append("written")})  # type: ignore[arg-type]
     return asyncio.get_running_loop().time(), engine.events
 
 
 def test_a_server_at_rest_ends_at_once_in_order() -> None:
-    assert run_virtually(taken_down(30.0)) == (0.0, ["refusing", "drained", "closed", "unloaded"])
+    assert run_virtually(taken_down(30.0)) == (0.0, ["refusing", "drained", "closed", "unloaded", "written"])
 
 
 def test_what_finishes_in_time_is_waited_for() -> None:
     now_s, events = run_virtually(taken_down(30.0, answers_s=12.0, connections_s=5.0))
-    assert (now_s, events) == (17.0, ["refusing", "drained", "closed", "unloaded"])
+    assert (now_s, events) == (17.0, ["refusing", "drained", "closed", "unloaded", "written"])
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,27 @@ def test_what_finishes_in_time_is_waited_for() -> None:
 @pytest.mark.parametrize("answers_s", [0.0, 3.9, FOREVER_S])
 def test_nothing_holds_the_end_up_beyond_the_bound(times: dict[str, float], answers_s: float) -> None:
     now_s, events = run_virtually(taken_down(4.0, answers_s=answers_s, **times))
-    assert now_s <= 4.0 + END_S + 1e-9
+    assert now_s <= 4.0 + END_S + WRITE_S + 1e-9
     assert events[:2] == ["refusing", "drained"]
+
+
+@pytest.mark.parametrize(("answers_s", "is_late"), [(0.0, False), (3.0, False), (FOREVER_S, True)])
+def test_whoever_ends_the_process_learns_whether_the_time_is_over(answers_s: float, is_late: bool) -> None:
+    part = Part(answers_s=answers_s)
+    assert run_virtually(take_down(part, Fronts(), Models(), 4.0, {})) is is_late  # type: ignore[arg-type]
+
+
+def test_a_writer_that_hangs_is_left_behind() -> None:
+    may_end = threading.Event()
+
+    async def run() -> float:
+        part = Part()
+        fronts, models = Fronts(), Models()
+        await take_down(part, fronts, models, 4.0, {"writing": lambda: may_end.wait(60) and None})  # type: ignore[arg-type]
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(run()) <= 4.0 + END_S + WRITE_S
+    may_end.set()
 
 
 def test_the_models_unload_although_connections_do_not_close() -> None:
