@@ -12,8 +12,11 @@ from backends.api.errors import InvalidRequest, ModelLoadError
 from backends.api.registry import BackendRegistry
 from backends.api.tensor import DataType
 from backends.onnx_files.runtime_errors import ORT_ERRORS
+from tests.fakes import networks
 from tests.fakes.integer_graphs import INTEGERS, IntegerGraph, graphs_of
 from tests.fakes.onnx_models import onnx_files, signature
+from tests.fakes.server_process import REPOSITORY_ROOT
+from tests.fakes.transformers import small_bert
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
@@ -107,3 +110,22 @@ def test_an_operator_may_allow_it_for_inputs_that_single_precision_holds(tmp_pat
         instance.execute({"x": np.array([[16777217, 0, 0, 0]])}, ["y"])
     assert any("computes integers inexactly, as its inexact_integers allows: ReduceSum" in notice for notice in backend.notices())
     instance.close()
+
+
+ORDINARY = {
+    "bert": lambda: small_bert(2, 8),
+    "convolutional": lambda: networks.convolutional().model,
+    "transformer": lambda: networks.transformer().model,
+    "masked": lambda: networks.masked().model,
+    "picture": lambda: networks.picture().model,
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_networks_are_served(name: str) -> None:
+    assert inexact_integers(CORE.read_model(ORDINARY[name]().SerializeToString())) == []
+
+
+@pytest.mark.parametrize("name", ["digits", "simple"])
+def test_the_models_that_come_with_the_project_are_served(name: str) -> None:
+    assert inexact_integers(CORE.read_model(str(REPOSITORY_ROOT / "model_repos" / name / "1" / "model.onnx"))) == []
