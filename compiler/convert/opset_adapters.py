@@ -251,6 +251,9 @@ def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
     mode = constant_of(training)
     if training is not None and (mode is None or bool(mode.any())):
         raise CannotAdapt("it drops out at inference")
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        raise CannotAdapt("its mask is read, which is another one before opset 12")
+    node.resize_outputs(1)
     node.attributes.pop("seed", None)
     node.resize_inputs(1)
     return [node]

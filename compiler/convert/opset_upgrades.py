@@ -130,14 +130,10 @@ def _only_first_output(node: ir.Node, refusal: str) -> None:
 
 
 @_upgrades(10, "Dropout")
-def _dropout_mask(node: ir.Node) -> list[ir.Node]:
-    _only_first_output(node, "its mask is read, which had another element type before opset 10")
-    return [node]
-
-
 @_upgrades(12, "Dropout")
 def _dropout_of_inference(node: ir.Node) -> list[ir.Node]:
-    """It was for inference, where its ratio has no effect."""
+    """It was for inference, where its ratio has no effect. ONNX Runtime gives a mask of zeros before opset 12, and of ones since."""
+    _only_first_output(node, "its mask is read, which is another one since opset 12")
     node.attributes.pop("ratio", None)
     return [node]
 

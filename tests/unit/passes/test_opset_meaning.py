@@ -177,6 +177,12 @@ def test_old_forms_mean_the_same_at_the_internal_opset(name: str, opset: int) ->
             "its mask is read",
         ),
         (
+            10,
+            "g (float[2,3] x) => (float[2,3] y, bool[2,3] m) { y, m = Dropout(x) }",
+            {},
+            "its mask is read",
+        ),
+        (
             8,
             "g (int64[2] n, float[2,3] h, float[2,4,3] x) => (float[2,3] f) { f = Scan<num_scan_inputs = 1, "
             "body = b (float[3] s, float[3] e) => (float[3] t) { t = Add(s, e) }>(n, h, x) }",
@@ -224,6 +230,11 @@ def test_models_are_written_at_newer_opsets_with_the_same_meaning(opset: int, te
 def test_values_of_attributes_that_are_newer_are_not_written_at_older_opsets(text: str, weights: Arrays, reason: str) -> None:
     with pytest.raises(CompileError, match=reason):
         convert_for_output(parse(text, weights, opset=19), 18, explicitly_asked=True)
+
+
+def test_the_mask_of_a_dropout_is_not_written_where_it_means_something_else() -> None:
+    with pytest.raises(CompileError, match="its mask is read"):
+        convert_for_output(parse("g (float[3] x) => (float[3] y, bool[3] m) { y, m = Dropout(x) }"), 11, explicitly_asked=True)
 
 
 def test_scatter_limits_are_not_written_before_they_were_there() -> None:
