@@ -8,12 +8,13 @@ with MatMul and Gemm, more where the products of two activations and the results
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnxruntime.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
+from onnxruntime.capi import onnxruntime_pybind11_state
+from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
 from compiler.convert.option_fields import nearest
 from compiler.errors import CompileError, OptionError
@@ -78,10 +79,11 @@ def require_some(model: onnx.ModelProto, chosen: Selection, reasons: Sequence[st
 
 def check_types(op_types: Iterable[str]) -> None:
     """Raises:
-    OptionError: a name is of no operator of ONNX or ONNX Runtime's quantiser; the nearest are named.
+    OptionError: a name is of no operator of ONNX or ONNX Runtime; the nearest are named.
     """
-    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
-    known |= {*QDQRegistry, *QLinearOpsRegistry, *IntegerOpsRegistry, *_FUSED_ATTENTION}
+    # ONNX Runtime may be built without the list of its own operators.
+    own: Iterable[Any] = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", tuple)()
+    known = {schema.name for schema in (*onnx.defs.get_all_schemas_with_history(), *own)} | {*QDQRegistry, *QLinearOpsRegistry}
     for name in op_types:
         if name not in known:
             raise OptionError(f"--int8_skip_op_types: there is no operator '{name}'{nearest(name, sorted(known))}")

@@ -65,7 +65,7 @@ class ConversionOptions:
         group=_SHAPES,
         default={},
     )
-    batch_size: int | None = option(COUNT, "Size of dimension --batch_axis of all inputs.", group=_SHAPES)
+    batch_size: int | None = option(COUNT, "Size of dimension --batch_axis of all inputs; the largest one for target cpu.", group=_SHAPES)
     batch_axis: int | None = option(SIZE, "The dimension that --batch_size sets.", group=_SHAPES)
     infer_shape_ahead: bool = option(
         FLAG, "Fix shapes, fold constants and infer shapes before all other passes.", group=_SHAPES, default=False
