@@ -163,7 +163,11 @@ class OnnxInstance(Instance):
         outputs = self._run_with(session, inputs, output_names, self._shrinking if self._spikes.gives_back(size_bytes) else None)
         if self._least is None or size_bytes < self._least[0]:
             self._least = size_bytes, {name: array.shape for name, array in inputs.items()}
-        self._largest_bytes = max(self._largest_bytes, size_bytes, *[array.nbytes for array in outputs.values()])
+        largest_bytes = max(size_bytes, self._largest_bytes)
+        for array in outputs.values():
+            if array.nbytes > largest_bytes:
+                largest_bytes = array.nbytes
+        self._largest_bytes = largest_bytes
         return outputs
 
     def _run_with(
