@@ -39,6 +39,26 @@ def read_onnx(model: onnx.ModelProto) -> Any:
         raise CompileError(f"OpenVINO does not read the converted model: {public_text(error)}") from error
 
 
+def check_integers(model: onnx.ModelProto) -> None:
+    """Refuses a model that backend openvino would not load; nothing is checked where OpenVINO is not installed.
+
+    Raises:
+        CompileError: OpenVINO does not read it, or computes some of its integers inexactly.
+    """
+    if importlib.util.find_spec("openvino") is None:
+        return
+    converted = read_onnx(model)
+    from backends.openvino.integers import inexact_integers
+    from backends.openvino.messages import named
+
+    inexact = inexact_integers(converted)
+    if inexact:
+        raise CompileError(
+            f"backend openvino computes integers of {named(inexact)} in single precision or with saturation, and would not load the model: "
+            "precision fp32 or int8 in format onnx is for onnxruntime, which is exact"
+        )
+
+
 def write_ir(model: onnx.ModelProto, path: Path) -> Mapping[str, Path]:
     """Writes `model` as IR, the graph to `path`; returns where the weights lie, by the name they must have.
 

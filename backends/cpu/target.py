@@ -8,7 +8,7 @@ import onnx
 from backends.cpu.comparison import compare
 from backends.cpu.free_batch import batch_of
 from backends.cpu.int8_operators import check_types
-from backends.cpu.openvino_files import check_openvino, write_ir
+from backends.cpu.openvino_files import check_integers, check_openvino, write_ir
 from backends.cpu.optimising import check_size, optimised
 from backends.cpu.quantising import quantised, quantised_dynamically
 from backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
@@ -90,6 +90,8 @@ class CpuTarget(Target):
         check_size(source.model)
         batch, freed = batch_of(source)
         model = optimised(freed)
+        if _is_for_openvino(source, options):
+            check_integers(model)
         companions: Mapping[str, Path] = {}
         preset = ""
         if options.format == "openvino" and source.precision == "int8" and options.quantizer == "nncf":

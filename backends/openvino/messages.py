@@ -15,11 +15,16 @@ _ADVICE = re.compile(r"To facilitate the conversion of unsupported operations.*"
 _NAMED = 4
 
 
+def named(operators: Sequence[str]) -> str:
+    """The first of `operators`, and how many more there are."""
+    more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
+    return f"{', '.join(operators[:_NAMED])}{more}"
+
+
 def refusal_of(inexact: Sequence[str]) -> str:
     """Why a model with the operators `inexact`, which compute integers inexactly, is not served, and what to do."""
-    more = f" and {len(inexact) - _NAMED} more" if len(inexact) > _NAMED else ""
     return (
-        f"OpenVINO's CPU plugin computes integers of {', '.join(inexact[:_NAMED])}{more} in single precision or with saturation, "
+        f"OpenVINO's CPU plugin computes integers of {named(inexact)} in single precision or with saturation, "
         "not as ONNX says: "
         "backend onnxruntime serves ONNX files exactly; 'true' serves the model here, for integer inputs of -16777216 to 16777216"
     )

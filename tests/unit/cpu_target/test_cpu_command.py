@@ -257,6 +257,20 @@ def test_what_the_backend_it_is_for_could_not_serve_is_not_written(compile_cpu: 
     assert not (folder / "out" / "model.onnx").exists()
 
 
+@has_openvino
+@pytest.mark.parametrize("words", [("--precision", "bf16"), ("--format", "openvino")])
+def test_integers_that_openvino_computes_inexactly_are_refused(compile_cpu: Compile, folder: Path, words: tuple[str, ...]) -> None:
+    kind = onnx.TensorProto.INT64
+    far = onnx.helper.make_tensor("far", kind, [1], [2**40])
+    x, y = (onnx.helper.make_tensor_value_info(name, kind, ["n", 4]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "far"], ["y"])], "g", [x], [y], [far])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), folder / "model.onnx")
+    ran = compile_cpu(*words, "--export_popef", "--output_dir", "out")
+    assert ran.code == 1
+    assert "backend openvino computes integers of Add '" in ran.err
+    assert "format onnx is for onnxruntime, which is exact" in ran.err
+
+
 @pytest.mark.parametrize(
     ("package", "words"), [("openvino", ("--format", "openvino")), ("nncf", ("--format", "openvino", "--quantizer", "nncf"))]
 )
