@@ -36,10 +36,17 @@ class NodeCase:
         return next(each.version for each in self.model.opset_import if each.domain == "")
 
     def at(self, opset: int) -> onnx.ModelProto:
-        """The same nodes read as those of `opset`."""
+        """The same nodes read as those of `opset`, without the attributes that it does not have."""
         copy = onnx.ModelProto()
         copy.CopyFrom(self.model)
         next(each for each in copy.opset_import if each.domain == "").version = opset
+        for node in copy.graph.node:
+            if not onnx.defs.has(node.op_type, opset):
+                continue
+            known = onnx.defs.get_schema(node.op_type, opset).attributes
+            kept = [attribute for attribute in node.attribute if attribute.name in known]
+            del node.attribute[:]
+            node.attribute.extend(kept)
         return copy
 
 

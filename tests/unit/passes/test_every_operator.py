@@ -25,6 +25,8 @@ OLDEST_OPSET = 7
 #: ONNX Runtime gives another `qk_matmul_output` than ONNX expects (infinities where a mask is added); `Y` agrees.
 WRONG_IN_ONNXRUNTIME = frozenset(f"test_attention_4d_with_past_and_present_qk_matmul_bias_{rank}d_mask_causal" for rank in (3, 4))
 RANDOM = ("test_bernoulli",)
+#: Refused at the opsets named, with a reason: no newer operator means the same.
+REFUSED = {("test_dropout_default_mask", 10), ("test_dropout_default_mask", 11)}
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, NDArray]) -> list[NDArray]:
@@ -67,6 +69,10 @@ def test_every_operator_of_every_opset_means_the_same_after_conversion(part: int
                 except Exception:
                     continue
                 compared += 1
+                if (case.name, opset) in REFUSED:
+                    with pytest.raises(CompileError):
+                        convert_to_internal(model)
+                    continue
                 try:
                     found = run(convert_to_internal(model), case.feeds)
                 except Exception as error:
