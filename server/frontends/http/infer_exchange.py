@@ -184,7 +184,7 @@ class InferExchange:
             if call.content_encoding is None:
                 decoded = infer.decode_now(call, body, self._received_ns, self._reservation)
             if decoded is None:
-                self._task = self._connection.begin_task(self._answer_slowly(body))
+                self._begin_task(self._answer_slowly(body))
                 return
             if call.brought is not None:
                 call.brought.put_on(decoded.request)
@@ -216,13 +216,19 @@ class InferExchange:
                 return
             encoded = route.infer.encode_now(route.call, decoded, answer)
             if encoded is None:
-                self._task = self._connection.begin_task(self._encode_slowly(decoded, answer))
+                self._begin_task(self._encode_slowly(decoded, answer))
             else:
                 self._write(encoded)
         except ServingError as error:
             self._fail(error)
         except Exception:  # noqa: BLE001 - as above
             self._fail_unexpectedly()
+
+    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Leaves the rest of the request to a task. What is reserved is released at the latest when the task has ended."""
+        self._task = self._connection.begin_task(work)
+        # A callback, not `finally` in `work`: a task that is cancelled before its first step runs no code of its coroutine.
+        self._task.add_done_callback(lambda _: self._reservation.release())
 
     async def _answer_slowly(self, body: Body) -> None:
         """Decodes in threads; and then there is a task, which may as well wait for the answer."""
@@ -234,7 +240,7 @@ class InferExchange:
         await self._send_slowly(route.infer.encode(route.call, decoded, response))
 
     async def _send_slowly(self, making: Coroutine[Any, Any, tuple[Sequence[Piece], HeaderList]]) -> None:
-        """Sends what `making` makes; whatever happens, what was reserved is given back only after it."""
+        """Sends what `making` makes."""
         try:
             pieces, headers = await making
             self._finish(Answer(200, headers, pieces).parts(keep_alive=self._connection.keep_alive))
@@ -242,8 +248,6 @@ class InferExchange:
             self._fail(error)
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
             self._fail_unexpectedly()
-        finally:
-            self._reservation.release()
 
     def _write(self, encoded: Encoded) -> None:
         start = _JSON if encoded.header_length is None else _BINARY % encoded.header_length

@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -451,6 +452,50 @@ def connected(engine: FakeEngine) -> tuple[HttpConnection, Recorder]:
     connection, recorder = HttpConnection(port), Recorder()
     connection.connection_made(recorder)
     return connection, recorder
+
+
+def test_a_connection_that_is_lost_before_a_task_begins_holds_nothing():
+    # A task that is cancelled before its first step runs no code of its coroutine, `finally` included.
+    body = gzip.compress(json_body(1, 2))
+
+    async def main() -> None:
+        engine = echo_engine()
+        connection, _ = connected(engine)
+        arrive(connection, post(body, b"Content-Encoding: gzip"))
+        assert engine.reserved_bytes == len(body)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert engine.reserved_bytes == 0
+        assert not engine.requests
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_lost_before_its_answer_is_encoded_holds_nothing():
+    body, header = binary_body(np.arange(LARGE, dtype=np.int32))
+
+    async def main() -> None:
+        engine = echo_engine()
+        connection, recorder = connected(engine)
+        begun = asyncio.get_running_loop().create_future()
+        begin_task = connection.begin_task
+
+        def note(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            task = begin_task(work)
+            begun.set_result(None)
+            connection.connection_lost(None)
+            return task
+
+        connection.begin_task = note  # type: ignore[method-assign]
+        arrive(connection, post(body, header))
+        await begun
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert engine.reserved_bytes == 0
+        assert b"HTTP" not in recorder.written
+
+    asyncio.run(main())
 
 
 def test_what_comes_ahead_in_small_pieces_pauses_reading_too():
