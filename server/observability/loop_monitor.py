@@ -131,6 +131,8 @@ class Monitor:
         if self._is_server_stopped():
             self._silent_s = self._asked_s = 0.0
             return
+        if self._server == 1:
+            number = signal.SIGABRT  # The only signal that ends process 1 from within: `abort_ends_process_1`.
         self._log("CRITICAL", f"{why}: ending the process by {signal.Signals(number).name}", "")
         for each, wait_s in ((number, _ABORT_S), (signal.SIGKILL, _ABORT_S)):
             if os.getppid() != self._server:

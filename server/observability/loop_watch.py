@@ -11,6 +11,7 @@ while the loop is blocked (docs/adr/0070-a-blocked-event-loop-is-dumped-counted-
 
 import asyncio
 import contextlib
+import ctypes
 import faulthandler
 import logging
 import os
@@ -63,7 +64,7 @@ class LoopWatch:
         """
         loop = asyncio.get_running_loop()
         ours, monitors = socket.socketpair()
-        with ours, monitors:
+        with ours, monitors, abort_ends_process_1():
             for end in (ours, monitors):
                 end.setblocking(False)
             loop.add_reader(ours, _empty, ours)
@@ -156,6 +157,25 @@ class LoopWatch:
                 self._monitor.kill()
                 self._monitor.wait()
             self._monitor = None
+
+
+@contextlib.contextmanager
+def abort_ends_process_1() -> Iterator[None]:
+    """Within it SIGABRT ends this process with exit code 6, if it is process 1, as the entry point of a container is.
+
+    The kernel drops each signal to process 1 that comes from its own namespace and has no handler, SIGKILL among them. The handler is
+    the C library's own `_exit`, which is given the signal's number: it needs no interpreter lock.
+    """
+    if os.getpid() != 1:
+        yield
+        return
+    library = ctypes.CDLL(None)
+    library.signal.argtypes, library.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    before = library.signal(signal.SIGABRT, ctypes.cast(library._exit, ctypes.c_void_p))
+    try:
+        yield
+    finally:
+        library.signal(signal.SIGABRT, before)
 
 
 def _empty(signals: socket.socket) -> None:

@@ -1,7 +1,9 @@
 """Event loops that are blocked for real, in processes of their own: what is written, what is counted, and what ends them."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +81,29 @@ def test_a_second_signal_ends_a_process_that_is_blocked_in_c_code_at_once() -> N
     code, _, [record] = ended(process)
     assert code == -signal.SIGKILL
     assert record["message"].startswith("a second signal came while the event loop is blocked (SIG")
+
+
+@pytest.mark.parametrize(("is_signalled", "abort_s", "take_up_s"), [(False, "0.8", NEVER), (True, "0", "0.5")], ids=["abort", "signal"])
+def test_a_blocked_process_1_is_ended_too(is_signalled: bool, abort_s: str, take_up_s: str) -> None:
+    # As in a container: the kernel drops signals to process 1 for which it has no handler.
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this host allows no process namespaces")
+    command = [*namespace, sys.executable, SCRIPT, "lock", "0", "0", abort_s, take_up_s]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()
+    child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+    try:
+        if is_signalled:
+            os.kill(child, signal.SIGTERM)
+        code, _, [record] = ended(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    assert code == signal.SIGABRT
+    assert record["message"].endswith(": ending the process by SIGABRT")
 
 
 def test_a_loop_at_rest_is_woken_by_a_signal_and_nothing_is_written() -> None:
