@@ -43,7 +43,8 @@ def serve_trials(connection: Connection, output: Path, registry: Callable[[], Ba
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
-    faulthandler.enable()
+    # Of the thread that failed alone: the stacks of the others change while they are read.
+    faulthandler.enable(all_threads=False)
     backends = registry()
     connection.send(None)
     while True:

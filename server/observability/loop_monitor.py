@@ -5,8 +5,9 @@ script (`python -I -S`), imports nothing of the server and little of the standar
 
 It is given four descriptors, and reads what the server writes:
 
-* beats: a byte for every beat of the loop, `STOPPING` once when a shutdown has begun; the end of the file means that the server has ended.
-* stacks: what faulthandler writes while the loop is blocked. It is passed on to the log as one record.
+* beats: a byte for every beat of the loop, another for every beat of a thread beside it, `STOPPING` once when a shutdown has begun; the end
+  of the file means that the server has ended.
+* stacks: what that thread or faulthandler writes while the loop is blocked. It is passed on to the log as one record.
 * signals: the socket that the interpreter writes a signal's number to, from C and without the lock. The loop empties it; the monitor only
   looks at what is in it.
 * standard error: the log.
@@ -19,7 +20,9 @@ import socket
 import sys
 import time
 
-BEAT, STOPPING = b".", b"s"
+BEAT, THREAD_BEAT, STOPPING = b".", b"t", b"s"
+#: Has the server write the stacks of all threads by faulthandler. Sent only where no Python code of it runs: its stacks change else.
+DUMP = signal.SIGRTMIN + 3
 #: What asks the server for a shutdown; as `server.early_signals.NUMBERS`.
 ASKING = (signal.SIGTERM, signal.SIGINT)
 #: A look at everything, seconds. More than twice as much between two looks means that the monitor itself did not run (a suspended host).
@@ -45,17 +48,40 @@ class Monitor:
     """
 
     def __init__(
-        self, server: int, beats: int, stacks: int, signals: socket.socket, *, abort_s: float, take_up_s: float, is_json: bool
+        self,
+        server: int,
+        beats: int,
+        stacks: int,
+        signals: socket.socket,
+        *,
+        block_s: float,
+        abort_s: float,
+        take_up_s: float,
+        is_json: bool,
     ) -> None:
-        """`abort_s`: silence of the loop that ends the server, 0: none does. `take_up_s`: the same once a shutdown was asked for."""
+        """A monitor of the process `server`.
+
+        Args:
+            server: Its process id.
+            beats: Descriptor of the beats.
+            stacks: Descriptor of the stacks.
+            signals: Where signals are written.
+            block_s: Silence of loop and thread after which stacks are asked for, seconds; 0: none is.
+            abort_s: Silence of the loop that ends the server, seconds; 0: none does.
+            take_up_s: The same once a shutdown was asked for.
+            is_json: The form of records.
+        """
         self._server = server
         self._beats = beats
         self._stacks = stacks
         self._signals = signals
+        self._block_s = block_s
         self._abort_s = abort_s
         self._take_up_s = take_up_s
         self._is_json = is_json
         self._silent_s = 0.0
+        self._locked_s = 0.0
+        self._is_dump_asked = False
         self._asked_s = 0.0
         self._dump = bytearray()
         self._dump_age_s = 0.0
@@ -79,11 +105,15 @@ class Monitor:
                 self._pass_on(_DUMP_END_S)
                 return
             self._silent_s += passed_s
+            self._locked_s += passed_s
             self._judge(passed_s)
 
     def _read_beats(self) -> bool:
         received = os.read(self._beats, 65536)
-        self._silent_s = 0.0
+        self._locked_s = 0.0
+        self._is_dump_asked = False
+        if BEAT in received:
+            self._silent_s = 0.0
         if STOPPING in received:
             self._abort_s = min(self._abort_s or self._take_up_s, self._take_up_s)
         return bool(received)
@@ -102,6 +132,8 @@ class Monitor:
             self._dump.clear()
 
     def _judge(self, passed_s: float) -> None:
+        if self._block_s and self._locked_s >= self._block_s and not self._is_dump_asked:
+            self._ask_for_dump()
         asking = self._waiting_signals()
         self._asked_s = self._asked_s + passed_s if asking else 0.0
         if len(asking) > 1 and self._asked_s >= SECOND_SIGNAL_S:
@@ -110,6 +142,14 @@ class Monitor:
             self._end(f"{_names(asking)} came, and the event loop has not taken it up within {self._take_up_s:g} s", signal.SIGKILL)
         elif self._abort_s and self._silent_s >= self._abort_s:
             self._end(f"the event loop has not run for {self._silent_s:.1f} s", signal.SIGABRT)
+
+    def _ask_for_dump(self) -> None:
+        """Has faulthandler write the stacks. A server that is stopped would write them when it goes on, while its threads run."""
+        if self._is_server_stopped():
+            self._locked_s = 0.0
+        elif os.getppid() == self._server:
+            self._is_dump_asked = True
+            os.kill(self._server, DUMP)
 
     def _waiting_signals(self) -> bytes:
         """The numbers of signals that ask for a shutdown and that the loop has not taken from the socket."""
@@ -173,15 +213,14 @@ def _write(data: bytes) -> None:
 
 
 def main(arguments: "list[str]") -> None:
-    """`arguments`: the server's process id, the three descriptors, the two times in seconds, and `json` or `text`."""
+    """`arguments`: the server's process id, the three descriptors, the three times in seconds, and `json` or `text`."""
     for number in (*ASKING, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     server, beats, stacks, signals = (int(each) for each in arguments[:4])
     with socket.socket(fileno=signals) as waiting:
-        monitor = Monitor(
-            server, beats, stacks, waiting, abort_s=float(arguments[4]), take_up_s=float(arguments[5]), is_json=arguments[6] == "json"
-        )
-        monitor.run()
+        block_s, abort_s, take_up_s = map(float, arguments[4:7])
+        is_json = arguments[7] == "json"
+        Monitor(server, beats, stacks, waiting, block_s=block_s, abort_s=abort_s, take_up_s=take_up_s, is_json=is_json).run()
 
 
 if __name__ == "__main__":

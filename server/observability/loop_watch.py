@@ -1,12 +1,17 @@
 """`LoopWatch`: notices when the event loop does not run, says where it is blocked, and sees to it that a blocked server can be ended.
 
-The loop beats: every quarter of the threshold a timer runs. Each beat does four things, so that nothing depends on Python code running
-while the loop is blocked (docs/adr/0070-a-blocked-event-loop-is-dumped-counted-and-ended.md):
+The loop beats: every quarter of the threshold a timer runs. Each beat writes a byte to the monitor (`loop_monitor.py`), a process that ends
+the server after too long a silence, and compares the time since the last beat with the threshold: it counts a block once it is over,
+whatever held the loop.
 
-* it sets faulthandler's timer anew, whose thread needs no interpreter lock: if no beat comes, it writes the stacks of all threads;
-* it writes a byte to the monitor (`loop_monitor.py`), a process that ends the server after too long a silence;
-* it compares the time since the last beat with the threshold, and counts a block once it is over, whatever held the loop;
-* signals are written by the interpreter, from C, to a socket that the loop empties and the monitor looks at.
+Two parts write the stacks of all threads, because each sees blocks that the other cannot
+(docs/adr/0070-a-blocked-event-loop-is-dumped-counted-and-ended.md):
+
+* A thread reads them while it holds the interpreter lock, so that no stack changes meanwhile. It also beats, to the monitor.
+* While C code holds the lock, that thread does not run, and no stack changes either. The monitor hears no beats of it and sends a signal,
+  for which faulthandler has a handler in C.
+
+Signals that ask for a shutdown are written by the interpreter, from C, to a socket that the loop empties and the monitor looks at.
 """
 
 import asyncio
@@ -15,12 +20,15 @@ import ctypes
 import faulthandler
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
@@ -34,12 +42,16 @@ log = logging.getLogger("stoker.loop")
 TAKE_UP_S: Final = 5.0
 #: How long the monitor may take to end, seconds.
 _CLOSE_S: Final = 0.2
+#: How long the stacks may wait for the monitor to read them, seconds.
+_WRITE_S: Final = 1.0
+#: Frames of one thread that are written.
+_MOST_FRAMES: Final = 200
 
 
 class LoopWatch:
     """The watch over one loop, and the metrics of it. Confined to: the event loop, in the main thread.
 
-    Only one may be open in a process: faulthandler has one timer, the interpreter one descriptor for signals.
+    Only one may be open in a process: the interpreter has one descriptor for signals.
     """
 
     def __init__(self, settings: LoopWatchSettings, now_ns: Callable[[], int]) -> None:
@@ -53,6 +65,7 @@ class LoopWatch:
         self._monitor: subprocess.Popen[bytes] | None = None
         self._beats: int | None = None
         self._stacks: int | None = None
+        self._ended = threading.Event()
 
     @contextlib.contextmanager
     def watching(self, log_descriptor: int | None, *, is_json: bool) -> Iterator[None]:
@@ -72,13 +85,17 @@ class LoopWatch:
             self._start_monitor(ours, log_descriptor, is_json=is_json)
             self._last_ns = self._now_ns()
             self._beat(loop)
+            thread = threading.Thread(target=self._watch, name="loop-watch", daemon=True)
+            if self._settings.block_s:
+                thread.start()
             try:
                 yield
             finally:
                 if self._timer is not None:
                     self._timer.cancel()
+                self._ended.set()
                 if self._settings.block_s:
-                    faulthandler.cancel_dump_traceback_later()
+                    thread.join()
                 signal.set_wakeup_fd(before, warn_on_full_buffer=False)
                 loop.remove_reader(ours)
                 self._end_monitor()
@@ -104,10 +121,28 @@ class LoopWatch:
             self._blocks += 1
             self._blocked_ns += gap_ns
             log.warning("the event loop did not run for %.3f s: no request was read or answered meanwhile", gap_ns / 1e9)
-        if block_s and self._stacks is not None:
-            faulthandler.dump_traceback_later(block_s, file=self._stacks)
         self._tell(loop_monitor.BEAT)
         self._timer = loop.call_later(self._settings.beat_s, self._beat, loop)
+
+    def _watch(self) -> None:
+        """Runs in a thread of its own: beats, and writes the stacks of all threads once in each block."""
+        shown_ns = 0
+        while not self._ended.wait(self._settings.beat_s):
+            self._tell(loop_monitor.THREAD_BEAT)
+            last_ns = self._last_ns
+            if last_ns != shown_ns and self._now_ns() - last_ns >= self._settings.block_s * 1e9:
+                shown_ns = last_ns
+                self._write_stacks(all_stacks().encode(errors="replace"))
+
+    def _write_stacks(self, text: bytes) -> None:
+        poll = select.poll()
+        if self._stacks is not None:
+            poll.register(self._stacks, select.POLLOUT)
+        while text and self._stacks is not None and poll.poll(_WRITE_S * 1000):
+            try:
+                text = text[os.write(self._stacks, text[: select.PIPE_BUF]) :]
+            except OSError:
+                return  # the monitor has ended
 
     def _tell(self, what: bytes) -> None:
         if self._beats is None:
@@ -124,11 +159,15 @@ class LoopWatch:
     def _start_monitor(self, signals: socket.socket, log_descriptor: int | None, *, is_json: bool) -> None:
         (beats, self._beats), (stacks, self._stacks) = os.pipe(), os.pipe()
         for end in (self._beats, self._stacks):
-            # Nothing waits for the monitor: neither the loop nor faulthandler's thread, for which the loop waits at the next beat.
+            # Nothing waits long for the monitor: neither the loop nor faulthandler's handler.
             os.set_blocking(end, False)
+        if self._settings.block_s:
+            # Ignored before and after: the monitor may send it at any time.
+            signal.signal(loop_monitor.DUMP, signal.SIG_IGN)
+            faulthandler.register(loop_monitor.DUMP, file=self._stacks)
         inherited = (beats, stacks, signals.fileno())
         command = [sys.executable, "-I", "-S", str(Path(loop_monitor.__file__)), str(os.getpid()), *map(str, inherited)]
-        times = [str(self._settings.abort_s), str(TAKE_UP_S), "json" if is_json else "text"]
+        times = [str(self._settings.block_s), str(self._settings.abort_s), str(TAKE_UP_S), "json" if is_json else "text"]
         try:
             # In a session of its own: Ctrl-C at the terminal is for the server.
             self._monitor = subprocess.Popen(  # noqa: S603 - our own interpreter and file
@@ -146,6 +185,7 @@ class LoopWatch:
             os.close(stacks)
 
     def _end_monitor(self) -> None:
+        faulthandler.unregister(loop_monitor.DUMP)
         for end in (self._beats, self._stacks):
             if end is not None:
                 os.close(end)
@@ -183,3 +223,18 @@ def _empty(signals: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         while signals.recv(4096):
             pass
+
+
+def all_stacks() -> str:
+    """The stacks of all threads, in faulthandler's form: the most recent call of a thread first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines: list[str] = []
+    for number, top in sys._current_frames().items():
+        lines.append(f'Thread 0x{number:016x} "{names.get(number, "?")}" (most recent call first):')
+        frame: FrameType | None = top
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
+            frame = frame.f_back
+    return "\n".join(lines) + "\n"

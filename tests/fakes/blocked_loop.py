@@ -2,8 +2,8 @@
 
     python tests/fakes/blocked_loop.py HOW SECONDS BLOCK_S ABORT_S TAKE_UP_S
 
-HOW: `python` runs a loop of instructions, `lock` waits in C code that holds the interpreter lock, `idle` does not block. SECONDS 0: for
-ever.
+HOW: `python` runs a loop of instructions, `threads` does so while other threads start and end, `lock` waits in C code that holds the
+interpreter lock, `idle` does not block. SECONDS 0: for ever.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -33,13 +34,22 @@ def hold_in_python(seconds: float) -> None:
         pass
 
 
+def hold_beside_threads(seconds: float) -> None:
+    end = time.monotonic() + (seconds or 1e9)
+    while time.monotonic() < end:
+        threads = [threading.Thread(target=sum, args=(range(100),)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
 def hold_the_lock(seconds: float) -> None:
-    if seconds:
-        LIBC.usleep(round(seconds * 1e6))
     # A mutex that is locked twice: unlike a sleep, no signal interrupts it.
     mutex = ctypes.create_string_buffer(256)
-    while not seconds:
-        LIBC.pthread_mutex_lock(mutex)
+    LIBC.pthread_mutex_lock(mutex)
+    end = time.time() + (seconds or 1e6)
+    LIBC.pthread_mutex_timedlock(mutex, (ctypes.c_long * 2)(int(end), int(end % 1 * 1e9)))
 
 
 def say(word: str) -> None:
@@ -66,7 +76,7 @@ async def main(how: str, seconds: float, settings: LoopWatchSettings, descriptor
             await asked.wait()
         else:
             say("blocking")
-            (hold_in_python if how == "python" else hold_the_lock)(seconds)
+            {"python": hold_in_python, "threads": hold_beside_threads, "lock": hold_the_lock}[how](seconds)
             await asyncio.sleep(2 * settings.beat_s)
     say(write_exposition(watch.collect()).decode())
 

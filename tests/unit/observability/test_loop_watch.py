@@ -19,7 +19,9 @@ from server.observability.loop_settings import LoopWatchSettings
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "fakes" / "blocked_loop.py"
-HOWS = pytest.mark.parametrize(("how", "function"), [("python", "hold_in_python"), ("lock", "hold_the_lock")])
+HOWS = pytest.mark.parametrize(
+    ("how", "function"), [("python", "hold_in_python"), ("threads", "hold_beside_threads"), ("lock", "hold_the_lock")]
+)
 NEVER = "1000"
 
 
@@ -134,7 +136,7 @@ def test_the_monitor_ends_with_the_server() -> None:
 
 def test_a_server_that_is_stopped_is_told_from_one_that_is_blocked() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    monitor = Monitor(process.pid, -1, -1, None, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
+    monitor = Monitor(process.pid, -1, -1, None, block_s=0, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
     assert not monitor._is_server_stopped()
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
@@ -161,7 +163,7 @@ def test_the_monitor_imports_nothing_of_the_server() -> None:
 def test_a_server_that_was_stopped_is_not_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ended_by: list[int] = []
     monkeypatch.setattr(os, "kill", lambda _, number: ended_by.append(number))
-    monitor = Monitor(os.getpid(), -1, -1, None, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
+    monitor = Monitor(os.getpid(), -1, -1, None, block_s=0, abort_s=1, take_up_s=1, is_json=False)  # type: ignore[arg-type]
     monkeypatch.setattr(monitor, "_is_server_stopped", lambda: True)
     monitor._silent_s = 5.0
     monitor._end("why", signal.SIGABRT)
