@@ -482,10 +482,10 @@ def test_a_connection_that_is_lost_before_its_answer_is_encoded_holds_nothing():
         begin_task = connection.begin_task
 
         def note(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-            task = begin_task(work)
+            # Runs before the first step of the task.
+            asyncio.get_running_loop().call_soon(connection.connection_lost, None)
             begun.set_result(None)
-            connection.connection_lost(None)
-            return task
+            return begin_task(work)
 
         connection.begin_task = note  # type: ignore[method-assign]
         arrive(connection, post(body, header))
