@@ -46,6 +46,9 @@ class GatedConnection(Protocol):
     def close_idle(self) -> None:
         """Closes it now. REQUIRES: it is idle."""
 
+    def abort(self) -> None:
+        """Drops it, with whatever is in work."""
+
 
 class Slot(enum.Enum):
     """What a new connection gets."""
@@ -86,6 +89,7 @@ class ConnectionGate:
     """The connections of one port. Confined to: the event loop.
 
     Where a new one exceeds a bound, the longest idle of those that the bound counts is closed. Where none is idle, it gets a reserved slot.
+    Where these are taken, the one that was taken first is freed: clients that are slow on purpose must not hold them.
 
     Attributes:
         most: Connections that may be open at once, reserved slots included.
@@ -107,7 +111,8 @@ class ConnectionGate:
         self._protocol = protocol
         self._addresses: dict[GatedConnection, str | None] = {}
         self._by_address: dict[str, set[GatedConnection]] = {}
-        self._in_reserve: set[GatedConnection] = set()
+        #: In the order in which they came.
+        self._in_reserve: dict[GatedConnection, None] = {}
         self._searches: dict[str, _Search] = {}
         self._refused = 0
         self._closed = 0
@@ -130,8 +135,10 @@ class ConnectionGate:
             if address is not None:
                 self._by_address.setdefault(address, set()).add(connection)
             slot: Slot | None = Slot.ORDINARY
-        elif len(self._in_reserve) < self.reserved or self._close_longest_idle("in reserve", self._in_reserve, now_s):
-            self._in_reserve.add(connection)
+        elif self.reserved:
+            if len(self._in_reserve) >= self.reserved and not self._close_longest_idle("in reserve", self._in_reserve, now_s):
+                self._abort_oldest_in_reserve()
+            self._in_reserve[connection] = None
             slot = Slot.RESERVED
         else:
             self._refused += 1
@@ -142,7 +149,7 @@ class ConnectionGate:
 
     def leave(self, connection: GatedConnection) -> None:
         """Forgets a connection; one that has left, or never had a slot, is none."""
-        self._in_reserve.discard(connection)
+        self._in_reserve.pop(connection, None)
         address = self._addresses.pop(connection, None)
         if address is not None:
             of_address = self._by_address[address]
@@ -164,6 +171,12 @@ class ConnectionGate:
         self._closed += 1
         found.close_idle()
         return True
+
+    def _abort_oldest_in_reserve(self) -> None:
+        oldest = next(iter(self._in_reserve))
+        self.leave(oldest)
+        self._refused += 1
+        oldest.abort()
 
     def _warn(self, now_s: float) -> None:
         if self._closed:

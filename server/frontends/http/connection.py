@@ -221,6 +221,9 @@ class HttpConnection(WritingHalf):
         else:
             self.transport.close()
 
+    def abort(self) -> None:
+        self.transport.abort()
+
     @property
     def is_in_work(self) -> bool:
         """Whether a request of this connection waits for its answer."""

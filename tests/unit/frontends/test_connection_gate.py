@@ -31,6 +31,9 @@ class Connection:
         # As a transport does it, later.
         self.gate.leave(self)
 
+    def abort(self) -> None:
+        self.close_idle()
+
 
 def test_the_longest_idle_is_closed_keep_alive_first():
     gate = ConnectionGate(4, "HTTP", 4)
@@ -68,6 +71,15 @@ def test_a_full_port_gives_reserved_slots_to_those_that_come_then():
     assert [each.is_closed for each in reserved] == [True, False, False]
     gate.leave(busy[0])
     assert Connection(gate, None).slot is Slot.ORDINARY
+
+
+def test_busy_connections_hold_no_reserved_slot_against_later_ones():
+    gate = ConnectionGate(64, "HTTP", 64)
+    for _ in range(62):
+        assert Connection(gate, None).slot is Slot.ORDINARY
+    reserved = [Connection(gate, None) for _ in range(4)]
+    assert [each.slot for each in reserved] == [Slot.RESERVED] * 4
+    assert [each.is_closed for each in reserved] == [True, True, False, False]
 
 
 def test_one_whose_address_is_at_its_bound_gets_a_reserved_slot():
@@ -111,7 +123,7 @@ def test_everything_is_forgotten_in_the_end():
     made = [Connection(gate, None if at % 3 else (IDLE, float(at)), f"192.0.2.{at % 5}") for at in range(200)]
     for each in made:
         gate.leave(each)
-    assert (gate._addresses, gate._by_address, gate._in_reserve) == ({}, {}, set())
+    assert (gate._addresses, gate._by_address, gate._in_reserve) == ({}, {}, {})
 
 
 @pytest.mark.parametrize(
