@@ -100,7 +100,9 @@ def _cause(text: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """What to do about a refusal whose words, kept for Triton's clients, do not say it."""
+    """What to do about a refusal whose words are for other clients, or kept for Triton's."""
+    if "requires an API key" in text:
+        return " (here: --api-key KEY, or the variable STOKER_API_KEY)"
     return "; the server allows it with --model-control-mode=explicit" if _IS_UNCONTROLLED.search(text) else ""
 
 

@@ -1,8 +1,9 @@
 """Classifiers as skl2onnx and onnxmltools write them by default: their last node, `ZipMap`, makes a list of dictionaries of a tensor.
 
 No client can be sent such a list, and nothing but the classes' names is in it that the tensor `[rows, classes]` has not. So that tensor is
-served, under the name of the output, with the classes as its labels. The file that ONNX Runtime is given has an `Identity` in place of the
-`ZipMap`: it is rewritten field by field on the wire, as the server has no `onnx` package.
+served, under the name of the output, with the classes as its labels. The file that ONNX Runtime is given has a `Cast` to FLOAT in place of
+the `ZipMap`: it is rewritten field by field on the wire, as the server has no `onnx` package. The cast changes nothing where the tensor is
+FLOAT, as the operator demands; exporters give it DOUBLE where the model was trained on that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,9 @@ from dataclasses import dataclass, field
 from backends.onnx_files.wire import Field, WireError, WireReader, encoded_field, encoded_number
 
 _FLOAT = 1
-#: Opset for an `Identity` where the file names none for ONNX's own operators.
+#: `AttributeProto.AttributeType.INT`.
+_INT = 2
+#: Opset for a `Cast` where the file names none for ONNX's own operators.
 _OPSET = 13
 #: Operators whose first output is, by the standard, one class for each row.
 _CLASSIFIERS = frozenset({"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"})
@@ -24,7 +27,7 @@ class ZipMap:
     """A `ZipMap` whose result is an output of the graph.
 
     Attributes:
-        source: The tensor that it reads, `[rows, classes]` of FLOAT.
+        source: The tensor that it reads, `[rows, classes]` of FLOAT, or of DOUBLE against the standard.
         labels: Names of the classes, in the order of the columns.
     """
 
@@ -76,7 +79,7 @@ def classifier_of(reader: WireReader, graph: Field, outputs: Sequence[str]) -> C
 
 
 def without_zip_maps(data: bytes, zip_maps: Mapping[str, ZipMap], *, has_opset: bool) -> bytes:
-    """The model file `data` with an `Identity` in place of each of `zip_maps`, whose output is declared a tensor.
+    """The model file `data` with a `Cast` in place of each of `zip_maps`, whose output is declared a tensor.
 
     Args:
         data: A ModelProto that `read_onnx_file` has read.
@@ -89,7 +92,7 @@ def without_zip_maps(data: bytes, zip_maps: Mapping[str, ZipMap], *, has_opset: 
         if item.number == 1:
             node = _node(reader, item)
             name = node.outputs[0] if node.outputs else ""
-            return _identity(zip_maps[name].source, name) if node.operator == "ZipMap" and name in zip_maps else None
+            return _cast(zip_maps[name].source, name) if node.operator == "ZipMap" and name in zip_maps else None
         if item.number == 12:
             name = _text(reader, item, 1)
             return _tensor_value(name, len(zip_maps[name].labels)) if name in zip_maps else None
@@ -113,9 +116,10 @@ def _replaced(reader: WireReader, data: bytes, start: int, end: int, depth: int,
     return b"".join(parts)
 
 
-def _identity(source: str, output: str) -> bytes:
-    """A NodeProto."""
-    return b"".join(encoded_field(number, text.encode()) for number, text in ((1, source), (2, output), (4, "Identity")))
+def _cast(source: str, output: str) -> bytes:
+    """A NodeProto that casts to FLOAT."""
+    names = b"".join(encoded_field(number, text.encode()) for number, text in ((1, source), (2, output), (4, "Cast")))
+    return names + encoded_field(5, encoded_field(1, b"to") + encoded_number(3, _FLOAT) + encoded_number(20, _INT))
 
 
 def _tensor_value(name: str, classes: int) -> bytes:

@@ -17,8 +17,8 @@ _IR, _IR_WEIGHTS, _IR_NAME = ".xml", ".bin", "model.xml"
 #: A file's name that may stand in a command without quotes.
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 _SKLEARN: Final = (
-    "open('model.onnx', 'wb').write(skl2onnx.to_onnx(model, X[:1]).SerializeToString()), where X is what it was trained on "
-    "(pip install skl2onnx)"
+    "open('model.onnx', 'wb').write(skl2onnx.to_onnx(model, numpy.asarray(X[:1], 'float32')).SerializeToString()), where X is what it was "
+    "trained on (pip install skl2onnx)"
 )
 _FEATURES: Final = '[("input", onnxmltools.convert.common.data_types.FloatTensorType([None, FEATURES]))]'
 _TORCH: Final = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},))'

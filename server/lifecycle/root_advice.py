@@ -55,13 +55,13 @@ def not_a_repository(root: Path) -> str | None:
         return None
     if parse_version(there.name) is not None and not folders and any(is_model_file(name) for name in files):
         return (
-            f"'{root}' holds model files, so it is a version; give the folder that holds the model folders: "
-            f"--model-repository={shlex.quote(str(there.parent.parent))}"
+            f"'{root}' holds model files, so it is a version of a model; the repository is the folder that holds the model folders: "
+            f"{shlex.quote(str(there.parent.parent))}"
         )
     if any(parse_version(name) is not None and _is_version(there / name) for name in folders):
         return (
-            f"'{root}' holds version folders, so it is a model; give the folder that holds the model folders: "
-            f"--model-repository={shlex.quote(str(there.parent))}, or serve it alone by adding --model-name={shlex.quote(there.name)}"
+            f"'{root}' holds version folders, so it is a model; the repository is the folder that holds the model folders: "
+            f"{shlex.quote(str(there.parent))} (serve --model-name={shlex.quote(there.name)} serves the model alone)"
         )
     return None
 

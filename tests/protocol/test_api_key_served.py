@@ -55,7 +55,11 @@ def test_the_command_sends_the_key_of_the_variable_and_scrapers_need_it(tmp_path
     flags = (f"--model_base_path={tmp_path / 'models'}", f"--api-key-file={tmp_path / 'key'}", "--metrics_port=0")
     with running_server(*flags, at=tmp_path / "run") as server:
         for url in (f"grpc://{server.grpc}", f"http://{server.http}"):
-            for key, code, text in ((None, 1, MISSING), ("wrong", 1, WRONG), (KEY, 0, "READY")):
+            for key, code, text in (
+                (None, 1, f"{MISSING} (here: --api-key KEY, or the variable STOKER_API_KEY)"),
+                ("wrong", 1, WRONG),
+                (KEY, 0, "READY"),
+            ):
                 environment = {name: value for name, value in os.environ.items() if name != "STOKER_API_KEY"}
                 environment |= {} if key is None else {"STOKER_API_KEY": key}
                 done = subprocess.run(

@@ -40,6 +40,18 @@ def test_probabilities_and_labels_are_those_that_the_file_gives(labels, datatype
     assert found["probabilities"].dtype == np.float32
 
 
+def test_probabilities_in_double_precision_are_served_as_fp32(tmp_path: Path) -> None:
+    # skl2onnx feeds ZipMap with DOUBLE where the model was trained on float64, which ONNX Runtime does not load as it is.
+    proto = classifier((0, 1, 2))
+    [zip_map] = [node for node in proto.graph.node if node.op_type == "ZipMap"]
+    proto.graph.node.insert(len(proto.graph.node) - 1, helper.make_node("Cast", [zip_map.input[0]], ["wide"], to=TensorProto.DOUBLE))
+    expected = [list(row.values()) for row in ort.InferenceSession(classifier((0, 1, 2)).SerializeToString()).run(None, {"x": X})[1]]
+    zip_map.input[0] = "wide"
+    found = BACKEND.load(request(tmp_path, proto, DataType.INT64)).execute({"x": X}, ["probabilities"])["probabilities"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_the_interface_is_a_tensor_with_labels(tmp_path: Path) -> None:
     facts = BACKEND.inspect(onnx_files(tmp_path, classifier()), "model.onnx")
     assert facts.outputs == (

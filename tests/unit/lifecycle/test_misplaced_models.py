@@ -158,8 +158,8 @@ def test_a_model_or_version_folder_given_as_a_repository_is_refused_with_the_fol
     version.mkdir(parents=True)
     (version / "model.onnx").write_bytes(MODEL)
     model = refusal(root / "cnn")
-    assert f"--model-repository={root}, or serve it alone by adding --model-name=cnn" in model
-    assert f"it is a version; give the folder that holds the model folders: --model-repository={root}" in refusal(version)
+    assert f"the folder that holds the model folders: {root} (serve --model-name=cnn serves the model alone)" in model
+    assert f"it is a version of a model; the repository is the folder that holds the model folders: {root}" in refusal(version)
 
 
 def test_models_called_as_versions_are_served(root: Path) -> None:
