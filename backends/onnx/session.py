@@ -1,5 +1,6 @@
 """One ONNX Runtime session as an `Instance`."""
 
+import contextlib
 import ctypes
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,8 +73,12 @@ class OnnxInstance(Instance):
         self._shrinking = ort.RunOptions()
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._run_options: ort.RunOptions | None = self._shrinking if shrink_arena else None
-        has_one_shape = all(spec.is_static for spec in signature.inputs)
-        self._spikes = Spikes() if mem_arena and not shrink_arena and not has_one_shape else None
+        # Ends before the first operator, and the arena shrinks all the same.
+        self._only_shrinking = ort.RunOptions()
+        self._only_shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._only_shrinking.terminate = True
+        has_one_size = all(spec.is_static for spec in signature.inputs) and not is_work_open
+        self._spikes = Spikes() if mem_arena and not shrink_arena and not has_one_size else None
         #: The shapes of the smallest batch that ran, for `give_memory_back`, and what it took.
         self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
         self._signature = signature
@@ -122,18 +127,17 @@ class OnnxInstance(Instance):
         return self._largest_bytes > LARGE_BYTES
 
     def give_memory_back(self) -> None:
-        """Has the arena of a session of variable shapes give back all that no tensor lies in. Any thread may call it, beside a run.
+        """Has the arena of a session of variable sizes give back all that no tensor lies in. Any thread may call it, beside a run.
 
-        ONNX Runtime does so at the end of a run only: so this runs zeros in the shapes of the smallest batch so far.
+        ONNX Runtime does so at the end of a run only. So this begins one on the shapes of the smallest batch so far, and terminates it
+        before its first operator: zeros are nothing that a client has sent, and a model may loop on them for ever.
         """
         session, least = self._session, self._least
         if self._spikes is None or session is None or least is None or not self._largest_bytes:
             return
         self._largest_bytes = 0
-        try:
-            self._run_with(session, self._nothing(least[1]), self._outputs, self._shrinking)
-        except ORT_ERRORS as error:
-            log.debug("memory is kept: zeros in the shapes of the smallest batch do not run: %s", public_text(error))
+        with contextlib.suppress(*ORT_ERRORS):  # how a terminated run ends
+            self._run_with(session, self._nothing(least[1]), self._outputs, self._only_shrinking)
 
     def _nothing(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
         """Zeros of those shapes by input."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from backends.api.backend import Backend, Instance
 from backends.api.batch import KEPT_BYTES, Buffer
@@ -61,6 +61,54 @@ def test_a_rest_after_a_large_batch_gives_its_memory_back(name: str, is_first: b
     np.testing.assert_allclose(instance.execute({"x": small}, ["y"])["y"], 1.7310586, rtol=1e-5)
     instance.close()
     give_back_all([backend])
+
+
+@needs_linux
+@pytest.mark.parametrize("input_dims", [(2,), (-1,)])
+def test_memory_is_given_back_where_values_decide_on_sizes(input_dims: tuple[int, ...], tmp_path: Path) -> None:
+    node = helper.make_node("ConstantOfShape", ["n"], ["y"])
+    proto = model([node], [value("n", [None if size < 0 else size for size in input_dims], TensorProto.INT64)], [value("y", (None, None))])
+    served = signature({"n": (DataType.INT64, input_dims)}, {"y": (DataType.FP32, (-1, -1))}, max_batch_size=0)
+    backend = BackendRegistry().get("onnxruntime")
+    instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
+    instance.execute({"n": np.array([1, 64])}, ["y"])
+    before = resident_bytes()
+    instance.execute({"n": np.array([4, LARGE])}, ["y"])
+    give_back_all([backend])
+    assert resident_bytes() - before < 40 * MIB
+    assert instance.execute({"n": np.array([2, 3])}, ["y"])["y"].shape == (2, 3)
+    instance.close()
+
+
+def test_no_operator_of_a_model_runs_to_give_memory_back(tmp_path: Path) -> None:
+    """This model computes 10 / x times in a loop: for zeros it never ends."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["sum", "step"], ["next"]), helper.make_node("Less", ["next", "ten"], ["goes_on"])],
+        "body",
+        [value("turn", (), TensorProto.INT64), value("condition", (), TensorProto.BOOL), value("sum", (1,))],
+        [value("goes_on", (1,), TensorProto.BOOL), value("next", (1,))],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Reshape", ["largest", "one"], ["step"]),
+        helper.make_node("Loop", ["", "yes", "zero"], ["whole"], body=body),
+        helper.make_node("Add", ["x", "whole"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("yes", TensorProto.BOOL, [], [True]),
+        helper.make_tensor("zero", TensorProto.FLOAT, [1], [0.0]),
+        helper.make_tensor("ten", TensorProto.FLOAT, [1], [10.0]),
+    ]
+    served = signature({"x": (DataType.FP32, (-1,))}, {"y": (DataType.FP32, (-1,))}, max_batch_size=0)
+    backend = BackendRegistry().get("onnxruntime")
+    proto = model(nodes, [value("x", ("n",))], [value("y", ("n",))], constants)
+    instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
+    instance.execute({"x": np.ones(3 * MIB, np.float32)}, ["y"])
+    assert backend.owes_memory()
+    give_back_all([backend])
+    assert not backend.owes_memory()
+    instance.close()
 
 
 def test_a_large_block_of_variable_size_is_not_kept_and_a_small_one_is() -> None:
