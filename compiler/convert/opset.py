@@ -120,6 +120,7 @@ def _raise_opset(model: ir.Model, version: int) -> ir.Model:
         raise CompileError(f"the model is of opset {old}; {OLDEST_OPSET} is the oldest that is read")
     try:
         raise_opset(model, version)
+        model.ir_version = _ir_version(model)  # below 4, what adapters make (scales, axes) would have to be inputs as well
         verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that newer rules compute otherwise
     except (CannotRaise, PassError) as error:
         raise CompileError(f"opset {old} cannot be brought to {version}: {error}") from error

@@ -143,6 +143,16 @@ def test_old_forms_mean_the_same_at_the_internal_opset(name: str, opset: int) ->
     assert model.SerializeToString() == before
 
 
+@pytest.mark.parametrize("name", [name for name, (opsets, _, weights) in OLD_FORMS.items() if opsets[0] == 7 and not weights])
+def test_old_forms_are_read_from_files_of_their_time(name: str) -> None:
+    """Exporters of opset 7 and 8 wrote IR version 3, where every initializer is an input as well."""
+    model = parse(OLD_FORMS[name][1], opset=7)
+    model.ir_version = 3
+    converted = convert_to_internal(model)
+    assert opset_of(converted) == 18
+    assert_same_results(model, converted)
+
+
 @pytest.mark.parametrize(
     ("opset", "text", "weights", "reason"),
     [
