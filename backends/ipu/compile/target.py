@@ -116,12 +116,13 @@ def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: Sourc
     graph = program.graphs[at]
     inputs, outputs = _stream_shapes(compiled, graph)
     rows = batch_size(inputs, outputs, 0) if batch_axis == 0 and is_batched(inputs, outputs, 0) else 0
-    if rows > 1 and (reason := dependence_of_rows(source)):
+    most_rows = rows * program.batches_per_step * program.replication_factor
+    if most_rows > 1 and (reason := dependence_of_rows(source)):
         _logger.warning("model '%s' is served without batching, with the shapes it has: %s", source.name, reason)
-        rows = 0
+        most_rows = 0
     config: dict[str, object] = {
         "backend": "poplar",
-        "max_batch_size": rows * program.batches_per_step * program.replication_factor,
+        "max_batch_size": most_rows,
         "parameters": {},
     }
     datatypes = _datatypes(compiled, graph)

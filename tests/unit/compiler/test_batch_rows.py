@@ -95,6 +95,15 @@ def test_one_batch_size_is_served_without_batching(target: str, tmp_path: Path, 
     assert "dims: [4, 4]" in config
 
 
+def test_several_batches_of_one_row_in_a_step_are_no_batch_of_several_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--target", "ipu", "--batch_size", "1", "--batch_axis", "0", "--batches_per_step", "4"]
+    assert compiled(tmp_path, *words) == 0
+    assert f"is served without batching, with the shapes it has: {OTHER}" in capsys.readouterr().err
+    config = (tmp_path / "repo/m/config.pbtxt").read_text()
+    assert "max_batch_size: 0" in config
+    assert "dims: [1, 4]" in config
+
+
 @pytest.mark.parametrize(("serving_type", "reason"), [("engine", "batch sizes 1, 4"), ("popef", "max_batch_size 4: the model takes no")])
 def test_a_request_for_batches_of_such_a_model_is_refused(serving_type: str, reason: str, tmp_path: Path) -> None:
     fields = {"serving_type": serving_type, "input_model": parse(MEAN, opset=13), "model_name": "m", "max_batch_size": 4}
