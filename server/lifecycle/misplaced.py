@@ -55,7 +55,8 @@ def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, fold
     """The commands that make of `files`, which lie in `folder`, version 1 of `model`."""
     version = f"{model}/1"
     served = any(is_served(file) for file in files) or ir_files(files)
-    if not served and (step := conversion(files)) is not None:
+    # A config.json makes Hugging Face models of weights.
+    if not served and (step := conversion({*files, *(folder + name for name in links if name == "config.json")})) is not None:
         return f"{step[:1].upper()}{step[1:]}; the result belongs in {version}/"
     # A link that is relative leads to nothing from elsewhere.
     moves = [
@@ -79,7 +80,8 @@ def _model_name(file: str) -> str:
 
 
 def _stem(file: str) -> str:
-    return file.partition(".")[0]
+    """The name without its suffixes, and without the number that a part of one model's weights has (`-00001-of-00002`)."""
+    return re.sub(r"-[0-9]{5}-of-[0-9]{5}\Z", "", file.partition(".")[0])
 
 
 def _files(files: Collection[str]) -> str:

@@ -11,6 +11,7 @@ from cli.main import main
 from server.core.model_list import ListedModel
 from server.lifecycle.check import check_repository
 from server.lifecycle.listed_models import ListedModels
+from server.lifecycle.misplaced import misplaced_in_model, misplaced_in_root
 from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from tests.fakes import onnx_models
 
@@ -192,3 +193,16 @@ def test_check_ends_with_a_failure_for_a_flat_folder(root: Path, capsys: pytest.
         main(["check", str(root)])
     assert ended.value.code == 1
     assert "mkdir -p cnn/1 && mv cnn.onnx cnn/1/model.onnx" in capsys.readouterr().out
+
+
+def test_parts_of_the_weights_of_one_model_are_one_model():
+    parts = {"config.json": False, "model-00001-of-00002.safetensors": False, "model-00002-of-00002.safetensors": False}
+    [(model, text)] = misplaced_in_root(parts).items()
+    assert model == "model"
+    assert "'model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors' lie in the repository itself" in text
+    assert "optimum-cli export onnx --model . OUTPUT" in text
+    assert text.endswith("the result belongs in model/1/")
+    in_model = misplaced_in_model("bert", parts)
+    assert in_model is not None
+    assert "optimum-cli export onnx --model bert OUTPUT" in in_model
+    assert in_model.endswith("the result belongs in bert/1/")
