@@ -60,10 +60,15 @@ def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, fold
         return f"{step[:1].upper()}{step[1:]}; the result belongs in {version}/"
     # A link that is relative leads to nothing from elsewhere.
     moves = [
-        f"{'cp -L' if links[file] else 'mv'} {shlex.quote(folder + file)} {shlex.quote(f'{version}/{_target(file, files)}')}"
+        f"{'cp -L' if links[file] else 'mv'} {_argument(folder + file)} {_argument(f'{version}/{_target(file, files)}')}"
         for file in sorted(files)
     ]
-    return f"In the repository: mkdir -p {shlex.quote(version)} && {' && '.join(moves)}"
+    return f"In the repository: mkdir -p {_argument(version)} && {' && '.join(moves)}"
+
+
+def _argument(path: str) -> str:
+    """The path as a shell command has it, which does not read it as an option."""
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
 
 
 def _target(file: str, files: Collection[str]) -> str:

@@ -52,6 +52,13 @@ def test_a_flat_folder_of_models_is_an_error_of_each_and_the_commands_mend_it(ro
     assert check_repository([root], BackendRegistry()).is_good
 
 
+def test_a_name_that_reads_as_an_option_is_no_option_in_the_commands(root: Path) -> None:
+    (root / "-rf.onnx").write_bytes(MODEL)
+    (error,) = errors(root).values()
+    follow(str(error), root)
+    assert errors(root) == {"-rf": None}
+
+
 def test_weights_beside_a_model_go_with_it(root: Path) -> None:
     for name in ("cnn.onnx", "cnn.onnx.data", "net.xml", "net.bin"):
         (root / name).write_bytes(b"x")
