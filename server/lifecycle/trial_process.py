@@ -4,6 +4,7 @@ import asyncio
 import faulthandler
 import os
 import resource
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -30,11 +31,13 @@ class Trial:
         source: What to load.
         area: Where its private copy is made.
         size_bytes: Of its files together.
+        ends_after_s: When the kernel ends the process, should whoever waits for it be gone by then, seconds.
     """
 
     source: VersionSource
     area: Path
     size_bytes: int
+    ends_after_s: float
 
 
 def serve_trials(connection: Connection, output: Path, registry: Callable[[], BackendRegistry]) -> None:
@@ -53,7 +56,10 @@ def serve_trials(connection: Connection, output: Path, registry: Callable[[], Ba
         except EOFError:
             return
         _bound_memory(trial.size_bytes)
-        connection.send(_try(trial, backends))
+        signal.setitimer(signal.ITIMER_REAL, trial.ends_after_s)  # SIGALRM ends a process that has no handler for it
+        failure = _try(trial, backends)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.send(failure)
 
 
 def _try(trial: Trial, registry: BackendRegistry) -> str | None:

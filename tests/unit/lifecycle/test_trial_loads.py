@@ -8,6 +8,7 @@ import pytest
 
 from cli.main import main
 from server.lifecycle import check as check_module
+from server.lifecycle import trial_load
 from server.lifecycle.check import Loading, RepositoryReport, check_repository
 from tests.fakes import onnx_models
 from tests.fakes.fake_backend import FakeBackend
@@ -62,6 +63,14 @@ def test_a_load_that_does_not_end_is_given_up(tmp_path: Path) -> None:
     first, second = check(tmp_path, Loading.ALL, timeout_s=0.5).models
     assert first.problems == ("version 1: load FAILED: the load takes longer than 0.5 s",)
     assert second.name == "b"
+
+
+def test_a_load_that_does_not_end_is_ended_when_the_check_is_gone_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The load's own process ends it, which nobody has to wait for.
+    monkeypatch.setattr(trial_load, "_ALONE_S", -59.9)
+    add_model(tmp_path, "a", b"hang", FakeBackend.default_model_filename)
+    (model,) = check(tmp_path, Loading.ALL, timeout_s=60.0).models
+    assert model.problems == ("version 1: load FAILED: the process that loaded it ended with SIGALRM",)
 
 
 def test_large_versions_are_loaded_on_demand_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
