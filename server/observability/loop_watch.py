@@ -179,7 +179,13 @@ class LoopWatch:
                 start_new_session=True,
             )
         except OSError as error:
-            log.error("the monitor of the event loop cannot be started (%s): a blocked loop is neither shown nor ended", error.strerror)
+            log.error(
+                "the monitor of the event loop cannot be started (%s): a blocked loop is still counted, but neither shown nor ended",
+                error.strerror,
+            )
+            os.close(self._beats)
+            os.close(self._stacks)
+            self._beats = self._stacks = None
         finally:
             os.close(beats)
             os.close(stacks)

@@ -1,12 +1,15 @@
 """Event loops that are blocked for real, in processes of their own: what is written, what is counted, and what ends them."""
 
+import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import pytest
 from server.observability import loop_monitor
 from server.observability.loop_monitor import Monitor
 from server.observability.loop_settings import LoopWatchSettings
+from server.observability.loop_watch import LoopWatch
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +129,20 @@ def test_without_its_monitor_a_server_goes_on() -> None:
     assert b"the monitor of the event loop has ended" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
+
+
+def test_a_monitor_that_cannot_be_started_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    async def watched() -> None:
+        with LoopWatch(LoopWatchSettings(block_s=0), time.monotonic_ns).watching(None, is_json=False):
+            pass
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    asyncio.run(watched())
+    [record] = caplog.records
+    assert "cannot be started (Resource temporarily unavailable): a blocked loop is still counted" in record.getMessage()
 
 
 def test_the_monitor_ends_with_the_server() -> None:
