@@ -62,7 +62,7 @@ class ByteBudget:
 
     @property
     def share_bytes(self) -> int:
-        """What several requests of one connection may hold together."""
+        """What several large requests of one connection may hold together."""
         return self.most_bytes // 2
 
     def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:

@@ -16,7 +16,7 @@ class Limits:
 
     Attributes:
         bytes_in_flight: What all requests being served hold together; one larger than that passes alone. A sixteenth is kept for requests
-            of up to 64 KiB; several requests of one connection hold half of it at most.
+            of up to 64 KiB; several larger requests of one connection hold half of it at most.
         request_bytes: What one request may hold in memory, shared-memory inputs and decoded values included; a larger one is never served.
         grpc_message_bytes: Largest gRPC message, received or sent.
         grpc_inflated_bytes: Largest gRPC message that came compressed, once decompressed.

@@ -134,8 +134,9 @@ class UnaryCall(H2Call):
         """The handler takes room for the message of `share_bytes` itself. Of the connection's share, it goes on being held."""
         if self._reservation is not None:
             self._reservation.release()
-        self._share_bytes = share_bytes
-        self._connection.share.held_bytes += share_bytes
+        share = self._connection.share
+        self._share_bytes = share.counted(share_bytes)
+        share.held_bytes += self._share_bytes
 
     def settle(self) -> None:
         super().settle()

@@ -11,18 +11,20 @@ EVICTED = "the server holds as many request bytes as it may, and this request wa
 
 
 class ConnectionShare:
-    """What the requests of one connection hold together. Confined to: the event loop.
+    """What the large requests of one connection hold together. Confined to: the event loop.
 
-    Several requests may hold half of the budget; a single one may hold more, while it is the only one of its connection.
+    Several may hold half of the budget; a single one may hold more, while it is the only large one of its connection. Small requests do not
+    count: those of other users of a proxy share the connection, and their number is bounded.
 
     Attributes:
-        held_bytes: What they hold.
+        held_bytes: What the large requests hold.
     """
 
-    __slots__ = ("_most_bytes", "held_bytes")
+    __slots__ = ("_most_bytes", "_small_bytes", "held_bytes")
 
     def __init__(self, engine: Engine) -> None:
         self._most_bytes = engine.budget.share_bytes
+        self._small_bytes = engine.budget.small_bytes
         self.held_bytes = 0
 
     def take(self, size_bytes: int, held_bytes: int) -> None:
@@ -31,14 +33,23 @@ class ConnectionShare:
         Raises:
             Overloaded: other requests of the connection hold too much.
         """
-        whole_bytes = self.held_bytes + size_bytes
-        if whole_bytes > self._most_bytes and self.held_bytes > held_bytes:
+        own_bytes = self.counted(held_bytes)
+        whole_bytes = self.held_bytes - own_bytes + self.counted(held_bytes + size_bytes)
+        if whole_bytes > self._most_bytes and whole_bytes > self.held_bytes > own_bytes:
             raise Overloaded(
                 f"the requests of this connection hold {self.held_bytes} bytes, no room for {size_bytes} more: one connection may hold "
                 f"{self._most_bytes}; try again, or use more connections",
                 retry_after_s=1.0,
             )
         self.held_bytes = whole_bytes
+
+    def give_back(self, size_bytes: int, held_bytes: int) -> None:
+        """Gives back `size_bytes` of a request that holds `held_bytes`."""
+        self.held_bytes += self.counted(held_bytes - size_bytes) - self.counted(held_bytes)
+
+    def counted(self, size_bytes: int) -> int:
+        """How much of a request that holds `size_bytes` counts."""
+        return size_bytes if size_bytes > self._small_bytes else 0
 
 
 class Reservation:
@@ -72,16 +83,16 @@ class Reservation:
             share.take(size_bytes, held_bytes)
         if not self.engine.reserve(size_bytes, held_bytes, self._asker):
             if share is not None:
-                share.held_bytes -= size_bytes
+                share.give_back(size_bytes, held_bytes + size_bytes)
             raise no_room(size_bytes)
         self.held_bytes = held_bytes + size_bytes
 
     def give_back(self, size_bytes: int) -> None:
         """Gives back a part of what was taken."""
         self.engine.release(size_bytes, self.held_bytes)
-        self.held_bytes -= size_bytes
         if self._share is not None:
-            self._share.held_bytes -= size_bytes
+            self._share.give_back(size_bytes, self.held_bytes)
+        self.held_bytes -= size_bytes
 
     def release(self) -> None:
         """Gives all of it back."""

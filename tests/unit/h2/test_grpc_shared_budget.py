@@ -129,6 +129,19 @@ def test_a_request_larger_than_the_half_passes_as_the_only_one():
     on_a_port(scenario)
 
 
+def test_small_requests_pass_beside_a_large_one_of_their_connection():
+    async def scenario(port: Port) -> None:
+        shared, half_of_one = port.connect(), b"\0" + (100).to_bytes(4, "big") + bytes(50)
+        read(shared, opening(1, b"/a.B/Waits") + frame(DATA, 0, 1, half_of_one))
+        begin(shared, 3, pieces=slice(-1), message=bytes(800_000))
+        read(shared, opening(5, b"/a.B/Waits") + frame(DATA, 0, 5, half_of_one))
+        assert refusals(shared) == b""
+        begin(shared, 9)
+        assert b"one connection may hold 524288" in refusals(shared)
+
+    on_a_port(scenario)
+
+
 def test_bytes_sent_early_do_not_pay_for_slowness_later():
     async def scenario(port: Port) -> None:
         connection = port.connect()
