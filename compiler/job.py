@@ -226,7 +226,7 @@ def _compare(plan: Plan, target: Target, artefact: Artefact, converted: Sequence
         path = Path(job.report) / COMPARISON_FILE
         write_text(path, json.dumps({**comparison.data, "missed": missed}, indent=2, allow_nan=False) + "\n")
         out.write(f"wrote {path}\n")
-    # Who says how much noise is too much need not be told by the precision.
+    # A bound that the user gives replaces the precision's own.
     if comparison.failures and job.min_snr is None and any(model.conversion.check for model in plan.models):
         raise CheckError(f"the check failed: {'; '.join(comparison.failures)}")
     if missed:

@@ -30,7 +30,7 @@ class SourceModel:
         source: The model before conversion; None where nobody kept it.
         precision: What was asked for; targets that make it themselves find a `model` in FP32.
         samples: File of samples to calibrate and compare with; None: there is none.
-        batch_size: Rows of a batch as they were asked for; None: nobody did.
+        batch_size: Rows of a batch that the options ask for; None: the options leave it open.
     """
 
     model: onnx.ModelProto

@@ -21,7 +21,7 @@ from compiler.target import SourceModel
 
 _logger = logging.getLogger(__name__)
 
-#: max_batch_size of a model whose batch is open where nobody asked for another, as servers have it for a model without a configuration.
+#: max_batch_size of a model with an open batch, unless the options name another; as in servers without a configuration.
 DEFAULT_BATCH: Final = 32
 #: Rows of the two batches that are tried.
 _TRIED_ROWS: Final = (2, 3)

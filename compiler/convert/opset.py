@@ -123,7 +123,7 @@ def _raise_opset(model: ir.Model, version: int) -> ir.Model:
         model.ir_version = _ir_version(model)  # below 4, what adapters make (scales, axes) would have to be inputs as well
         verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that newer rules compute otherwise
     except (CannotRaise, PassError) as error:
-        raise CompileError(f"opset {old} cannot be brought to {version}: {error}") from error
+        raise CompileError(f"opset {old} cannot be converted to {version}: {error}") from error
     return model
 
 

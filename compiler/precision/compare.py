@@ -68,7 +68,7 @@ def compare_layers(source: onnx.ModelProto, converted: ir.Model, batches: Sequen
     for wanted, got in zip(expected, actual, strict=True):
         for node, other in pairs:
             first, second = wanted[str(node.outputs[0].name)], got[str(other.outputs[0].name)]
-            # A mask's infinities, where both have them, say nothing of the layer; one that only one of them has is told from the rest.
+            # A mask's infinities, where both have them, say nothing of the layer; an infinity in only one of them is a difference.
             finite = np.isfinite(first) & np.isfinite(second)
             weight = first.size
             is_same = np.array_equal(np.isfinite(first), np.isfinite(second))

@@ -43,7 +43,7 @@ class RawFormat:
     is_certain: bool = True
 
 
-#: In the order in which they are looked for: a folder that holds several is told by the first.
+#: In the order in which they are looked for: the first one decides about a folder that holds several.
 RAW_FORMATS: Final = (
     RawFormat(
         "a SavedModel has to be converted to ONNX",

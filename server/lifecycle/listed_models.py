@@ -84,7 +84,7 @@ class ListedModels:
             self._check(models)
 
     def wanted(self, models: Sequence[ListedModel]) -> dict[str, frozenset[int] | None]:
-        """The versions that would serve if `models` were the list, by model; None: its configuration is wrong, so that nobody can say."""
+        """The versions that would serve if `models` were the list, by model; None: its configuration is wrong, so they are unknown."""
         with self._lock:
             listings = {model.name: self._listing(model, []) for model in models}
         return {

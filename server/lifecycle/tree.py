@@ -67,7 +67,7 @@ def entry_of(path: str, status: os.stat_result, source: str = "") -> TreeEntry:
 
 @contextmanager
 def open_entry(folder: Folder, entry: TreeEntry) -> Iterator[int]:
-    """A descriptor, for reading, of the file `entry` that `list_tree(folder)` told.
+    """A descriptor, for reading, of the file `entry` from the result of `list_tree(folder)`.
 
     Raises:
         OSError: it cannot be opened; ELOOP or ENOTDIR where it, or a folder around it, has become a link.
@@ -78,7 +78,7 @@ def open_entry(folder: Folder, entry: TreeEntry) -> Iterator[int]:
 
 
 def list_tree(folder: Folder) -> tuple[TreeEntry, ...]:
-    """Every file and folder below `folder`, sorted by path. Where links are followed, a link is told as what it leads to.
+    """Every file and folder below `folder`, sorted by path. Where links are followed, a link appears as its target.
 
     Raises:
         ModelLoadError: more entries or levels than `bounds` allows, a name that is not UTF-8, or a link that may not be followed.

@@ -208,7 +208,7 @@ def _write(data: bytes) -> None:
     while data and poll.poll(_WRITE_S * 1000):
         try:
             data = data[os.write(2, data[:_PIECE_BYTES]) :]
-        except OSError:  # nobody reads it any more, or the disk is full
+        except OSError:  # the reader has closed it, or the disk is full
             return
 
 

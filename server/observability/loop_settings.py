@@ -5,7 +5,7 @@ from typing import Final
 
 #: Between two beats, at most, seconds.
 LONGEST_BEAT_S: Final = 0.25
-#: The shortest silence that can be told from an ordinary turn of the loop, seconds.
+#: The shortest silence that differs from an ordinary turn of the loop, seconds.
 LEAST_S: Final = 0.1
 
 

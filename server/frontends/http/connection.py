@@ -128,7 +128,7 @@ class HttpConnection(WritingHalf):
         return self._phase is Phase.ANSWER
 
     def _can_tell_departure(self) -> bool:
-        """Whether a client that is gone can be told from one that merely sends no more.
+        """Whether the server can distinguish a client that is gone from one that merely sends no more.
 
         Not over TLS, whose end is that of the transport, nor where HTTP/1.0, which has no 100 Continue, comes by TCP.
         """

@@ -131,7 +131,7 @@ def _reserve(target: Target, fields: Mapping[str, TensorFields], reservation: Re
             values = tensor.values.get(VALUE_FIELDS[spec.datatype], ())
             strings += len(values) if spec.datatype.is_bytes else 0
             if count := filled_count(spec, tensor):
-                # A shape that the model does not take is told as that.
+                # The error names a shape that the model does not take.
                 target.check.count_elements(spec, spec.datatype.value, tensor.shape or ())
                 strings += count if spec.datatype.is_bytes else 0
                 grown_bytes += repeated_bytes(spec, values[-1], count)

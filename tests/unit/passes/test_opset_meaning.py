@@ -203,7 +203,7 @@ def test_old_forms_are_read_from_files_of_their_time(name: str) -> None:
     ],
 )
 def test_what_has_no_counterpart_is_refused_with_its_node(opset: int, text: str, weights: Arrays, reason: str) -> None:
-    with pytest.raises(CompileError, match=f"opset {opset} cannot be brought to 18: node .*{reason}"):
+    with pytest.raises(CompileError, match=f"opset {opset} cannot be converted to 18: node .*{reason}"):
         convert_to_internal(parse(text, weights, opset=opset))
 
 
