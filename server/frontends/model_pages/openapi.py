@@ -32,7 +32,8 @@ def model_document(description: ModelDescription, sample: Sample) -> Schema:
         f"{kserve}/ready": {"get": _operation("ready", "Whether it serves", {"type": "object"})},
     }
     if not signature.is_decoupled and sample.fits_json:
-        paths[f"{kserve}/infer"] = {"post": _infer(sample)}
+        if not sample.is_answer_binary:
+            paths[f"{kserve}/infer"] = {"post": _infer(sample)}
         if not sample.is_sequence:
             paths[f"{serving}:predict"] = {"post": _predict(sample)}
     # From where the document lies to the root of all routes, whatever prefix a proxy puts before it.
@@ -57,7 +58,7 @@ def _about(description: ModelDescription, sample: Sample) -> str:
     text = f"Served by {platform}; {batch}."
     if signature.is_decoupled:
         text += " It answers a request any number of times: reach it by ModelStreamInfer over gRPC, or by generate_stream."
-    elif not sample.fits_json:
+    elif not sample.fits_json or sample.is_answer_binary:
         text += " Its FP16 or BF16 tensors have no form in JSON: they travel as binary data behind it."
     if sample.is_sequence:
         text += " Requests belong to sequences: parameters sequence_id, sequence_start, sequence_end."
@@ -73,7 +74,7 @@ def _infer(sample: Sample) -> Schema:
         ]
         body["example"] = {"inputs": inputs}
         if sample.is_sequence:
-            body["example"]["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+            body["example"]["parameters"] = {"sequence_id": sample.sequence_id, "sequence_start": True, "sequence_end": True}
     return {
         **_operation("infer", "Inference, KServe v2", {"$ref": f"{_REF}InferAnswer"}),
         "requestBody": {"required": True, "content": {_JSON: body}},

@@ -27,7 +27,7 @@ def _stoker(sample: Sample, places: Places) -> Call:
     arrays = "".join(f"    {_text(tensor.name)}: {_stoker_array(tensor)},\n" for tensor in sample.inputs)
     more = _arguments(sample)
     if sample.is_sequence:
-        more += ', parameters={"sequence_id": 1, "sequence_start": True, "sequence_end": True}'
+        more += f', parameters={{"sequence_id": {sample.sequence_id!r}, "sequence_start": True, "sequence_end": True}}'
     if sample.is_decoupled:
         use = f"    for outputs in client.stream({_text(sample.model)}, [inputs]{more}):\n        print(outputs)\n"
     else:
@@ -69,7 +69,7 @@ def _arguments(sample: Sample) -> str:
 
 def _triton_arguments(sample: Sample) -> str:
     version = "" if sample.version is None else f", model_version={_text(str(sample.version))}"
-    return version + (", sequence_id=1, sequence_start=True, sequence_end=True" if sample.is_sequence else "")
+    return version + (f", sequence_id={sample.sequence_id!r}, sequence_start=True, sequence_end=True" if sample.is_sequence else "")
 
 
 def _stoker_array(tensor: SampleTensor) -> str:

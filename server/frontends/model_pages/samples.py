@@ -7,6 +7,7 @@ from typing import Any
 from backends.api.model import VARIABLE, TensorSpec
 from backends.api.tensor import DataType
 from server.core.description import ModelDescription
+from server.core.sequence import ControlKind
 from server.frontends.kserve.json_tensor import BINARY_ONLY
 
 #: Elements of one request up to which they are printed one by one: two lines of numbers.
@@ -63,6 +64,8 @@ class Sample:
         first_output: A name to print.
         is_decoupled: Whether the model answers a request any number of times.
         is_sequence: Whether requests belong to sequences.
+        sequence_id: Of the type that the model takes.
+        is_answer_binary: Whether JSON cannot hold its answer.
     """
 
     model: str
@@ -71,6 +74,8 @@ class Sample:
     first_output: str
     is_decoupled: bool
     is_sequence: bool
+    sequence_id: int | str
+    is_answer_binary: bool
 
     @property
     def is_printed(self) -> bool:
@@ -87,13 +92,18 @@ def sample(description: ModelDescription, version: int | None) -> Sample:
     """The request for a model; `version` is the one asked for."""
     signature = description.config.signature
     lead = (1,) if signature.is_batched else ()
+    sequences = description.config.sequences
+    controls = () if sequences is None else sequences.controls
+    has_text_id = any(control.kind is ControlKind.ID and control.datatype.is_bytes for control in controls)
     return Sample(
         model=description.config.name,
         version=version,
         inputs=tuple(_tensor(spec, lead) for spec in signature.inputs if not spec.optional),
         first_output=signature.outputs[0].name if signature.outputs else "",
         is_decoupled=signature.is_decoupled,
-        is_sequence=description.config.sequences is not None,
+        is_sequence=sequences is not None,
+        sequence_id="1" if has_text_id else 1,
+        is_answer_binary=any(tensor.datatype in BINARY_ONLY for tensor in signature.outputs),
     )
 
 

@@ -10,7 +10,6 @@ from server.frontends.model_pages.calls import Call
 from server.frontends.model_pages.places import Places
 from server.frontends.model_pages.samples import TEXT, Sample, SampleTensor
 
-_SEQUENCE: Final = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 _NO_JSON: Final = "FP16 and BF16 tensors travel as binary only."
 #: How a command sends the key that this server requires: the reader's shell holds it.
 _BEARER: Final = '"Authorization: Bearer $STOKER_API_KEY"'
@@ -26,7 +25,7 @@ def shell_calls(sample: Sample, places: Places, *, has_reflection: bool) -> list
     """Every call from a shell that fits the model."""
     calls = []
     if not sample.is_decoupled:
-        if sample.fits_json:
+        if sample.fits_json and not sample.is_answer_binary:
             calls.append(Call("curl, JSON", "curl-json", "sh", _curl_json(sample, places)))
         calls.append(_curl_binary(sample, places))
         if sample.fits_json and not sample.is_sequence:
@@ -40,6 +39,11 @@ def shell_calls(sample: Sample, places: Places, *, has_reflection: bool) -> list
     return calls
 
 
+def _sequence(sample: Sample) -> dict[str, Any]:
+    """The parameters of a sequence of one request."""
+    return {"sequence_id": sample.sequence_id, "sequence_start": True, "sequence_end": True}
+
+
 def infer_path(sample: Sample, verb: str = "infer") -> str:
     """KServe's route to the model."""
     version = "" if sample.version is None else f"/versions/{sample.version}"
@@ -47,7 +51,7 @@ def infer_path(sample: Sample, verb: str = "infer") -> str:
 
 
 def _curl_json(sample: Sample, places: Places) -> str:
-    rest = {"parameters": _SEQUENCE} if sample.is_sequence else {}
+    rest: dict[str, Any] = {"parameters": _sequence(sample)} if sample.is_sequence else {}
     url = places.http_url + infer_path(sample)
     if sample.is_printed:
         inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs]
@@ -76,23 +80,32 @@ def _curl_generate(sample: Sample, places: Places) -> str:
         tensor.name: tensor.element if tensor.count == 1 else [tensor.element] * tensor.count for tensor in sample.inputs
     }
     if sample.is_sequence:
-        body["parameters"] = _SEQUENCE
+        body["parameters"] = _sequence(sample)
     return (
         f"{_curl(places, '-sN')} {shlex.quote(places.http_url + infer_path(sample, 'generate_stream'))} -d {shlex.quote(json.dumps(body))}"
     )
 
 
 def _curl_binary(sample: Sample, places: Places) -> Call:
-    head: dict[str, Any] = {"parameters": _SEQUENCE} if sample.is_sequence else {}
+    parameters = _sequence(sample) if sample.is_sequence else {}
+    if sample.is_answer_binary:
+        parameters["binary_data_output"] = True
+    head: dict[str, Any] = {"parameters": parameters} if parameters else {}
     head["inputs"] = [{**_facts(tensor), "parameters": {"binary_data_size": tensor.size_bytes}} for tensor in sample.inputs]
     text = json.dumps(head)
     parts = [f"printf %s {shlex.quote(text)}", *(_bytes_of(tensor) for tensor in sample.inputs)]
     lines = ";\n  ".join(parts)
     url = shlex.quote(places.http_url + infer_path(sample))
     curl = f"{_curl(places)} {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
+    if sample.is_answer_binary:
+        curl += " -o answer.bin"
     note = "The tensors follow the JSON as raw bytes; with binary_data_output the answer's do, too."
     return Call(
-        "curl, binary tensors", "curl-binary", "sh", f"{{ {lines}; }} |\n{curl}", note if sample.fits_json else f"{_NO_JSON} {note}"
+        "curl, binary tensors",
+        "curl-binary",
+        "sh",
+        f"{{ {lines}; }} |\n{curl}",
+        note if sample.fits_json and not sample.is_answer_binary else f"{_NO_JSON} {note}",
     )
 
 
@@ -114,7 +127,7 @@ def _grpcurl(sample: Sample, places: Places) -> str:
         head["model_version"] = str(sample.version)
     if sample.is_sequence:
         head["parameters"] = {
-            "sequence_id": {"int64_param": 1},
+            "sequence_id": {"string_param" if isinstance(sample.sequence_id, str) else "int64_param": sample.sequence_id},
             "sequence_start": {"bool_param": True},
             "sequence_end": {"bool_param": True},
         }

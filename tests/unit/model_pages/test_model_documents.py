@@ -14,6 +14,7 @@ from fastapi.openapi.models import OpenAPI
 from backends.api.model import TensorSpec
 from backends.api.tensor import DataType
 from server.core.description import ModelDescription
+from server.core.sequence import ControlInput, ControlKind, SequenceBatching
 from server.core.state import IndexEntry, VersionState
 from server.frontends.kserve.generate_codec import Target, decode
 from server.frontends.kserve.validation import SignatureCheck
@@ -61,6 +62,29 @@ def test_the_document_keeps_to_openapi_for_every_type(datatype, max_batch_size):
     assert ("/v2/models/m/infer" in document["paths"]) == has_json
     shape = document["components"]["schemas"]["InferRequest"]["properties"]["inputs"]["items"]["oneOf"][0]["properties"]["shape"]
     assert shape["minItems"] == shape["maxItems"] == (3 if max_batch_size else 2)
+
+
+@pytest.mark.parametrize(("datatype", "sequence_id"), [(DataType.BYTES, "1"), (DataType.UINT64, 1)])
+def test_calls_name_a_sequence_by_an_id_of_the_type_that_the_model_takes(datatype, sequence_id):
+    description = described(TensorSpec("x", DataType.FP32, (2,)))
+    batching = SequenceBatching(1, 1, (ControlInput(ControlKind.ID, "id", datatype),), ())
+    description = replace(description, config=replace(description.config, sequences=batching))
+    texts = {call.key: call.text for call in calls_of(description)}
+    for key in ("curl-json", "curl-binary", "stoker-client"):
+        assert f'"sequence_id": {json.dumps(sequence_id)}' in texts[key].replace("'1'", '"1"')
+    assert f"sequence_id={sequence_id!r}" in texts["tritonclient-http"]
+    asked = model_document(description, sample(description, None))["paths"]["/v2/models/m/infer"]["post"]["requestBody"]
+    assert asked["content"]["application/json"]["example"]["parameters"]["sequence_id"] == sequence_id
+
+
+@pytest.mark.parametrize("datatype", [DataType.FP16, DataType.BF16])
+def test_calls_ask_for_outputs_that_json_cannot_hold_as_binary_data(datatype):
+    description = described(TensorSpec("x", DataType.FP32, (2,)), outputs=[TensorSpec("y", datatype, (2,))])
+    texts = {call.key: call.text for call in calls_of(description)}
+    assert "curl-json" not in texts
+    assert '"binary_data_output": true' in texts["curl-binary"]
+    assert texts["curl-binary"].endswith(" -o answer.bin")
+    assert "/v2/models/m/infer" not in model_document(description, sample(description, None))["paths"]
 
 
 def test_the_example_has_the_models_names_types_and_shapes():
