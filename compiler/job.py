@@ -22,7 +22,7 @@ from compiler.convert.free_dimensions import asked_batch_size, closed
 from compiler.convert.options import COMPILED_PRECISIONS
 from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 from compiler.custom_libraries import using_libraries
-from compiler.errors import CheckError, CompileError, GateError, OptionError
+from compiler.errors import CheckError, CompileError, GateError, OptionError, ShapeError
 from compiler.job_options import NO_EFFECT, TENSORFLOW_NAMES, JobOptions
 from compiler.options import CompilerOptions
 from compiler.output_files import write_model, write_text, written_whole
@@ -310,6 +310,8 @@ def _serve(plan: Plan, artefact: Artefact, converted: Sequence[_Converted], targ
 
 
 def _served_model(name: str, made: Artefact | ServedPart, converted: _Converted, files: Mapping[str, str]) -> ServedModel:
+    if made.not_servable:
+        raise ShapeError(f"model '{name}' cannot be served: {made.not_servable}")
     inputs, outputs = served_tensors(
         converted.source, converted.internal, is_batched=bool(made.config.get("max_batch_size")), datatypes=made.datatypes
     )

@@ -54,12 +54,14 @@ class ServedPart:
         config: As `Artefact.config`, with the parameters that select this part.
         files: Further text files of a version's folder, by name.
         datatypes: As `Artefact.datatypes`, by the tensors' names in this part's model.
+        not_servable: Why a server would answer otherwise than the source; empty where it would not.
     """
 
     suffix: str
     config: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     datatypes: Mapping[str, Sequence[DataType]] = field(default_factory=dict)
+    not_servable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class Artefact:
         companions: Further files that must lie beside the first, by name; they are where `export` left them, in the same folder.
         datatypes: By input and output, the element types in which it may be served: what the file has, then those that its backend casts.
             Of a tensor that is not named, the converted model's type.
+        not_servable: As `ServedPart.not_servable`.
     """
 
     path: Path
@@ -82,6 +85,7 @@ class Artefact:
     parts: Sequence[ServedPart] = ()
     companions: Mapping[str, Path] = field(default_factory=dict)
     datatypes: Mapping[str, Sequence[DataType]] = field(default_factory=dict)
+    not_servable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

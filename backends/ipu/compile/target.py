@@ -69,7 +69,10 @@ class IpuTarget(Target):
         compiled = compile_into(sources, options, path)
         served = [served_part(compiled, at, options.batch_axis, source) for at, source in enumerate(sources)]
         if len(sources) == 1:
-            return Artefact(path=path, summary=summarise(compiled), config=served[0].config, datatypes=served[0].datatypes)
+            [part] = served
+            return Artefact(
+                path=path, summary=summarise(compiled), config=part.config, datatypes=part.datatypes, not_servable=part.not_servable
+            )
         return Artefact(path=path, summary=summarise(compiled), parts=served)
 
     def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
@@ -116,23 +119,28 @@ def served_part(compiled: CompiledModel, at: int, batch_axis: int, source: Sourc
     graph = program.graphs[at]
     inputs, outputs = _stream_shapes(compiled, graph)
     rows = batch_size(inputs, outputs, 0) if batch_axis == 0 and is_batched(inputs, outputs, 0) else 0
-    most_rows = rows * program.batches_per_step * program.replication_factor
-    if most_rows > 1 and (reason := dependence_of_rows(source)):
-        _logger.warning("model '%s' is served without batching, with the shapes it has: %s", source.name, reason)
-        most_rows = 0
+    calls = program.batches_per_step * program.replication_factor
+    not_servable = ""
+    if rows * calls > 1 and (reason := dependence_of_rows(source)):
+        if calls > 1:
+            not_servable = f"{reason}, and a step computes {calls} micro-batches apart: give batches_per_step 1 and one replica"
+            _logger.warning("model '%s' cannot be served: %s", source.name, not_servable)
+        else:
+            _logger.warning("model '%s' is served without batching, with the shapes it has: %s", source.name, reason)
+        rows = 0
     config: dict[str, object] = {
         "backend": "poplar",
-        "max_batch_size": most_rows,
+        "max_batch_size": rows * calls,
         "parameters": {},
     }
     datatypes = _datatypes(compiled, graph)
     if len(program.graphs) == 1:
-        return ServedPart(suffix=graph.name, config=config, datatypes=datatypes)
+        return ServedPart(suffix=graph.name, config=config, datatypes=datatypes, not_servable=not_servable)
     # Clients know the tensors by their names in the model; the streams of a fused executable have others.
     names = {each.anchor: each.tensor for each in (*graph.inputs, *graph.outputs)}
     config["parameters"] = {SUB_GRAPH_PARAMETER: str(graph.index)}
     files = {NAME_MAP_FILENAME: json.dumps(names, indent=2) + "\n"}
-    return ServedPart(suffix=graph.name, config=config, files=files, datatypes=datatypes)
+    return ServedPart(suffix=graph.name, config=config, files=files, datatypes=datatypes, not_servable=not_servable)
 
 
 def _datatypes(compiled: CompiledModel, graph: SubGraph) -> dict[str, tuple[DataType, ...]]:

@@ -95,13 +95,22 @@ def test_one_batch_size_is_served_without_batching(target: str, tmp_path: Path, 
     assert "dims: [4, 4]" in config
 
 
-def test_several_batches_of_one_row_in_a_step_are_no_batch_of_several_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--target", "ipu", "--batch_size", "1", "--batch_axis", "0", "--batches_per_step", "4"]
-    assert compiled(tmp_path, *words) == 0
-    assert f"is served without batching, with the shapes it has: {OTHER}" in capsys.readouterr().err
-    config = (tmp_path / "repo/m/config.pbtxt").read_text()
-    assert "max_batch_size: 0" in config
-    assert "dims: [1, 4]" in config
+@pytest.mark.parametrize("micro_batch", ["1", "2"])
+@pytest.mark.parametrize("words", [["--batches_per_step", "4"], ["--popart_options", "replicatedGraphCount=2"]])
+def test_micro_batches_of_such_a_model_that_are_computed_apart_are_not_served(
+    micro_batch: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compiled(tmp_path, "--target", "ipu", "--batch_size", micro_batch, "--batch_axis", "0", *words) == 1
+    assert "model 'm' cannot be served: " + OTHER in capsys.readouterr().err
+    assert not (tmp_path / "repo").exists()
+
+
+def test_such_a_model_is_exported_for_several_batches_in_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mean.onnx"
+    onnx.save(parse(MEAN, opset=13), path)
+    words = ["-i", str(path), "--target", "ipu", "--batch_size", "2", "--batch_axis", "0", "--batches_per_step", "4"]
+    assert compile_command([*words, "--export_popef", "--output_dir", str(tmp_path)]) == 0
+    assert f"model 'mean' cannot be served: {OTHER}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("serving_type", "reason"), [("engine", "batch sizes 1, 4"), ("popef", "max_batch_size 4: the model takes no")])
