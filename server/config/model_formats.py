@@ -22,6 +22,8 @@ _SKLEARN: Final = (
 )
 _FEATURES: Final = '[("input", onnxmltools.convert.common.data_types.FloatTensorType([None, FEATURES]))]'
 _TORCH: Final = 'torch.onnx.export(model, (example,), "model.onnx", dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},))'
+#: The exporter that reads TorchScript: the one of `dynamo=True` fails for it.
+_TORCH_SCRIPT: Final = '(example,), "model.onnx", dynamo=False, input_names=["input"], dynamic_axes={"input": {0: "batch"}})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ RAW_FORMATS: Final = (
         "a TorchScript or PyTorch file has to be converted to ONNX",
         (".pt", ".pth"),
         lambda file: (
-            f"in Python, with model = torch.jit.load('{file}') or your module with its weights, and an example of its input: {_TORCH}"
+            f"in Python, with an example of its input, TorchScript by torch.onnx.export(torch.jit.load('{file}'), {_TORCH_SCRIPT}; "
+            f"weights, loaded into your module model, by {_TORCH}"
         ),
     ),
     RawFormat(

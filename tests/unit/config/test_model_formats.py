@@ -24,7 +24,7 @@ def refusal(*files: str, config: str = "") -> str:
     [
         (["model.pkl"], "skl2onnx.to_onnx("),
         (["model.joblib"], "joblib.load('model.joblib')"),
-        (["model.pt"], "torch.jit.load('model.pt')"),
+        (["model.pt"], "torch.onnx.export(torch.jit.load('model.pt'), (example,), \"model.onnx\", dynamo=False, "),
         (["net.pth"], "torch.onnx.export("),
         (["model.pt2"], "torch.onnx.export(torch.export.load('model.pt2'), dynamo=True)"),
         (["pytorch_model.bin"], "optimum-cli export onnx"),
