@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -164,14 +165,15 @@ class OnnxInstance(Instance):
         if self._spikes is None:
             return self._run_with(session, inputs, output_names, self._run_options)
         size_bytes = sum([array.nbytes for array in inputs.values()])
+        # Before the run: one that fails leaves its memory behind, too.
+        self._largest_bytes = max(size_bytes, self._largest_bytes)
+        if self._least is None:
+            self._least = sys.maxsize, _shapes(inputs)
         outputs = self._run_with(session, inputs, output_names, self._shrinking if self._spikes.gives_back(size_bytes) else None)
-        if self._least is None or size_bytes < self._least[0]:
-            self._least = size_bytes, {name: array.shape for name, array in inputs.items()}
-        largest_bytes = max(size_bytes, self._largest_bytes)
-        for array in outputs.values():
-            if array.nbytes > largest_bytes:
-                largest_bytes = array.nbytes
-        self._largest_bytes = largest_bytes
+        if size_bytes < self._least[0]:
+            self._least = size_bytes, _shapes(inputs)
+        # Read again: memory may have been given back beside the run.
+        self._largest_bytes = max(self._largest_bytes, size_bytes, *(array.nbytes for array in outputs.values()))
         return outputs
 
     def _run_with(
@@ -214,6 +216,10 @@ def mixture_misfits(signature: ModelSignature) -> Iterator[Misfit]:
                 f"string input(s) {', '.join(strings)} beside bfloat16 output {output.name}: "
                 "ONNX Runtime's Python interface cannot run both; cast the output in the graph",
             )
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:

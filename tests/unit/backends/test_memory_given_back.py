@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from backends.api.backend import Backend, Instance
 from backends.api.batch import KEPT_BYTES, Buffer
+from backends.api.errors import BackendFailed
 from backends.api.model import TensorSpec
 from backends.api.registry import BackendRegistry
 from backends.api.tensor import DataType
@@ -77,6 +78,25 @@ def test_memory_is_given_back_where_values_decide_on_sizes(input_dims: tuple[int
     give_back_all([backend])
     assert resident_bytes() - before < 40 * MIB
     assert instance.execute({"n": np.array([2, 3])}, ["y"])["y"].shape == (2, 3)
+    instance.close()
+
+
+@needs_linux
+@pytest.mark.parametrize("first", [(4, (2, 2)), None])
+def test_memory_of_a_batch_that_failed_is_given_back(first: tuple[int, tuple[int, int]] | None, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Sigmoid", ["x"], ["a"]), helper.make_node("Reshape", ["a", "shape"], ["y"])]
+    proto = model(nodes, [value("x", ("n",)), value("shape", (2,), TensorProto.INT64)], [value("y", (None, None))])
+    served = signature({"x": (DataType.FP32, (-1,)), "shape": (DataType.INT64, (2,))}, {"y": (DataType.FP32, (-1, -1))}, max_batch_size=0)
+    backend = BackendRegistry().get("onnxruntime")
+    instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
+    if first is not None:
+        instance.execute({"x": np.ones(first[0], np.float32), "shape": np.array(first[1])}, ["y"])
+    before = resident_bytes()
+    with pytest.raises(BackendFailed):
+        instance.execute({"x": np.ones(LARGE, np.float32), "shape": np.array([3, 3])}, ["y"])
+    assert backend.owes_memory()
+    give_back_all([backend])
+    assert resident_bytes() - before < 40 * MIB
     instance.close()
 
 
