@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from backends.api.errors import ServingError
 from server.frontends.connection_gate import is_reserved_method
 from server.frontends.h2.answer_blocks import plain_block, refusal_block
 from server.frontends.h2.events import Headers
 from server.frontends.h2.head_cache import HeadCache
 from server.frontends.h2.refusals import RESERVED_SLOT, TOO_MANY_CALLS, TOO_MUCH_UNREAD
 from server.frontends.h2.unread_answers import UnreadAnswers
-from server.frontends.rpc.refusal import CallFault
+from server.frontends.rpc.refusal import CallFault, refusal_of
 from server.frontends.rpc.request_head import NotGrpc, RequestHead
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class Admission:
             head = self._heads.read(headers)
             if self._connection.is_reserved and not is_reserved_method(head.method.path):
                 raise CallFault(RESERVED_SLOT)
+            if head.method.require is not None:
+                try:
+                    head.method.require(head.metadata.get)
+                except ServingError as error:
+                    # Before its message: clients without a key hold nothing of the budget.
+                    raise CallFault(refusal_of(error, head.method)) from None
             return head
         except CallFault as error:
             return refusal_block(error.refusal, is_first=True)

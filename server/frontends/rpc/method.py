@@ -70,6 +70,8 @@ class Method:
         large: The same for large messages that need not be `bytes`; None: all must be.
         failed: Is told of every error that the call ends by; None: nobody is.
         submit: The handler (unary only) in the form that never takes a task; None: there is no such form. Transports may use either.
+        require: Refuses a call that has not the key it needs, given what gives the value of a metadata name; None: it needs none. The
+            handlers check it, too: it is for transports that can refuse before a message has come.
     """
 
     path: str
@@ -81,6 +83,7 @@ class Method:
     submit: UnarySubmit | None = None
     large: LargeMessages | None = None
     failed: Failed | None = None
+    require: Callable[[Callable[[str], str | None]], None] | None = None
 
     @property
     def service(self) -> str:

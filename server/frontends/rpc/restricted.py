@@ -1,6 +1,7 @@
 """RPCs that require a key before they are run."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
@@ -25,6 +26,7 @@ def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterato
 
 def _guarded(method: Method, category: Category, restrictions: Restrictions) -> Method:
     """`method` with a check in each of the ways that a transport may run it: `handle`, `submit` and `large`."""
+    method = dataclasses.replace(method, require=functools.partial(restrictions.require, category))
     if method.kind is not Kind.UNARY:
         stream = cast("StreamHandler", method.handle)
 

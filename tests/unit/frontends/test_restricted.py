@@ -230,8 +230,12 @@ def test_every_way_into_a_restricted_rpc_checks_the_key():
     for submit in submits:
         with pytest.raises(RestrictedCall, match="This protocol is restricted"):
             submit(b"", FakeCall(), pytest.fail)
+    for method in methods:
+        assert method.require is not None
+        with pytest.raises(RestrictedCall, match="This protocol is restricted"):
+            method.require(FakeCall().metadata.get)
     # Whatever else a method may come to offer beside its handler must be looked at here; `failed` receives errors only.
-    looked_at = {"path", "kind", "handle", "status", "most_bytes", "starts_inline", "submit", "large", "failed"}
+    looked_at = {"path", "kind", "handle", "status", "most_bytes", "starts_inline", "submit", "large", "failed", "require"}
     assert {field.name for field in fields(Method)} == looked_at
 
 

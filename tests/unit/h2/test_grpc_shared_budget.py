@@ -8,7 +8,9 @@ from server.core.byte_budget import ByteBudget
 from server.frontends.h2.front_state import FrontState
 from server.frontends.h2.protocol import GrpcProtocol
 from server.frontends.limits import Limits
+from server.frontends.restricted import Restrictions
 from server.frontends.rpc.method import Kind, method_table
+from server.frontends.rpc.restricted import restricted
 from server.frontends.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import method
@@ -37,7 +39,9 @@ class Port:
     def __init__(self) -> None:
         self.loop = Loop()
         self.engine = FakeEngine(simple(), budget=ByteBudget(MIB, lambda: int(self.loop.now_s * 1e9)))
-        methods = method_table([method("/a.B/Waits", for_ever), method("/a.B/Takes", take_all, Kind.CLIENT_STREAM)])
+        index = method("/inference.GRPCInferenceService/RepositoryIndex", for_ever)
+        guarded = restricted([index], Restrictions(api_key="of the server"))
+        methods = method_table([method("/a.B/Waits", for_ever), method("/a.B/Takes", take_all, Kind.CLIENT_STREAM), *guarded])
         self.front = FrontState(methods, self.engine, Limits(), GrpcSettings(), self.loop)  # type: ignore[arg-type]
 
     def connect(self) -> GrpcProtocol:
@@ -138,6 +142,16 @@ def test_small_requests_pass_beside_a_large_one_of_their_connection():
         assert refusals(shared) == b""
         begin(shared, 9)
         assert b"one connection may hold 524288" in refusals(shared)
+
+    on_a_port(scenario)
+
+
+def test_calls_without_the_api_key_hold_nothing():
+    async def scenario(port: Port) -> None:
+        stranger = port.connect()
+        begin(stranger, 1, path=b"/inference.GRPCInferenceService/RepositoryIndex", pieces=slice(-1))
+        assert b"this server requires an API key" in refusals(stranger)
+        assert port.engine.peak_bytes == 0
 
     on_a_port(scenario)
 
