@@ -65,6 +65,10 @@ def _is_an_input(port: ov.Output) -> bool:
     return bool(node.get_type_name() == "Result" and node.input_value(0).get_node().get_type_name() == "Parameter")
 
 
+#: What the CPU plugin calls nodes that run a graph of their own; it has one kind for all loops.
+_LOOPING = ("TensorIterator", "Loop", "If")
+
+
 class CompiledModel:
     """Runs batches of up to its batch size. Several threads may, as many as there are requests."""
 
@@ -109,7 +113,8 @@ class CompiledModel:
     def give_memory_back(self) -> None:
         """Of shapes that vary: puts new infer requests in the places of those that hold the largest batch. Any thread may call it.
 
-        What is left in the compiled model goes when a smaller batch runs: so this runs zeros, with 1 for each size that varies.
+        What is left in the compiled model goes when a smaller batch runs: so this runs zeros, with 1 for each size that varies. A model
+        with a loop keeps that: on zeros, which no client has sent, it may never end.
         """
         if not self.largest_bytes:
             return
@@ -119,6 +124,8 @@ class CompiledModel:
             self._idle.append(_Request(self._compiled.create_infer_request(), self._inputs))
             self._idle.popleft()
         self._compiled.release_memory()
+        if _has_loop(self._compiled):
+            return
         sizes = {name: self._compiled.inputs[port.place].get_partial_shape() for name, port in self._inputs.items()}
         zeros = {
             name: np.zeros([size.get_length() if size.is_static else 1 for size in shape], self._inputs[name].dtype)
@@ -128,6 +135,10 @@ class CompiledModel:
             _Request(self._compiled.create_infer_request(), self._inputs).run(zeros, {}, ())
         except OPENVINO_ERRORS as error:
             log.debug("memory is kept: zeros in the smallest shapes do not run: %s", public_text(error))
+
+
+def _has_loop(compiled: ov.CompiledModel) -> bool:
+    return any(node.get_rt_info()["layerType"] in _LOOPING for node in compiled.get_runtime_model().get_ops())
 
 
 class _Request:

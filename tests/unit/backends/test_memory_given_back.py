@@ -100,8 +100,11 @@ def test_memory_of_a_batch_that_failed_is_given_back(first: tuple[int, tuple[int
     instance.close()
 
 
-def test_no_operator_of_a_model_runs_to_give_memory_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_no_loop_runs_to_give_memory_back(name: str, tmp_path: Path) -> None:
     """This model computes 10 / x times in a loop: for zeros it never ends."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"the package '{name}' is not installed")
     body = helper.make_graph(
         [helper.make_node("Add", ["sum", "step"], ["next"]), helper.make_node("Less", ["next", "ten"], ["goes_on"])],
         "body",
@@ -121,7 +124,7 @@ def test_no_operator_of_a_model_runs_to_give_memory_back(tmp_path: Path) -> None
         helper.make_tensor("ten", TensorProto.FLOAT, [1], [10.0]),
     ]
     served = signature({"x": (DataType.FP32, (-1,))}, {"y": (DataType.FP32, (-1,))}, max_batch_size=0)
-    backend = BackendRegistry().get("onnxruntime")
+    backend = BackendRegistry().get(name)
     proto = model(nodes, [value("x", ("n",))], [value("y", ("n",))], constants)
     instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
     instance.execute({"x": np.ones(3 * MIB, np.float32)}, ["y"])
