@@ -177,6 +177,8 @@ class BatchProcessor:
         elif len(items) == 1:
             result.outcomes.append(together)
         else:
+            # Its traceback holds this frame: with a name here, only the garbage collector would free both, and the inputs with them.
+            del together
             self._run_apart(items, result)
         return result
 

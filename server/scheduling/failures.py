@@ -25,7 +25,17 @@ class FailureLog:
         self._budget = LineBudget(FAILURES_PER_S)
 
     def note(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
-        """Logs what a backend answered to `request`, unless the client is to blame, or there are too many lines."""
+        """Logs what a backend answered to `request`, unless the client is to blame, or there are too many lines.
+
+        Then the error has no traceback any more: its frames hold the inputs of the batch, and the error itself, so that only the garbage
+        collector would end them.
+        """
+        try:
+            self._log(error, request, now_ns)
+        finally:
+            _drop_tracebacks(error)
+
+    def _log(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
         if error.code not in _CODES:
             return
         suppressed = self._budget.take(now_ns)
@@ -43,3 +53,15 @@ class FailureLog:
             # What the backend raised; where it is a ServingError, that is the error itself.
             exc_info=error.__cause__ or error,
         )
+
+
+def _drop_tracebacks(error: BaseException) -> None:
+    """Takes the traceback from `error` and from every error that led to it."""
+    seen: set[int] = set()
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            found += (each.__cause__, each.__context__)

@@ -1,13 +1,23 @@
 """What the log says of backends that fail, without any verbosity."""
 
 import asyncio
+import gc
 import logging
+import weakref
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
-from backends.api.batch import as_failure
+from backends.api.backend import Arrays, Instance
+from backends.api.batch import BatchProcessor, as_failure
 from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
-from server.scheduling.failures import FAILURES_PER_S
+from backends.api.tensor import DataType
+from server.core.request import InferRequest
+from server.execution.worker import run_batch
+from server.scheduling.failures import FAILURES_PER_S, FailureLog
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.onnx_models import signature
 from tests.unit.scheduling.test_scheduler import Rig
 
 
@@ -65,3 +75,44 @@ def test_lines_are_bounded_and_the_next_says_how_many_were_held_back(caplog: pyt
     asyncio.run(scenario())
     assert lines(caplog)[-1].suppressed == 4  # type: ignore[attr-defined]
     assert len(lines(caplog)) == FAILURES_PER_S + 1
+
+
+class Raising(Instance):
+    """Raises as libraries do: an error that another one led to."""
+
+    def execute(self, inputs: Arrays, output_names: object) -> Arrays:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+
+class Array(np.ndarray):  # type: ignore[type-arg]
+    """An array that can be watched."""
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.usefixtures("no_collector")
+def test_the_inputs_of_a_failed_batch_are_freed_without_the_garbage_collector(requests: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "stoker.scheduling")  # pytest keeps records with their tracebacks
+    dims = {"x": (DataType.FP32, (2,))}
+    served = signature(dims, dims, max_batch_size=8)
+    processor = BatchProcessor(Raising(), served, FakeClock())
+    arrays = [np.ones((1, 2), np.float32).view(Array) for _ in range(requests)]
+    watched = [weakref.ref(array) for array in arrays]
+    asked = [InferRequest("m", {"x": array}, ("x",), served) for array in arrays]
+    del arrays
+    result = run_batch(processor, asked)
+    log = FailureLog("m", 1)
+    for request, outcome in zip(asked, result.outcomes, strict=True):
+        assert isinstance(outcome, BackendFailed)
+        log.note(outcome, request, 0)
+    del asked, request, result, outcome
+    assert [each() for each in watched] == [None] * requests
