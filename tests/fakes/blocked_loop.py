@@ -64,7 +64,8 @@ async def main(how: str, seconds: float, settings: LoopWatchSettings, descriptor
         say("handled")
         loop.call_soon_threadsafe(asked.set)
 
-    signal.signal(signal.SIGTERM, receive)
+    for number in (signal.SIGTERM, signal.SIGINT):  # as a server has them; asyncio's own handler of SIGINT may raise before the block
+        signal.signal(number, receive)
     watch = LoopWatch(settings, time.monotonic_ns)
     with watch.watching(descriptor, is_json=True):
         assert watch._monitor is not None

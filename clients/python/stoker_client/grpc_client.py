@@ -69,8 +69,10 @@ def channel_credentials(tls: TlsConfig | None) -> grpc.ChannelCredentials:
 
 
 def _read(pem: str | Path | bytes | None) -> bytes | None:
+    if pem is None or isinstance(pem, bytes):
+        return pem
     try:
-        return pem if pem is None or isinstance(pem, bytes) else Path(pem).read_bytes()
+        return Path(pem).read_bytes()
     except OSError as error:
         raise InvalidSetting(f"the TLS file '{pem}' cannot be read: {error.strerror or error}") from error
 
