@@ -1,4 +1,4 @@
-"""`ToTheEnd`: work that goes on when the client who asked for it goes away. A model half loaded because a client hung up helps nobody.
+"""`ToTheEnd`: work that goes on when the client who asked for it goes away. A client that disconnects does not leave a model half loaded.
 
 A client that waits is answered within a bound, whatever the work waits for.
 """

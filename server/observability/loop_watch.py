@@ -65,6 +65,7 @@ class LoopWatch:
         self._monitor: subprocess.Popen[bytes] | None = None
         self._beats: int | None = None
         self._stacks: int | None = None
+        self._is_monitor_gone = False
         self._ended = threading.Event()
 
     @contextlib.contextmanager
@@ -145,15 +146,15 @@ class LoopWatch:
                 return  # the monitor has ended
 
     def _tell(self, what: bytes) -> None:
-        if self._beats is None:
+        """Writes to the monitor, from the loop or from the thread: so the descriptor stays open until both have ended."""
+        if self._beats is None or self._is_monitor_gone:
             return
         try:
             os.write(self._beats, what)
         except BlockingIOError:
             return  # the monitor does not read: it is stopped, or waits for the reader of the log
         except OSError:
-            os.close(self._beats)
-            self._beats = None
+            self._is_monitor_gone = True
             log.error("the monitor of the event loop has ended: a blocked loop is still counted, but neither shown nor ended")
 
     def _start_monitor(self, signals: socket.socket, log_descriptor: int | None, *, is_json: bool) -> None:

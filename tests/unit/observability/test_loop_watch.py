@@ -186,3 +186,16 @@ def test_a_server_that_was_stopped_is_not_ended_for_it(monkeypatch: pytest.Monke
     monitor._silent_s = 5.0
     monitor._end("why", signal.SIGABRT)
     assert (monitor._silent_s, ended_by) == (0.0, [])
+
+
+def test_both_writers_may_find_that_the_monitor_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LoopWatch(LoopWatchSettings(), lambda: 0)
+    beats, watch._beats = os.pipe()
+    os.close(beats)
+    for _ in range(2):
+        watch._is_monitor_gone = False  # as the other writer saw it before it failed, too
+        watch._tell(loop_monitor.BEAT)
+    assert os.fstat(watch._beats)  # closed at the end only: its number is not another file's meanwhile
+    os.close(watch._beats)
+    watch._beats = None
+    assert "the monitor of the event loop has ended" in caplog.text
