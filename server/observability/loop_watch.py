@@ -5,7 +5,7 @@ the server after too long a silence, and compares the time since the last beat w
 whatever held the loop.
 
 Two parts write the stacks of all threads, because each sees blocks that the other cannot
-(docs/adr/0070-a-blocked-event-loop-is-dumped-counted-and-ended.md):
+(docs/adr/0070-event-loop-watchdog.md):
 
 * A thread reads them while it holds the interpreter lock, so that no stack changes meanwhile. It also beats, to the monitor.
 * While C code holds the lock, that thread does not run, and no stack changes either. The monitor hears no beats of it and sends a signal,
