@@ -24,17 +24,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import compiler.cli
-from backends.api.backend import LoadRequest
-from backends.api.batch import BatchItem, processor_for
-from backends.api.clock import SystemClock
-from backends.api.cpu import usable_cores
-from backends.api.files import ModelFiles
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.registry import BackendRegistry
-from backends.api.tensor import DataType
+import stoker.compiler.cli
 from benchmarks.machine import describe_machine
 from benchmarks.models import build_repository
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.batch import BatchItem, processor_for
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.cpu import usable_cores
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.api.tensor import DataType
 
 Array = npt.NDArray[np.float32]
 Run = Callable[[Array], Array]
@@ -206,7 +206,7 @@ def _runs(scratch: Path, threads: int, console: Console) -> list[tuple[str, floa
 def _compiled(source: Path, samples: Path, words: tuple[str, ...], folder: Path) -> Path:
     batch = str(max(_BATCHES))
     options = ["--target", "cpu", "-i", str(source), "--batch_size", batch, "--batch_axis", "0", "--data_preprocess", str(samples)]
-    code = compiler.cli.main([*options, *words, "--export_popef", "--output_dir", str(folder), "--disable_compilation_progress_bar"])
+    code = stoker.compiler.cli.main([*options, *words, "--export_popef", "--output_dir", str(folder), "--disable_compilation_progress_bar"])
     if code:
         raise SystemExit(code)
     return folder / "model.onnx"

@@ -14,14 +14,14 @@ from typing import cast
 
 import uvloop
 
-from server.core.reads import Reads
-from server.engine.interface import Engine
-from server.frontends.h2.server import H2Server
-from server.frontends.limits import Limits
-from server.frontends.rpc.call import Call
-from server.frontends.rpc.method import Kind, Method, method_table
-from server.frontends.status import kserve_status
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.core.limits import Limits
+from stoker.server.core.reads import Reads
+from stoker.server.engine.interface import Engine
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.rpc.call import Call
+from stoker.server.rpc.http2.server import H2Server
+from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.status import kserve_status
 
 _PATH = "/inference.GRPCInferenceService/ModelInfer"
 

@@ -17,13 +17,13 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from backends.gcu.compile.constants import FITTED, CostConstants
-from backends.gcu.compile.cost_model import graph_cost
-from backends.gcu.hardware import I20
-from backends.gcu.timing import copy_time_s
 from benchmarks.gcu_networks import gcu_network, weight_mebibytes
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.network_graph import dims
+from stoker.backends.gcu.compile.constants import FITTED, CostConstants
+from stoker.backends.gcu.compile.cost_model import graph_cost
+from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.timing import copy_time_s
 
 TIME_CONSTANTS = ("launch_s", "convolution_efficiency", "product_efficiency", "hbm_efficiency")
 #: What the search leaves alone: an efficiency is a share.

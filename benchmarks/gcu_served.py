@@ -29,21 +29,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from backends.gcu.executable import read_executable
-from backends.gcu.program import GcuExecutable
-from backends.gcu.runtime import Device, Engine, GcuSystem
-from backends.simulated.numerics import Numerics
-from backends.simulated.pacing import Pacing
+import onnx
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.load_grpc import GrpcSender
 from benchmarks.loops import ClosedLoop, Tally
 from benchmarks.servers import Target, echo_grpc, stoker
+from stoker.backends.gcu.executable import read_executable
+from stoker.backends.gcu.program import GcuExecutable
+from stoker.backends.gcu.runtime import Device, Engine, GcuSystem
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import Pacing
 from stoker_client._pb import messages as pb
 
 # Three batches of YOLOv5s and their answers are more than the default holds.
@@ -97,7 +97,7 @@ def compile_network(network: PublishedNetwork, batch: int, repository: Path) -> 
         source = Path(folder) / f"{name}.onnx"
         onnx.save(ir.to_proto(gcu_network(network.name, batch, seed=0)), source)
         command = [
-            sys.executable, "-m", "compiler.cli", "--target", "gcu", "--input_model", str(source), "--batch_sizes", str(batch),
+            sys.executable, "-m", "stoker.compiler.cli", "--target", "gcu", "--input_model", str(source), "--batch_sizes", str(batch),
             "--model_repository", str(repository), "--model_name", name, "--disable_compilation_progress_bar",
         ]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -17,19 +17,19 @@ from pathlib import Path
 
 import uvloop
 
-from backends.api.clock import SystemClock
-from backends.api.registry import BackendRegistry
 from benchmarks.models import BUILDERS, BenchModel, build_repository
-from server.core.timers import LoopTimers
-from server.engine.serving_engine import ServingEngine
-from server.frontends.kserve.inference import Inference
-from server.frontends.limits import Limits
-from server.lifecycle.loader import LoaderSettings, VersionLoader
-from server.lifecycle.manager import ModelManager
-from server.lifecycle.repository import ModelRepository
-from server.lifecycle.settings import ControlMode, LifecycleSettings
-from server.observability.metrics import Metrics
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.core.limits import Limits
+from stoker.server.core.timers import LoopTimers
+from stoker.server.engine.serving_engine import ServingEngine
+from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader
+from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
+from stoker.server.observability.metrics import Metrics
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.inference import Inference
 
 #: Requests of one burst, at least: a burst is timed as a whole.
 _BURST_REQUESTS = 256

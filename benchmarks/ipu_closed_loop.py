@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from backends.ipu.measure import LoopMeasurement, LoopSettings, measure
+import onnx
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
+from stoker.backends.ipu.measure import LoopMeasurement, LoopSettings, measure
 
 _SEED = 0
 #: Bounds of one compilation, as the project promises them for 2 cores.
@@ -109,7 +109,8 @@ def compile_row(row: Row, folder: Path) -> Compilation:
     products = [node.name or "" for node in model.graph if node.op_type in ("Conv", "MatMul", "Gemm")]
     onnx.save(ir.to_proto(model), source)
     command = [
-        sys.executable, "-m", "compiler.cli", "--target", "ipu", "-i", str(source), "--precision", row.precision, "--ipu_version", "ipu21",
+        sys.executable, "-m", "stoker.compiler.cli", "--target", "ipu", "-i", str(source), "--precision", row.precision,
+        "--ipu_version", "ipu21",
         "--export_popef", "--output_dir", str(source.with_suffix("")), "--disable_compilation_progress_bar", *_SETTINGS[row.network],
     ]  # fmt: skip
     if row.precision == "fp8":  # the vendors kept the first convolution and the last product in fp16

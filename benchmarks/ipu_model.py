@@ -18,13 +18,13 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-from backends.ipu.compile.constants import FITTED, CostConstants
-from backends.ipu.compile.plan import GraphPlan, survey_graph
-from backends.ipu.hardware import C600
-from backends.ipu.program import StepKind
-from backends.ipu.timing import lane_cycles
 from benchmarks.ipu_published import PublishedRow, published_rows
-from compiler.options import CompilerOptions
+from stoker.backends.ipu.compile.constants import FITTED, CostConstants
+from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
+from stoker.backends.ipu.hardware import C600
+from stoker.backends.ipu.program import StepKind
+from stoker.backends.ipu.timing import lane_cycles
+from stoker.compiler.options import CompilerOptions
 
 #: As ByteMLPerf ran ResNet-50 on a C600 with real data.
 _REAL_DATA = CompilerOptions(num_io_tiles=64, stream_buffering_depth=2, batches_per_step=128)

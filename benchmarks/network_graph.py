@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler.precision.float8 import Float8Format
-from compiler.precision.representation import FLOAT8_OP_TYPES, Float8Spec, cast_activation, use_float8_opset
+from stoker.compiler.precision.float8 import Float8Format
+from stoker.compiler.precision.representation import FLOAT8_OP_TYPES, Float8Spec, cast_activation, use_float8_opset
 
 _OPSET = 18
 _F143 = Float8Spec(Float8Format.F143, 0)

@@ -12,9 +12,9 @@ Reading models needs Stoker's compiler; loading and running engines does not.
 
 from stoker_compat import warn_beside_real
 
-from backends.gcu.runtime import topsinference
-from backends.gcu.runtime.topsinference import *  # noqa: F403 - all that the vendor's module has
-from backends.gcu.runtime.topsinference import __version__  # noqa: F401 - stars leave it out
+from stoker.backends.gcu.runtime import topsinference
+from stoker.backends.gcu.runtime.topsinference import *  # noqa: F403 - all that the vendor's module has
+from stoker.backends.gcu.runtime.topsinference import __version__  # noqa: F401 - stars leave it out
 
 warn_beside_real("TopsInference")
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from server.main import main as serve
+from stoker.server.main import main as serve
 
 #: Adlik's flags that have no counterpart, and why none is needed.
 _WITHOUT_EFFECT = {

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from compiler.model_compiler.command import parse_json
-from compiler.model_compiler.compiling import compile_environment, compile_fields
+from stoker.compiler.model_compiler.command import parse_json
+from stoker.compiler.model_compiler.compiling import compile_environment, compile_fields
 
 __all__ = ["compile_from_env", "compile_from_json", "compile_model"]
 
@@ -16,7 +16,7 @@ def compile_model(
     """Compiles one model; `fields` are those of the JSON form, `model_path` or `input_model` among them.
 
     Raises:
-        compiler.errors.CompileError: a field is wrong, or the model cannot be compiled.
+        stoker.compiler.errors.CompileError: a field is wrong, or the model cannot be compiled.
     """
     named = {"serving_type": serving_type, "model_name": model_name, "max_batch_size": max_batch_size, "export_path": export_path}
     return str(compile_fields({**fields, **named, "version": version}))
@@ -26,7 +26,7 @@ def compile_from_json(value: Mapping[str, Any] | str | bytes) -> str:
     """Compiles what the object `value`, or its text, asks for.
 
     Raises:
-        compiler.errors.CompileError: as `compile_model`.
+        stoker.compiler.errors.CompileError: as `compile_model`.
     """
     if isinstance(value, bytes):
         value = value.decode()
@@ -37,6 +37,6 @@ def compile_from_env(env: Mapping[str, str] | None = None) -> str:
     """Compiles what the environment variables ask for.
 
     Raises:
-        compiler.errors.CompileError: as `compile_model`.
+        stoker.compiler.errors.CompileError: as `compile_model`.
     """
     return str(compile_environment(os.environ if env is None else env))

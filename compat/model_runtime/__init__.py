@@ -8,8 +8,9 @@ from stoker_compat import warn_beside_real
 from stoker_compat.device_wait import DeviceWaitConfig
 from stoker_compat.renaming import renamed
 
-from backends.ipu import runtime
-from backends.ipu.runtime import (
+from model_runtime import predicate_factory
+from stoker.backends.ipu import runtime
+from stoker.backends.ipu.runtime import (
     AnchorCallbackPolicy,
     ApplicationRuntimeError,
     DeviceWaitStrategy,
@@ -18,7 +19,6 @@ from backends.ipu.runtime import (
     RecoveryAction,
     UnknownRuntimeError,
 )
-from model_runtime import predicate_factory
 
 warn_beside_real("model_runtime")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from stoker_compat.renaming import bare
 
-from backends.ipu import runtime
-from backends.ipu.runtime import AnchorPredicate
+from stoker.backends.ipu import runtime
+from stoker.backends.ipu.runtime import AnchorPredicate
 
 
 def predProgramFlowMain(metadata: Any) -> AnchorPredicate:

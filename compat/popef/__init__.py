@@ -11,10 +11,10 @@ import numpy as np
 from stoker_compat import warn_beside_real
 from stoker_compat.renaming import renamed
 
-from backends.ipu.popef import model, reader, schema, writer
-from backends.ipu.popef.errors import PackageHashMismatch, PopefError
-from backends.ipu.popef.schema import BlobType, DataType, TensorType
-from backends.ipu.popef.writer import Mode
+from stoker.backends.ipu.popef import model, reader, schema, writer
+from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
+from stoker.backends.ipu.popef.schema import BlobType, DataType, TensorType
+from stoker.backends.ipu.popef.writer import Mode
 
 warn_beside_real("popef")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from stoker_compat.sources import ModelSource
 
-from backends.ipu.runtime import RuntimeConfig
 from poprt.backends import Backend, OnnxRuntimeSession
+from stoker.backends.ipu.runtime import RuntimeConfig
 
 
 def get_session(

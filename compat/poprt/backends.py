@@ -10,8 +10,8 @@ import numpy.typing as npt
 import onnxruntime
 from stoker_compat.sources import ModelSource, as_model
 
-from backends.ipu.runtime import ModelRunner, RuntimeConfig
 from poprt.compiler import Compiler, CompilerOptions
+from stoker.backends.ipu.runtime import ModelRunner, RuntimeConfig
 
 Array = npt.NDArray[Any]
 #: Shape and dtype by name.

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from compiler import cli
+from stoker.compiler import cli
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code; see `compiler.cli`."""
+    """Runs the command line and returns the exit code; see `stoker.compiler.cli`."""
     return cli.main(arguments, default_target="ipu", program="poprt")
 
 

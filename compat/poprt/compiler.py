@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from stoker_compat.sources import ModelSource, as_model
 
-from backends.ipu.compile.compiler import as_source
-from backends.ipu.compile.device_choice import warn_of_no_effect
-from backends.ipu.compile.engine_cache import compile_into
-from backends.ipu.runtime import DeviceManager
-from backends.ipu.runtime import Executable as RuntimeExecutable
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions as StokerOptions
+from stoker.backends.ipu.compile.compiler import as_source
+from stoker.backends.ipu.compile.device_choice import warn_of_no_effect
+from stoker.backends.ipu.compile.engine_cache import compile_into
+from stoker.backends.ipu.runtime import DeviceManager
+from stoker.backends.ipu.runtime import Executable as RuntimeExecutable
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions as StokerOptions
 
 #: One converted model, or several that are to be fused.
 Models = ModelSource | list[ModelSource] | tuple[ModelSource, ...]
@@ -114,7 +114,7 @@ class Compiler:
         Raises:
             RuntimeError: it does not compile; the text says why.
         """
-        from backends.ipu.compile.summary_report import summary_report
+        from stoker.backends.ipu.compile.summary_report import summary_report
 
         with _runtime_errors():
             return summary_report(_sources(model, outputs), (options or CompilerOptions()).frozen()).to_json()

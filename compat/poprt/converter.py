@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 import onnx
-
-from compiler.convert.converter import Converter as StokerConverter
-from compiler.passes import get_pass
+from stoker.compiler.convert.converter import Converter as StokerConverter
+from stoker.compiler.passes import get_pass
 
 
 class Converter(StokerConverter):

@@ -3,8 +3,7 @@
 import os
 
 import onnx
-
-from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
+from stoker.compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 
 
 class OnnxFrontend:

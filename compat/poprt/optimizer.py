@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import onnx
-
-from compiler.passes import PassManager, get_all_pass_names
+from stoker.compiler.passes import PassManager, get_all_pass_names
 
 
 class Optimizer:

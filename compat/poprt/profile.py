@@ -2,10 +2,10 @@
 
 from stoker_compat.sources import ModelSource, as_model
 
-from backends.ipu.compile.compiler import as_source
-from backends.ipu.compile.summary_report import SummaryReport, summary_report
-from compiler.convert.converter import Converter
 from poprt.compiler import CompilerOptions
+from stoker.backends.ipu.compile.compiler import as_source
+from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
+from stoker.compiler.convert.converter import Converter
 
 
 class Profiler:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx
 from stoker_compat.sources import ModelSource, as_model
 
-from compiler.passes import get_pass
+import onnx
+from stoker.compiler.passes import get_pass
 
 
 def quantize(

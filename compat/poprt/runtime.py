@@ -1,13 +1,13 @@
 """`poprt.runtime`: runners, their configurations, devices and errors.
 
-Every public name of Stoker's `backends.ipu.runtime` is here, under its own name and, below, under PopRT's where that differs.
+Every public name of Stoker's `stoker.backends.ipu.runtime` is here, under its own name and, below, under PopRT's where that differs.
 """
 
 import stoker_compat.device_wait
 
-from backends.ipu import runtime as _stoker
-from backends.ipu.runtime import *  # noqa: F403 - its __all__ is the list
-from backends.ipu.runtime import ApplicationRuntimeError, RecoverableRuntimeError, UnknownRuntimeError
+from stoker.backends.ipu import runtime as _stoker
+from stoker.backends.ipu.runtime import *  # noqa: F403 - its __all__ is the list
+from stoker.backends.ipu.runtime import ApplicationRuntimeError, RecoverableRuntimeError, UnknownRuntimeError
 
 #: Takes the vendor's `timeout` and `sleepTime`.
 DeviceWaitConfig = stoker_compat.device_wait.DeviceWaitConfig  # type: ignore[assignment,misc] # stands for the class

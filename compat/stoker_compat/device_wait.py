@@ -2,8 +2,8 @@
 
 import datetime
 
-from backends.ipu.runtime import DeviceWaitConfig as OurConfig
-from backends.ipu.runtime import DeviceWaitStrategy
+from stoker.backends.ipu.runtime import DeviceWaitConfig as OurConfig
+from stoker.backends.ipu.runtime import DeviceWaitStrategy
 
 #: Seconds, or what Python has for a time.
 Seconds = float | datetime.timedelta

@@ -3,11 +3,11 @@
 import os
 from typing import TypeAlias
 
-import onnx
 from google.protobuf.message import DecodeError
 
-from compiler.convert.source import checked, read_onnx
-from compiler.errors import CompileError
+import onnx
+from stoker.compiler.convert.source import checked, read_onnx
+from stoker.compiler.errors import CompileError
 
 #: A path, the bytes of a file, or the message itself.
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from compiler.cli import main as compile_command
+from stoker.compiler.cli import main as compile_command
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1] / "model_repos"

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "resnet50"))  # the
 
 from build import ResNet50
 
-from compiler.model_compiler import compile_model
+from stoker.compiler.model_compiler import compile_model
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

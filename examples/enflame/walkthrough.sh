@@ -41,11 +41,11 @@ step "2. Unit tests of the way there"
 step "3. What was made"
 (cd "$folder" && find model_repos | LC_ALL=C sort | sed -e 's|[^/]*/|    |g')
 cat "$folder/model_repos/resnet50/config.pbtxt"
-"$python" -m cli.main dump "$folder/model_repos/resnet50/1/model.exec" | sed -n -e '/^Compiled batch sizes/,/^$/p'
+"$python" -m stoker.cli.main dump "$folder/model_repos/resnet50/1/model.exec" | sed -n -e '/^Compiled batch sizes/,/^$/p'
 
 step "4. Serve"
 rm -f "$folder/ready.json"
-"$python" -m server.main --model_base_path="$folder/model_repos" --grpc_port=0 --http_port=0 --prefer_adlik=true \
+"$python" -m stoker.server.main --model_base_path="$folder/model_repos" --grpc_port=0 --http_port=0 --prefer_adlik=true \
     --ready_file="$folder/ready.json" >"$folder/server.log" 2>&1 &
 server=$!
 for _ in $(seq 300); do

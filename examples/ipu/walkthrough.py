@@ -31,14 +31,14 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from backends.ipu.compile.compiler import compile_and_export
-from backends.ipu.compile.memory import OutOfTileMemory
-from backends.ipu.runtime import ModelRunner, RuntimeConfig
-from backends.ipu.timing import step_timing
-from compiler.convert.converter import Converter
-from compiler.convert.source import read_onnx
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions
+from stoker.backends.ipu.compile.compiler import compile_and_export
+from stoker.backends.ipu.compile.memory import OutOfTileMemory
+from stoker.backends.ipu.runtime import ModelRunner, RuntimeConfig
+from stoker.backends.ipu.timing import step_timing
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.source import read_onnx
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
 from stoker_client import GrpcClient, HttpClient
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 import onnx
 from onnx import TensorProto
 

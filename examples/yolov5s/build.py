@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
+
+import onnx
 from onnx import TensorProto, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the examples share

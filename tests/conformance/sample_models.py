@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.api.backend import Arrays, LoadRequest
-from backends.api.batch import Array
-from backends.api.model import ModelSignature
-from backends.api.tensor import DataType
+from stoker.backends.api.backend import Arrays, LoadRequest
+from stoker.backends.api.batch import Array
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.tensor import DataType
 from tests.fakes import gcu_served, ipu_served, onnx_models
 from tests.fakes.onnx_models import same_in_and_out, signature, version_files
 

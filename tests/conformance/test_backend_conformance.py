@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.backend import Arrays, Backend, Instance
-from backends.api.batch import Array, BatchItem, BatchProcessor, Outcome
-from backends.api.candidate import Candidate
-from backends.api.clock import SystemClock
-from backends.api.errors import ModelLoadError, ServingError
-from backends.api.registry import BackendRegistry
-from backends.api.tensor import DataType
+from stoker.backends.api.backend import Arrays, Backend, Instance
+from stoker.backends.api.batch import Array, BatchItem, BatchProcessor, Outcome
+from stoker.backends.api.candidate import Candidate
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.api.tensor import DataType
 from tests.conformance.sample_models import DECOUPLED_ONLY, SAMPLES, BackendSamples, Sample, values
 
 REGISTRY = BackendRegistry()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from backends.api.backend import Instance, LoadRequest
-from backends.api.files import ModelFiles
-from backends.api.model import ModelSignature
-from backends.api.tensor import DataType
-from backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from tests.fakes.onnx_models import signature
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto
 
-from backends.api.backend import LoadRequest
-from backends.api.errors import InvalidRequest, ModelLoadError
-from backends.api.registry import BackendRegistry
-from backends.api.tensor import DataType
-from backends.onnx_files.runtime_errors import ORT_ERRORS
+from onnx import TensorProto
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
 from tests.fakes import networks
 from tests.fakes.integer_graphs import INTEGERS, IntegerGraph, graphs_of
 from tests.fakes.onnx_models import onnx_files, signature
@@ -20,7 +20,7 @@ from tests.fakes.transformers import small_bert
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
-from backends.openvino.integers import inexact_integers  # noqa: E402 - it imports OpenVINO
+from stoker.backends.openvino.integers import inexact_integers  # noqa: E402 - it imports OpenVINO
 
 CORE = ov.Core()
 #: Graphs that must load, whatever else is refused: what ordinary models do with ids, masks, shapes and positions.

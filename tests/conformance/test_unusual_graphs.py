@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import compiler.cli
-from backends.api.backend import Instance, LoadRequest
-from backends.api.batch import Array, BatchItem, Outcome, processor_for
-from backends.api.clock import SystemClock
-from backends.api.errors import ModelLoadError, ServingError
-from backends.api.files import ModelFiles
-from backends.api.registry import BackendRegistry
+import stoker.compiler.cli
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.batch import Array, BatchItem, Outcome, processor_for
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.registry import BackendRegistry
 from tests.conformance.unusual_graphs import MOST_ROWS, UNUSUAL_GRAPHS, UnusualGraph, raw_outputs
 from tests.fakes.onnx_models import version_files
 
@@ -55,7 +55,7 @@ def compiled(target: str, backend: str, filename: str, capsys: pytest.CaptureFix
         repository = folder / "repository"
         words = ["--target", target, "-i", str(source), "--output_dir", str(folder), "--disable_compilation_progress_bar"]
         batch = ["--batch_size", str(MOST_ROWS), "--batch_axis", "0"] if graph.signature.is_batched else []
-        code = compiler.cli.main([*words, *batch, "--model_repository", str(repository), "--model_name", "unusual"])
+        code = stoker.compiler.cli.main([*words, *batch, "--model_repository", str(repository), "--model_name", "unusual"])
         said = capsys.readouterr().err
         if code:
             raise Refused(said)
@@ -210,6 +210,6 @@ def test_an_unusual_graph_is_computed_as_onnx_runtime_does_or_refused(way: str, 
 def test_memory_that_is_not_written_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary works: with `np.zeros` as careless as `np.empty`, an output that is never written shows it."""
     monkeypatch.setattr(np, "zeros", np.empty)
-    monkeypatch.setattr("backends.onnx.bindings._Places.are_written", lambda places: True)
+    monkeypatch.setattr("stoker.backends.onnx.bindings._Places.are_written", lambda places: True)
     with pytest.raises(AssertionError):
         serve_and_check(from_file("onnxruntime"), UNUSUAL_GRAPHS["input is output"], tmp_path)

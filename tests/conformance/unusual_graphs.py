@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import onnxruntime as ort
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from backends.api.backend import Arrays
-from backends.api.batch import Array
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
+import onnx
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from stoker.backends.api.backend import Arrays
+from stoker.backends.api.batch import Array
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
 from tests.fakes.onnx_models import ONNX_TYPES, model, value
 
 #: Rows of the batched graphs, and of a compiled executable.

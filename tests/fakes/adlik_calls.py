@@ -12,14 +12,14 @@ import httpx
 import numpy as np
 from google.protobuf.message_factory import GetMessageClass
 
-from backends.api.errors import ServingError
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.grpc_server import GrpcFront
-from server.frontends.http_server import HttpFront
-from server.frontends.limits import Limits
-from server.frontends.status import adlik_status
-from server.pb.adlik import operate_pb2, predict_pb2
+from stoker.backends.api.errors import ServingError
+from stoker.server.core.limits import Limits
+from stoker.server.grpc_server import GrpcFront
+from stoker.server.pb.adlik import operate_pb2, predict_pb2
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.rpc.status import adlik_status
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.both_transports import settings as transport_settings
 from tests.fakes.fake_engine import FakeEngine
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.frontends.rpc.settings import GrpcSettings, Transport
+from stoker.server.rpc.settings import GrpcSettings, Transport
 
 _chosen = Transport.H2
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import onnx
 from onnx import TensorProto, helper
-
 from tests.fakes.onnx_models import value
 
 #: Of the classes, for two features.

@@ -16,8 +16,8 @@ import grpc
 import numpy as np
 from google.protobuf import json_format
 
-from server.pb.adlik import model_pb2, predict_pb2
-from server.pb.tensorflow.core.framework import types_pb2
+from stoker.server.pb.adlik import model_pb2, predict_pb2
+from stoker.server.pb.tensorflow.core.framework import types_pb2
 
 MODEL = "echo"
 CONFIG = model_pb2.ModelConfigProto(

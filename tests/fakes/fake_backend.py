@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from backends.api.errors import ServingError
-from backends.api.files import ModelFiles
-from backends.api.model import FileTensor, ModelFacts, ModelSignature, TensorSpec
-from backends.api.tensor import DataType
+from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import FileTensor, ModelFacts, ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
 
 #: How long anything here waits for the test before it gives up, seconds: a hung test ends as a failure that says where.
 PATIENCE_S = 10.0

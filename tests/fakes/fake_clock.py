@@ -4,7 +4,7 @@ NS_PER_S = 1_000_000_000
 
 
 class FakeClock:
-    """Implements `backends.api.clock.Clock`. Both scales move together."""
+    """Implements `stoker.backends.api.clock.Clock`. Both scales move together."""
 
     def __init__(self, *, now_ns: int = 1_000 * NS_PER_S, wall_ms: int = 1_700_000_000_000) -> None:
         self._now_ns = now_ns

@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.access import Via
-from server.core.byte_budget import ByteBudget, Upload
-from server.core.description import ModelDescription, ServerDescription
-from server.core.goaway import GoawayReason
-from server.core.model_config import InstanceGroup, ModelConfig
-from server.core.model_list import ListedModel
-from server.core.overrides import LoadOverrides
-from server.core.reads import Reads
-from server.core.request import Answer, Array, Done, InferRequest, InferResponse, InFlight
-from server.core.state import IndexEntry, VersionState
-from server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
-from server.pb import model_config_pb2
+from stoker.backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import ByteBudget, Upload
+from stoker.server.core.description import ModelDescription, ServerDescription
+from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.model_config import InstanceGroup, ModelConfig
+from stoker.server.core.model_list import ListedModel
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.reads import Reads
+from stoker.server.core.request import Answer, Array, Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
+from stoker.server.pb import model_config_pb2
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
@@ -81,7 +81,7 @@ def echo(datatype: DataType, dims: tuple[int, ...] = (-1,), max_batch_size: int 
 
 
 class FakeEngine:
-    """Implements `server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
+    """Implements `stoker.server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40, budget: ByteBudget | None = None) -> None:
         """`budget`: the server's own; None: a plain sum that may be `budget_bytes` at most."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 
-from backends.api.errors import ModelLoadError, ServingError
-from server.config.pbtxt import empty_config
-from server.core.model_config import LatestVersions, VersionPolicy
-from server.core.state import VersionState
-from server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
-from server.lifecycle.loader import VersionSource
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.server.config.pbtxt import empty_config
+from stoker.server.core.model_config import LatestVersions, VersionPolicy
+from stoker.server.core.state import VersionState
+from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
+from stoker.server.lifecycle.loader import VersionSource
 
 
 async def turn(times: int = 30) -> None:

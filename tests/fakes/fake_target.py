@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backends.api.tensor import DataType
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions
-from compiler.session_options import effective
-from compiler.target import Artefact, Measurement, SourceModel, Target
+from stoker.backends.api.tensor import DataType
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.session_options import effective
+from stoker.compiler.target import Artefact, Measurement, SourceModel, Target
 
 
 class FakeTarget(Target):

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from backends.api.backend import Instance, LoadRequest
-from backends.api.batch import Array, BatchItem, BatchResult, processor_for
-from backends.api.candidate import Candidate, Misfit
-from backends.api.clock import SystemClock
-from backends.api.model import ModelFacts, ModelSignature
-from backends.gcu.backend import TopsInferenceBackend
-from backends.gcu.program import GcuExecutable
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.batch import Array, BatchItem, BatchResult, processor_for
+from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.model import ModelFacts, ModelSignature
+from stoker.backends.gcu.backend import TopsInferenceBackend
+from stoker.backends.gcu.program import GcuExecutable
 from tests.fakes.gcu_served import file_of
 from tests.fakes.onnx_models import version_files
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import TensorProto, helper
 
-from backends.api.tensor import DataType
-from backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
+from onnx import TensorProto, helper
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 
 SCALE = "scale"
 

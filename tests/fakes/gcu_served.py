@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from onnx import NodeProto, TensorProto, helper
-
-from backends.api.tensor import DataType
-from backends.gcu.executable import write_executable
-from backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.executable import write_executable
+from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 
 #: What an executable can hold and a client can send.
 ONNX_TYPES: Mapping[DataType, int] = {

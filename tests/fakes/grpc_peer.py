@@ -15,11 +15,11 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from server.frontends.h2.server import H2Server
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind, Method, method_table
-from server.frontends.rpc.settings import GrpcSettings
-from server.frontends.status import kserve_status
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.http2.server import H2Server
+from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.settings import GrpcSettings
+from stoker.server.rpc.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
 
 #: hpack tells of every header at debug level.

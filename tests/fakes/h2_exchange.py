@@ -7,9 +7,9 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from server.frontends.h2.connection import ServerConnection
-from server.frontends.h2.events import DataReceived, Event
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.events import DataReceived, Event
+from stoker.server.net.http2.limits import H2Limits
 
 REQUEST = (
     (":method", "POST"),

@@ -5,9 +5,9 @@ import struct
 
 from hpack import Encoder
 
-from server.frontends.h2.connection import ServerConnection
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import (
+from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import (
     ConnectionEnded,
     DataPlaced,
     DataReceived,
@@ -20,8 +20,8 @@ from server.frontends.h2.events import (
     StreamReset,
     TrailersReceived,
 )
-from server.frontends.h2.header_blocks import encode_block
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     ACK,
     CONTINUATION,

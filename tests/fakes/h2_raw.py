@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from hpack import Encoder
 
-from server.frontends.h2.connection import ServerConnection
-from server.frontends.h2.events import ConnectionEnded, Event
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.events import ConnectionEnded, Event
+from stoker.server.net.http2.limits import H2Limits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)

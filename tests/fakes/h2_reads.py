@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from server.frontends.h2.front_state import READ_BYTES
-from server.frontends.h2.protocol import GrpcProtocol
+from stoker.server.rpc.http2.front_state import READ_BYTES
+from stoker.server.rpc.http2.protocol import GrpcProtocol
 
 
 def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:

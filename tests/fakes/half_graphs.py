@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from backends.simulated.numerics import GraphRunner
-from compiler.lowering.rounding import lower
-from compiler.lowering.typed_graph import typed_graph
+import onnx
+from stoker.backends.simulated.numerics import GraphRunner
+from stoker.compiler.lowering.rounding import lower
+from stoker.compiler.lowering.typed_graph import typed_graph
 
 #: Operators that IEEE 754 defines to the last bit, or that compute nothing.
 EXACT: Mapping[str, Callable[..., NDArray]] = {

@@ -1,6 +1,6 @@
 """What a client of HTTP sends, as an event loop hands it to the connection."""
 
-from server.frontends.http.connection import HttpConnection
+from stoker.server.net.http1.connection import HttpConnection
 
 
 def arrive(connection: HttpConnection, data: bytes | memoryview) -> None:

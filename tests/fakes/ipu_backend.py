@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from backends.api.backend import Instance, LoadRequest
-from backends.api.batch import Array
-from backends.api.candidate import Candidate, Misfit
-from backends.api.model import ModelFacts, ModelSignature
-from backends.ipu.backend import PoplarBackend
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.batch import Array
+from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.model import ModelFacts, ModelSignature
+from stoker.backends.ipu.backend import PoplarBackend
 from tests.fakes.onnx_models import version_files
 
 

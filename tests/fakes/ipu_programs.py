@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 import onnx
 from onnx import TensorProto, helper
-
-from backends.ipu.popef.package_hash import package_hash
-from backends.ipu.popef.program_codec import encode_program
-from backends.ipu.popef.schema import Anchor, DataType, Metadata, ProgramFlow, TensorDataInfo, TensorInfo, TensorType
-from backends.ipu.popef.writer import FileWriter
-from backends.ipu.program import Binding, StaticProgram, Step, StepKind, SubGraph
+from stoker.backends.ipu.popef.package_hash import package_hash
+from stoker.backends.ipu.popef.program_codec import encode_program
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, ProgramFlow, TensorDataInfo, TensorInfo, TensorType
+from stoker.backends.ipu.popef.writer import FileWriter
+from stoker.backends.ipu.program import Binding, StaticProgram, Step, StepKind, SubGraph
 
 EXECUTABLE = "model"
 LOAD, MAIN, SAVE = 0, 5, 7

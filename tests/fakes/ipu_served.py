@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
 
-from backends.api.tensor import DataType
-from backends.ipu.popef.served_types import SERVED
+from onnx import TensorProto, helper
+from stoker.backends.api.tensor import DataType
+from stoker.backends.ipu.popef.served_types import SERVED
 from tests.fakes.ipu_programs import Part, write_popef
 
 #: What a PopEF file can carry and a client can send.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from backends.ipu.runtime import QueueManager
+from stoker.backends.ipu.runtime import QueueManager
 
 PATIENCE_S = 20.0
 """Only a broken test waits this long."""

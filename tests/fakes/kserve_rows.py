@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import ServerProcess
 
 _SERVICE = "/inference.GRPCInferenceService/"

@@ -4,8 +4,8 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 
-from server.lifecycle.manager import ModelManager
-from server.lifecycle.settings import ControlMode, LifecycleSettings
+from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeRecorder, FakeRepository, turn
 

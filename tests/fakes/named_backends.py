@@ -1,10 +1,10 @@
 """Backends that only have names: for code that chooses one and never loads a model."""
 
-from backends.api.backend import Backend, Instance, LoadRequest
-from backends.api.errors import ModelLoadError
-from backends.api.files import ModelFiles
-from backends.api.model import ModelFacts
-from backends.api.registry import BackendRegistry
+from stoker.backends.api.backend import Backend, Instance, LoadRequest
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelFacts
+from stoker.backends.api.registry import BackendRegistry
 
 
 class NamedBackend(Backend):

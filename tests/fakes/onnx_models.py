@@ -5,11 +5,10 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
-
-from backends.api.backend import LoadRequest
-from backends.api.files import ModelFiles
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
 
 IR_VERSION = 10
 OPSET = 21

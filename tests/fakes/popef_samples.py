@@ -5,22 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backends.ipu.popef.model import Model, ModelBuilder
-from backends.ipu.popef.package_hash import package_hash
-from backends.ipu.popef.program_codec import encode_program
-from backends.ipu.popef.reader import Reader
-from backends.ipu.popef.schema import (
-    Anchor,
-    DataType,
-    Metadata,
-    Option,
-    ProgramFlow,
-    TensorDataInfo,
-    TensorInfo,
-    TensorType,
-)
-from backends.ipu.popef.writer import Writer
-from backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
+from stoker.backends.ipu.popef.model import Model, ModelBuilder
+from stoker.backends.ipu.popef.package_hash import package_hash
+from stoker.backends.ipu.popef.program_codec import encode_program
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo, TensorType
+from stoker.backends.ipu.popef.writer import Writer
+from stoker.backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 
 PAIR = TensorInfo((2,), DataType.F32)
 

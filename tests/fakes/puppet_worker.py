@@ -6,8 +6,8 @@ from itertools import count
 
 import numpy as np
 
-from backends.api.batch import BatchResult, Outcome
-from server.execution.worker import Work
+from stoker.backends.api.batch import BatchResult, Outcome
+from stoker.server.execution.worker import Work
 
 
 class PuppetWorker:

@@ -75,7 +75,7 @@ def start_server(*flags: str, at: Path, env: Mapping[str, str] | None = None, wa
     """Starts `serve` with free ports and `flags`; `at` is a folder for its log and ready file."""
     at.mkdir(parents=True, exist_ok=True)
     ready, log_path = at / "ready.json", at / "server.log"
-    command = [sys.executable, "-m", "server.main", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
+    command = [sys.executable, "-m", "stoker.server.main", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", *flags]
     with log_path.open("wb") as log, log_path.with_name("server.out").open("wb") as out:
         process = subprocess.Popen(
             command, cwd=REPOSITORY_ROOT, stdout=out, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}

@@ -4,9 +4,9 @@ import os
 import signal
 import threading
 
-from backends.api.backend import Instance, LoadRequest
-from backends.api.errors import ModelLoadError
-from backends.api.registry import BackendRegistry
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.registry import BackendRegistry
 from tests.fakes.fake_backend import FakeBackend, fake_facts
 
 

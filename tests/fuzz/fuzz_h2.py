@@ -39,7 +39,7 @@ def main() -> int:
         return 0
     import atheris
 
-    with atheris.instrument_imports(include=["server.frontends.h2"]):
+    with atheris.instrument_imports(include=["stoker.server.net.http2"]):
         from tests.fakes import h2_mutations
     from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 

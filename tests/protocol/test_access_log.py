@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-from server.pb import grpc_service_pb2 as pb
-from server.pb.adlik import predict_pb2 as adlik_pb
-from server.pb.tensorflow_serving.apis import predict_pb2 as tfs_pb
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.pb.adlik import predict_pb2 as adlik_pb
+from stoker.server.pb.tensorflow_serving.apis import predict_pb2 as tfs_pb
 from tests.fakes.server_process import ServerProcess, running_server
 
 CONFIG = """

@@ -63,7 +63,7 @@ def test_the_command_sends_the_key_of_the_variable_and_scrapers_need_it(tmp_path
                 environment = {name: value for name, value in os.environ.items() if name != "STOKER_API_KEY"}
                 environment |= {} if key is None else {"STOKER_API_KEY": key}
                 done = subprocess.run(
-                    [sys.executable, "-m", "cli.main", "models", "--url", url],
+                    [sys.executable, "-m", "stoker.cli.main", "models", "--url", url],
                     cwd=REPOSITORY_ROOT,
                     env=environment,
                     capture_output=True,

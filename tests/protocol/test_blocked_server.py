@@ -15,8 +15,8 @@ pytestmark = pytest.mark.protocol
 #: A server that, once ready, is blocked in C code that holds the interpreter lock.
 SCRIPT = """
 import ctypes, sys
-from server.main import main
-from server.ready_file import ReadyFile
+from stoker.server.main import main
+from stoker.server.ready_file import ReadyFile
 
 write = ReadyFile.write_once_ready
 

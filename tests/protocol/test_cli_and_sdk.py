@@ -143,7 +143,7 @@ def test_what_the_documentation_shows_runs(own_server, snippet, request):
 
 def stoker(url: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """Runs the command in a child process."""
-    command = [sys.executable, "-m", "cli.main", *words]
+    command = [sys.executable, "-m", "stoker.cli.main", *words]
     return subprocess.run(
         command, env={**os.environ, "STOKER_URL": url}, cwd=REPOSITORY_ROOT, capture_output=True, text=True, timeout=60, check=False
     )

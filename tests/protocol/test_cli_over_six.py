@@ -17,7 +17,7 @@ PROTOCOLS = ("kserve-grpc", "kserve-http", "tfs-grpc", "tfs-rest", "adlik-grpc",
 
 
 def stoker(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "cli.main", *words]
+    command = [sys.executable, "-m", "stoker.cli.main", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=REPOSITORY_ROOT, check=False)
 
 

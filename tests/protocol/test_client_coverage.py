@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.tensor import DataType
+from stoker.backends.api.tensor import DataType
 from tests.fakes.onnx_models import identity
 from tests.fakes.server_process import SAMPLE_MODELS, ServerProcess, copy_models, running_server
 

@@ -17,8 +17,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from server.flags.groups import annotations, flag_of
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.flags.groups import annotations, flag_of
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import (
     PATIENCE_S,
     REPOSITORY_ROOT,
@@ -33,7 +33,7 @@ from tests.fakes.server_process import (
 def serve(*flags: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     """A start that must end by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "server.main", *flags],
+        [sys.executable, "-m", "stoker.server.main", *flags],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -203,7 +203,7 @@ def test_a_file_that_holds_both_streams_has_one_json_object_a_line(tmp_path):
     ready, merged = tmp_path / "ready.json", tmp_path / "merged"
     flags = [f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}"]
     with merged.open("wb") as both:
-        process = subprocess.Popen([sys.executable, "-m", "server.main", *flags], cwd=REPOSITORY_ROOT, stdout=both, stderr=both)
+        process = subprocess.Popen([sys.executable, "-m", "stoker.server.main", *flags], cwd=REPOSITORY_ROOT, stdout=both, stderr=both)
     try:
         wait_until(ready.exists, what="the ready file")
         os.kill(process.pid, signal.SIGTERM)

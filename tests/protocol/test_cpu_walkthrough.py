@@ -37,7 +37,20 @@ def test_digits_are_read_as_well_as_by_the_source(
 ) -> None:
     images, truth = digits
     np.savez(tmp_path / "samples.npz", image=images[:128])
-    command = [sys.executable, "-m", "cli.main", "compile", "--target", "cpu", "-i", str(MODEL), "--batch_size", "32", "--batch_axis", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "stoker.cli.main",
+        "compile",
+        "--target",
+        "cpu",
+        "-i",
+        str(MODEL),
+        "--batch_size",
+        "32",
+        "--batch_axis",
+        "0",
+    ]
     served = ["--data_preprocess", "samples.npz", "--model_repository", "repository", "--model_name", "digits"]
     compiled = subprocess.run([*command, *served, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert compiled.returncode == 0, compiled.stderr

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.kserve_rows import Answer, Ask, Tensor, grpc_answer, http_answer, over_grpc, over_http
 from tests.fakes.server_process import SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
 

@@ -26,7 +26,17 @@ def run(*words: str) -> str:
 
 def compiled(source: Path, repository: Path, name: str, batch_sizes: str) -> None:
     """`<name>_gcu`: the model compiled for a GCU."""
-    words = ["-m", "cli.main", "compile", "--target", "gcu", "-i", str(source / name / "1" / "model.onnx"), "--batch_sizes", batch_sizes]
+    words = [
+        "-m",
+        "stoker.cli.main",
+        "compile",
+        "--target",
+        "gcu",
+        "-i",
+        str(source / name / "1" / "model.onnx"),
+        "--batch_sizes",
+        batch_sizes,
+    ]
     run(*words, "--model_repository", str(repository), "--model_name", f"{name}_gcu", "--output_dir", str(repository.parent))
 
 

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from backends.gcu.compile.constants import FITTED
 from benchmarks.gcu_model import Networks, cells
+from stoker.backends.gcu.compile.constants import FITTED
 from tests.fakes.documentation_page import run_page
 from tests.fakes.server_process import REPOSITORY_ROOT
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.gcu.program import GcuExecutable
+from stoker.backends.gcu.program import GcuExecutable
 from stoker_client import GrpcClient, HttpClient
 from tests.fakes.gcu_served import doubling, file_of
 from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server, wait_until
@@ -191,7 +191,7 @@ def test_requests_of_a_batch_do_not_meet_each_others_mistakes(tmp_path: Path) ->
 
 
 def test_a_wrong_setting_ends_the_start_with_one_line() -> None:
-    command = [sys.executable, "-m", "server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0"]
+    command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0"]
     done = subprocess.run(
         [*command, "--backend-config=gcu,cards=none"], capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY_ROOT
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.h2_raw import (
     CONTINUATION,
     DATA,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import SAMPLE_MODELS, ServerProcess, running_server
 
 SERVICE = "inference.GRPCInferenceService"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.cli import main as compile_command
+from stoker.compiler.cli import main as compile_command
 from stoker_client import GrpcClient, HttpClient
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
@@ -190,7 +190,7 @@ def test_a_device_that_resets_while_serving_answers_again(tmp_path: Path) -> Non
 
 
 def test_a_wrong_setting_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0"]
+    command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0"]
     done = subprocess.run(
         [*command, "--backend-config=poplar,sim_num_IPUs=none"],
         capture_output=True,

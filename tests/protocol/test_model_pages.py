@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import REPOSITORY_ROOT, ServerProcess, run_python
 
 MODELS = ("simple", "digits", "simple/versions/1")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import REPOSITORY_ROOT, ServerProcess, running_server
 
 pytestmark = pytest.mark.slow

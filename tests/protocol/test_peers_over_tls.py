@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.certificates import OPENSSL, Authority, Pair
 from tests.fakes.server_process import REPOSITORY_ROOT, SAMPLE_MODELS, ServerProcess, copy_models, running_server
 

@@ -72,7 +72,7 @@ def test_a_killed_servers_sockets_are_replaced_and_a_living_ones_refused(front, 
     assert (at / "g.sock").is_socket()
     with running_server(*flags, at=at / "second") as living:
         assert json.loads((at / "second" / "ready.json").read_text())["http_port"] is None
-        command = [sys.executable, "-m", "server.main", *flags]
+        command = [sys.executable, "-m", "stoker.server.main", *flags]
         refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=REPOSITORY_ROOT, check=False)
         assert refused.returncode == 2
         assert refused.stderr == f"serve: error: the socket {at / 'g.sock'} is in use by another process\n"

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from server.observability.span_export import missing_packages
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.observability.span_export import missing_packages
+from stoker.server.pb import grpc_service_pb2 as pb
 from tests.fakes.server_process import SAMPLE_MODELS, copy_models, running_server
 
 pytestmark = pytest.mark.skipif(bool(missing_packages()), reason="needs the packages of the extra otel")

@@ -10,7 +10,7 @@ from tests.fakes.documentation_page import run_page
 def test_every_example_runs(tmp_path: Path):
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "serve").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m server.main "$@"\n')
+    (folder / "serve").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m stoker.server.main "$@"\n')
     (folder / "serve").chmod(0o755)
     path = os.pathsep.join((str(folder), str(Path(sys.executable).parent), os.environ["PATH"]))
     printed = run_page("tfs.md", at=tmp_path, links=["model_repos"], languages=["sh", "sh"], environment={"PATH": path})

@@ -229,7 +229,7 @@ def test_hellos_that_stall_hold_nobody_up_and_leave_nothing_behind(authority: Au
 def test_a_server_does_not_start_with_a_certificate_that_nobody_would_accept(port, days, authority: Authority):
     pair = authority.sign(f"start{days[0]}", days=days)
     flags = [f"--{port}-use-ssl", f"--{port}-server-cert={pair.cert}", f"--{port}-server-key={pair.key}"]
-    command = [sys.executable, "-m", "server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", *flags]
+    command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=REPOSITORY_ROOT, check=False)
     assert done.returncode == 2
     [line] = done.stderr.strip().splitlines()

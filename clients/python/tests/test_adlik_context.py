@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import stoker_client as sdk
-from server.pb.adlik import predict_pb2
-from server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
+from stoker.server.pb.adlik import predict_pb2
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 from stoker_client.adlik import PredictContext
 from stoker_client.retry import Timing
 from tests.fakes.fake_adlik import FakeAdlik, echo

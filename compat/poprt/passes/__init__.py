@@ -4,11 +4,10 @@ import os
 from pathlib import Path
 
 import onnx
-
-from compiler.convert.shape_functions import register_shape_func
-from compiler.convert.source import read_onnx
-from compiler.passes import PassManager, get_all_pass_names, register
 from poprt.passes.base_pass import ImmutablePass, Pass, get_pass
+from stoker.compiler.convert.shape_functions import register_shape_func
+from stoker.compiler.convert.source import read_onnx
+from stoker.compiler.passes import PassManager, get_all_pass_names, register
 
 
 def layer_precision_compare(

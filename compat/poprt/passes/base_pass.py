@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
-
-from compiler.passes import ProtoPass
-from compiler.passes import get_pass as stoker_pass
+from stoker.compiler.passes import ProtoPass
+from stoker.compiler.passes import get_pass as stoker_pass
 
 Transform = Callable[[onnx.GraphProto, bool], onnx.GraphProto]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from google.protobuf import descriptor_pb2
 
-from server.pb.adlik import model_pb2, operate_pb2, predict_pb2
-from server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
+from stoker.server.pb.adlik import model_pb2, operate_pb2, predict_pb2
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
 
 HERE = Path(__file__).parent
 

@@ -6,13 +6,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.core.model_config import AllVersions, DynamicBatching, InstanceGroup, LatestVersions, NoVersions, SpecificVersions
-from server.core.state import IndexEntry, VersionState
-from server.frontends.adlik.metadata import config_message, version_states
-from server.frontends.limits import Limits
-from server.pb.adlik import model_pb2, operate_pb2, predict_pb2
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.model_config import AllVersions, DynamicBatching, InstanceGroup, LatestVersions, NoVersions, SpecificVersions
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.pb.adlik import model_pb2, operate_pb2, predict_pb2
+from stoker.server.protocols.adlik.metadata import config_message, version_states
 from tests.fakes.adlik_calls import SERVICES, Caller, run
 from tests.fakes.both_transports import transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, model, signature, simple
@@ -92,7 +92,7 @@ def test_the_whole_configuration_in_adliks_form():
         dynamic_batching=DynamicBatching(preferred_batch_sizes=(2, 4), max_queue_delay_us=7),
         max_enqueued_requests=40,
     )
-    from server.core.description import ModelDescription
+    from stoker.server.core.description import ModelDescription
 
     message = config_message(ModelDescription(config, 2, (2,)))
     assert (message.platform, message.platform_version, message.algorithm) == ("topsinference", "1.2", "a")

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import ServingError
-from backends.api.tensor import DataType
-from server.frontends.adlik.model_spec import ModelAsk
-from server.frontends.adlik.predict import Predict
-from server.frontends.adlik.rest_choice import of_body
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.limits import Limits
-from server.frontends.strict_json import parse_bounded
-from server.pb.adlik import predict_pb2
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.strict_json import parse_bounded
+from stoker.server.core.limits import Limits
+from stoker.server.core.reservation import Reservation
+from stoker.server.pb.adlik import predict_pb2
+from stoker.server.protocols.adlik.model_spec import ModelAsk
+from stoker.server.protocols.adlik.predict import Predict
+from stoker.server.protocols.adlik.rest_choice import of_body
+from stoker.server.protocols.adlik.settings import AdlikSettings
 from tests.fakes.adlik_calls import predict_request
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 

@@ -7,12 +7,12 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.tensor import DataType
-from server.frontends.adlik import json_codec, message_codec
-from server.frontends.adlik.answer import Answer, AnsweredOutput, BestClass
-from server.frontends.adlik.model_spec import ModelAsk
-from server.frontends.limits import Limits
-from server.pb.adlik import predict_pb2
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.pb.adlik import predict_pb2
+from stoker.server.protocols.adlik import json_codec, message_codec
+from stoker.server.protocols.adlik.answer import Answer, AnsweredOutput, BestClass
+from stoker.server.protocols.adlik.model_spec import ModelAsk
 
 VALUES = {
     "half_val": st.integers(0, 65535),

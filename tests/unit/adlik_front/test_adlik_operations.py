@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from server.core.state import IndexEntry, VersionState
-from server.frontends.adlik.operations import NOT_ALLOWED, ModelOperations
-from server.frontends.adlik.repository_edit import RepositoryEditor
-from server.frontends.adlik.settings import AdlikSettings
-from server.lifecycle.repository import ModelRepository
-from server.lifecycle.settings import ControlMode
-from server.lifecycle.version_policy import wanted_versions
-from server.pb.adlik import operate_pb2 as pb
+from stoker.backends.api.errors import ModelLoadError
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.pb.adlik import operate_pb2 as pb
+from stoker.server.protocols.adlik.operations import NOT_ALLOWED, ModelOperations
+from stoker.server.protocols.adlik.repository_edit import RepositoryEditor
+from stoker.server.protocols.adlik.settings import AdlikSettings
 from tests.fakes.fake_engine import FakeEngine
 
 CONFIG = 'backend: "identity" # kept\nmax_batch_size: 2\ninput { name: "x" data_type: TYPE_FP32 dims: 2 }\n'

@@ -4,12 +4,12 @@ import grpc
 import numpy as np
 import pytest
 
-from backends.api.errors import Overloaded, QueueTimeout
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.limits import Limits
-from server.pb.adlik import predict_pb2
+from stoker.backends.api.errors import Overloaded, QueueTimeout
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.pb.adlik import predict_pb2
 from tests.fakes.adlik_calls import Caller, array_of, predict_request, run, run_direct
 from tests.fakes.fake_engine import FakeEngine, echo, model, signature, simple
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.errors import Overloaded, QueueTimeout, Unavailable
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.adlik.settings import AdlikSettings, RestV1
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import Overloaded, QueueTimeout, Unavailable
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
 from tests.fakes.adlik_calls import Caller, run
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 

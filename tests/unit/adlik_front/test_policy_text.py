@@ -2,8 +2,8 @@
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from server.frontends.adlik.policy_text import with_only
+from stoker.backends.api.errors import ModelLoadError
+from stoker.server.protocols.adlik.policy_text import with_only
 
 REST = 'backend: "identity"\nmax_batch_size: 2 # version_policy { all {} }\n'
 WANTED = "version_policy { specific { versions: [ 4 ] } }"

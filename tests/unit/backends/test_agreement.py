@@ -1,9 +1,9 @@
 import pytest
 
-from backends.api.agreement import check_agreement, disagreements
-from backends.api.errors import ModelLoadError
-from backends.api.model import FileTensor, ModelSignature, TensorSpec
-from backends.api.tensor import DataType
+from stoker.backends.api.agreement import check_agreement, disagreements
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import FileTensor, ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
 
 FP32 = DataType.FP32
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.backend import Arrays
-from backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, processor_for
-from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
+from stoker.backends.api.backend import Arrays
+from stoker.backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, processor_for
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
 from tests.fakes.fake_backend import FakeInstance, fake_signature
 
 

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from backends.api.batch import Buffer
-from backends.api.errors import ModelLoadError
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
+from stoker.backends.api.batch import Buffer
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
 
 
 def buffer(*dims: int, max_batch_size: int = 4, datatype: DataType = DataType.FP32) -> Buffer:

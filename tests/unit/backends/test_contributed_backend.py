@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.backend import Backend, LoadRequest
-from backends.api.candidate import Candidate
-from backends.api.errors import ModelLoadError
-from backends.api.model import ModelFacts
-from backends.api.tensor import DataType
+from stoker.backends.api.backend import Backend, LoadRequest
+from stoker.backends.api.candidate import Candidate
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import ModelFacts
+from stoker.backends.api.tensor import DataType
 from tests.fakes.onnx_models import same_in_and_out, version_files
 
 PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.cpu import cpu_quota, threads_for_instance, usable_cores
+from stoker.backends.api.cpu import cpu_quota, threads_for_instance, usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

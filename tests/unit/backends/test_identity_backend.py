@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.backend import LoadRequest
-from backends.api.candidate import Candidate
-from backends.api.errors import BackendFailed, ModelLoadError
-from backends.api.model import ModelFacts, ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from backends.identity.backend import IdentityBackend, IdentityInstance
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.candidate import Candidate
+from stoker.backends.api.errors import BackendFailed, ModelLoadError
+from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.backends.identity.backend import IdentityBackend, IdentityInstance
 from tests.fakes.onnx_models import signature, version_files
 
 FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
@@ -47,7 +47,7 @@ def test_each_batch_takes_the_delay() -> None:
 
 def test_the_delay_is_written_in_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[float] = []
-    monkeypatch.setattr("backends.identity.backend.IdentityInstance", lambda served, *, delay_s, fail_on: made.append(delay_s))
+    monkeypatch.setattr("stoker.backends.identity.backend.IdentityInstance", lambda served, *, delay_s, fail_on: made.append(delay_s))
     IdentityBackend().load(request(tmp_path, execute_delay_ms="1.5"))
     IdentityBackend().load(request(tmp_path))
     assert made == [0.0015, 0.0]

@@ -4,17 +4,17 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from backends.api.backend import Backend, Instance
-from backends.api.batch import KEPT_BYTES, Buffer
-from backends.api.errors import BackendFailed
-from backends.api.model import TensorSpec
-from backends.api.registry import BackendRegistry
-from backends.api.tensor import DataType
-from server.core.freed_memory import give_back_all
+import onnx
+from onnx import TensorProto, helper
+from stoker.backends.api.backend import Backend, Instance
+from stoker.backends.api.batch import KEPT_BYTES, Buffer
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.freed_memory import give_back_all
 from tests.fakes.onnx_models import load_request, model, onnx_files, signature, value
 
 MIB = 1 << 20

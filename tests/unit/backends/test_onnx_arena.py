@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from backends.onnx.arena import LARGE_BYTES, Spikes
-from backends.onnx.session import OnnxInstance
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.arena import LARGE_BYTES, Spikes
+from stoker.backends.onnx.session import OnnxInstance
 
 MIB = 1 << 20
 

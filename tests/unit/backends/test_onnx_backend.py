@@ -2,17 +2,17 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from backends.api.errors import BackendFailed, InvalidRequest, ModelLoadError
-from backends.api.files import ModelFiles
-from backends.api.model import FileTensor, ModelFacts
-from backends.api.tensor import DataType
-from backends.onnx.backend import OnnxRuntimeBackend
-from backends.onnx.runtime_limits import RuntimeLimits, limits_of
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import FileTensor, ModelFacts
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.onnx.runtime_limits import RuntimeLimits, limits_of
 from tests.fakes.onnx_models import (
     identity,
     load_request,

@@ -3,15 +3,15 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
 
-from backends.api.backend import Arrays
-from backends.api.errors import BackendFailed
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from backends.onnx.bindings import MOST_BYTES, MOST_SIZES, are_worth_it
-from backends.onnx.knobs import read_knobs
-from backends.onnx.session import OnnxInstance, session_options
+from onnx import TensorProto, helper
+from stoker.backends.api.backend import Arrays
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.bindings import MOST_BYTES, MOST_SIZES, are_worth_it
+from stoker.backends.onnx.knobs import read_knobs
+from stoker.backends.onnx.session import OnnxInstance, session_options
 
 
 def signature(size: int = 4, max_batch_size: int = 8, datatype: DataType = DataType.FP32, output_size: int | None = None) -> ModelSignature:

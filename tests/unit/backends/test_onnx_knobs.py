@@ -1,8 +1,8 @@
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, knob_misfits, read_knobs
-from backends.onnx.runtime_limits import bounds_spinning
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, knob_misfits, read_knobs
+from stoker.backends.onnx.runtime_limits import bounds_spinning
 
 
 def test_unset_knobs_suit_a_server() -> None:

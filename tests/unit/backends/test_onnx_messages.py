@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.error_text import MAX_CHARACTERS
-from backends.onnx_files.runtime_messages import public_text
+from stoker.backends.api.error_text import MAX_CHARACTERS
+from stoker.backends.onnx_files.runtime_messages import public_text
 
 
 @pytest.mark.parametrize(

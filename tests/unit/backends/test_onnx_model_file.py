@@ -1,15 +1,15 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
 
-from backends.api.tensor import DataType
-from backends.onnx_files.element_types import SERVED, element_name
-from backends.onnx_files.model_file import (
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx_files.element_types import SERVED, element_name
+from stoker.backends.onnx_files.model_file import (
     MAX_FILE_BYTES,
     TENSOR_HOLDERS,
     ExternalTensor,
@@ -209,7 +209,7 @@ def test_deeper_nesting_is_refused(tmp_path: Path, levels: int) -> None:
 
 
 def test_the_number_of_fields_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.onnx_files.wire.MAX_FIELDS", 50)
+    monkeypatch.setattr("stoker.backends.onnx_files.wire.MAX_FIELDS", 50)
     tensor = b"\x20\x01" * 100
     with pytest.raises(UnreadableOnnx, match="more than 50 fields"):
         read(tmp_path, b"\x08\x0a\x3a" + bytes([len(tensor) + 3 & 127 | 128, (len(tensor) + 3) >> 7]) + b"\x2a\xc8\x01" + tensor)

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-from backends.api.files import ModelFiles
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from backends.onnx import one_thread
-from backends.onnx.backend import OnnxRuntimeBackend
-from backends.onnx.one_thread import MOST_FILE_BYTES, MOST_INPUT_BYTES, MOST_NS, RUNS, may_be_enough
+import onnx
+from onnx import helper
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx import one_thread
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.onnx.one_thread import MOST_FILE_BYTES, MOST_INPUT_BYTES, MOST_NS, RUNS, may_be_enough
 from tests.fakes.onnx_models import load_request, model, onnx_files, same_in_and_out, value
 
 QUICK_NS, SLOW_NS, COLD_NS = MOST_NS // 4, 2 * MOST_NS, 5 * MOST_NS

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from backends.api.tensor import DataType
-from backends.onnx.backend import OnnxRuntimeBackend
-from backends.onnx_files.work import operator_of_open_work
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.onnx_files.work import operator_of_open_work
 from tests.fakes.onnx_models import identity, load_request, model, onnx_files, same_in_and_out, signature, value, version_files
 
 INT64 = TensorProto.INT64

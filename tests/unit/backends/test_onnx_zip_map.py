@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
 
-from backends.api.backend import LoadRequest
-from backends.api.errors import ModelLoadError
-from backends.api.model import FileTensor
-from backends.api.tensor import DataType
-from backends.onnx.backend import OnnxRuntimeBackend
+import onnx
+from onnx import TensorProto, helper
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import FileTensor
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from tests.fakes.classifiers import classifier
 from tests.fakes.onnx_models import load_request, onnx_files, signature, value, version_files
 

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
-from backends.api.batch import BatchItem, processor_for
-from backends.api.clock import SystemClock
-from backends.api.errors import BackendFailed, ModelLoadError
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
-from backends.api.ragged_batch import RaggedProcessor
-from backends.api.tensor import DataType
-from backends.onnx.backend import OnnxRuntimeBackend
+from onnx import TensorProto, helper
+from stoker.backends.api.batch import BatchItem, processor_for
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed, ModelLoadError
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
+from stoker.backends.api.ragged_batch import RaggedProcessor
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from tests.fakes.fake_backend import FakeInstance
 from tests.fakes.onnx_models import load_request, model, onnx_files, value
 

@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from backends.api.errors import BackendSettingError, ModelLoadError
-from backends.api.registry import GROUP, BackendRegistry
+from stoker.backends.api.errors import BackendSettingError, ModelLoadError
+from stoker.backends.api.registry import GROUP, BackendRegistry
 from tests.fakes.fake_backend import FakeBackend
 
 
@@ -29,7 +29,7 @@ class RaisesAtStart(FakeBackend):
 
 def registry(monkeypatch: pytest.MonkeyPatch, **points: str) -> BackendRegistry:
     found = [EntryPoint(name, value, GROUP) for name, value in points.items()]
-    monkeypatch.setattr("backends.api.registry.entry_points", lambda *, group: found if group == GROUP else [])
+    monkeypatch.setattr("stoker.backends.api.registry.entry_points", lambda *, group: found if group == GROUP else [])
     return BackendRegistry()
 
 

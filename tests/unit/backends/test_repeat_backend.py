@@ -3,15 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.backend import LoadRequest
-from backends.api.batch import BatchItem, processor_for
-from backends.api.candidate import Candidate
-from backends.api.clock import SystemClock
-from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unsupported
-from backends.api.model import ModelFacts, ModelSignature, TensorSpec
-from backends.api.streaming import StreamingInstance
-from backends.api.tensor import DataType
-from backends.repeat.backend import RepeatBackend, RepeatInstance
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.batch import BatchItem, processor_for
+from stoker.backends.api.candidate import Candidate
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unsupported
+from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
+from stoker.backends.api.streaming import StreamingInstance
+from stoker.backends.api.tensor import DataType
+from stoker.backends.repeat.backend import RepeatBackend, RepeatInstance
 from tests.fakes.onnx_models import version_files
 
 INT32, UINT32 = DataType.INT32, DataType.UINT32

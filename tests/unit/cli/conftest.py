@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.main import main
+from stoker.cli.main import main
 from tests.fakes.fake_kserve import FakeKserve
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.bench.figures import Figures, Outcome, Window, agree, measure, percentile
-from cli.bench.levels import Level
-from cli.bench.report import print_outcomes, write_csv
-from cli.bench.sample import MOST_TEXTS, Samples, Trip
-from cli.bench.server_times import between, read
-from cli.failure import CommandFailed
+from stoker.cli.bench.figures import Figures, Outcome, Window, agree, measure, percentile
+from stoker.cli.bench.levels import Level
+from stoker.cli.bench.report import print_outcomes, write_csv
+from stoker.cli.bench.sample import MOST_TEXTS, Samples, Trip
+from stoker.cli.bench.server_times import between, read
+from stoker.cli.failure import CommandFailed
 
 
 def figures(rate=100.0, mean_us=1000.0, requests=100):

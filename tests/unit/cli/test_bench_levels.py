@@ -2,8 +2,8 @@
 
 import pytest
 
-from cli.bench.levels import Level, levels
-from cli.failure import CommandFailed, ExitCode
+from stoker.cli.bench.levels import Level, levels
+from stoker.cli.failure import CommandFailed, ExitCode
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 
-from cli.bench.levels import Level
-from cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop
-from cli.bench.sample import RequestFailed, Samples, Trip
-from cli.bench.trial import Rules, Surroundings, run_level
+from stoker.cli.bench.levels import Level
+from stoker.cli.bench.loops import NS_PER_S, ClosedLoop, OpenLoop
+from stoker.cli.bench.sample import RequestFailed, Samples, Trip
+from stoker.cli.bench.trial import Rules, Surroundings, run_level
 
 MS = 1_000_000
 RULES = Rules(warmup_s=0.1, window_s=1.0, within=0.1, most_windows=5, most_requests=100_000)

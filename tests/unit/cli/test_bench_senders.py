@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cli.bench.sample import RequestFailed
-from cli.bench.senders import HttpSender
+from stoker.cli.bench.sample import RequestFailed
+from stoker.cli.bench.senders import HttpSender
 from stoker_client.http_json_dialect import JsonHttpDialect
 from stoker_client.inference import InferOptions, build_request
 from stoker_client.settings import make_connection

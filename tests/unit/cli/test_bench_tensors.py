@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cli.bench.filling import Filling
-from cli.bench.tensors import TensorPlan, make_inputs, parse_shapes, rows_of
-from cli.failure import CommandFailed
+from stoker.cli.bench.filling import Filling
+from stoker.cli.bench.tensors import TensorPlan, make_inputs, parse_shapes, rows_of
+from stoker.cli.failure import CommandFailed
 
 
 def model(*inputs):

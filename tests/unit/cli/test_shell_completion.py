@@ -10,7 +10,7 @@ import pytest
 BASH = shutil.which("bash")
 pytestmark = [pytest.mark.skipif(BASH is None, reason="bash is not installed"), pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[3]
-STOKER = f"{sys.executable} -m cli.main"
+STOKER = f"{sys.executable} -m stoker.cli.main"
 SCRIPT = f"""
 stoker() {{ {STOKER} "$@"; }}
 env() {{ local words=(); while [[ $1 == *=* ]]; do local -x "$1"; shift; done; "$@"; }}
@@ -57,7 +57,9 @@ def test_the_help_names_both():
 
 
 def test_the_help_of_compile_without_the_compiler_names_the_extra():
-    blocked = "import sys; sys.modules['onnx_ir'] = None; from cli.main import main; main(sys.argv[1:])"  # an import of it then fails
+    blocked = (
+        "import sys; sys.modules['onnx_ir'] = None; from stoker.cli.main import main; main(sys.argv[1:])"  # an import of it then fails
+    )
     run = [sys.executable, "-c", blocked, "compile"]
     helped = subprocess.run([*run, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (helped.returncode, helped.stderr) == (0, "")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.frontends.adlik.settings import RestV1
-from server.fronts import _adlik_settings
-from server.lifecycle.settings import ControlMode
-from server.server_config import ServerConfig
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.fronts import _adlik_settings
+from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.protocols.adlik.settings import RestV1
+from stoker.server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> ServerConfig:

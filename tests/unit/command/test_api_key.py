@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from server.flags.api_key import MAX_KEY_BYTES, SHORT_KEY_CHARS
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.frontends.loopback import is_loopback
-from server.server_config import ServerConfig
+from stoker.server.core.loopback import is_loopback
+from stoker.server.flags.api_key import MAX_KEY_BYTES, SHORT_KEY_CHARS
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.server_config import ServerConfig
 
 KEY = "k" * SHORT_KEY_CHARS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.flags.spelling import spell
+from stoker.server.flags.spelling import spell
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.frontends.rpc.settings import GrpcSettings, Transport
-from server.server_config import ServerConfig
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.rpc.settings import GrpcSettings, Transport
+from stoker.server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> GrpcSettings:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.frontends.tls.settings import PemFiles, SslConfigFile, TlsSettings
-from server.server_config import ServerConfig
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.net.tls.settings import PemFiles, SslConfigFile, TlsSettings
+from stoker.server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> ServerConfig:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from server.flags.groups import annotations, defaults
-from server.flags.models import ModelFlags
-from server.flags.reading import Page, read_flags
-from server.flags.rules import ControlChoice
-from server.flags.spelling import spell
-from server.flags.values import FlagError
+from stoker.server.flags.groups import annotations, defaults
+from stoker.server.flags.models import ModelFlags
+from stoker.server.flags.reading import Page, read_flags
+from stoker.server.flags.rules import ControlChoice
+from stoker.server.flags.spelling import spell
+from stoker.server.flags.values import FlagError
 
 
 def read(*words: str, **variables: str) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from server.flags.aliases import PRIMARY
-from server.flags.api_key import MAX_KEY_BYTES, ApiKeyFlags
-from server.flags.cors import CorsFlags
-from server.flags.groups import annotations
-from server.flags.sockets import SocketFlags
-from server.flags.tls import TlsFlags
-from server.frontends.limits import Limits
-from server.frontends.unix_socket import MAX_PATH_BYTES
+from stoker.server.core.limits import Limits
+from stoker.server.flags.aliases import PRIMARY
+from stoker.server.flags.api_key import MAX_KEY_BYTES, ApiKeyFlags
+from stoker.server.flags.cors import CorsFlags
+from stoker.server.flags.groups import annotations
+from stoker.server.flags.sockets import SocketFlags
+from stoker.server.flags.tls import TlsFlags
+from stoker.server.net.unix_socket import MAX_PATH_BYTES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "security.md").read_text()

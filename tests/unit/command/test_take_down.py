@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from server.shutdown import Shutdown
-from server.take_down import END_S, WRITE_S, delay, take_down
+from stoker.server.shutdown import Shutdown
+from stoker.server.take_down import END_S, WRITE_S, delay, take_down
 from tests.fakes.virtual_loop import run_virtually
 
 FOREVER_S = 1e6

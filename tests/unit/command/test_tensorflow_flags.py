@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.errors import InvalidRequest
-from server.config.errors import ConfigError
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.lifecycle.listed_models import ListedModels
-from server.lifecycle.repository import ModelRepository
-from server.lifecycle.settings import ControlMode
-from server.server_config import ServerConfig
-from server.serving_start import model_places, tfs_settings
+from stoker.backends.api.errors import InvalidRequest
+from stoker.server.config.errors import ConfigError
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.server_config import ServerConfig
+from stoker.server.serving_start import model_places, tfs_settings
 
 
 def parsed(*words: str) -> ServerConfig:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from server.flags.aliases import PIECES
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
-from server.observability.metrics_settings import MetricsSettings
-from server.observability.tracer import TraceLevel
-from server.server_config import ServerConfig
+from stoker.server.flags.aliases import PIECES
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
+from stoker.server.observability.metrics_settings import MetricsSettings
+from stoker.server.observability.tracer import TraceLevel
+from stoker.server.server_config import ServerConfig
 
 
 def parsed(*words: str) -> ServerConfig:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from server.flags.command import read_command
-from server.flags.environment import unknown_variables
-from server.server_config import ServerConfig
+from stoker.server.flags.command import read_command
+from stoker.server.flags.environment import unknown_variables
+from stoker.server.server_config import ServerConfig
 
 KNOWN = ("STOKER_HTTP_PORT", "STOKER_GRPC_PORT")
 

@@ -11,7 +11,7 @@ import pytest
 SAMPLE = Path(__file__).resolve().parents[3] / "model_repos" / "simple"
 #: typer and what it brings are for the help; FastAPI for its routes; grpc for --grpc-front=grpcio; the others for other models and tools.
 UNNEEDED = (
-    "compiler",
+    "stoker.compiler",
     "fastapi",
     "grpc",
     "jinja2",
@@ -25,14 +25,14 @@ UNNEEDED = (
     "starlette",
     "stoker_client",
     "typer",
-    "backends.gcu.backend",
-    "backends.ipu.backend",
-    "backends.openvino.backend",
+    "stoker.backends.gcu.backend",
+    "stoker.backends.ipu.backend",
+    "stoker.backends.openvino.backend",
 )
 SCRIPT = """
 import json, os, signal, sys
-from server.main import main
-from server.ready_file import ReadyFile
+from stoker.server.main import main
+from stoker.server.ready_file import ReadyFile
 
 wait = ReadyFile.write_once_ready
 
@@ -62,5 +62,6 @@ def test_a_ready_server_holds_no_library_that_it_does_not_need(tmp_path: Path):
 
 def test_the_first_handlers_of_signals_wait_for_no_large_import():
     """Until they stand, a signal ends a start with a traceback."""
-    code = "import sys, server.main; print(*{'asyncio', 'logging', 'server.flags', 'server.shutdown', 'socket'} & set(sys.modules))"
+    late = {"asyncio", "logging", "stoker.server.flags", "stoker.server.shutdown", "socket"}
+    code = f"import sys, stoker.server.main; print(*{late} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout == "\n"

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx
 import poprt
 import pytest
-from onnx import TensorProto, helper
 from poprt import runtime
 from poprt.backend import get_session
 from poprt.backends import Backend, ORTBackend
@@ -23,6 +21,8 @@ from poprt.passes import Pass, PassManager, get_all_pass_names, get_pass, layer_
 from poprt.profile import get_model_flops
 from poprt.quantizer import FP8Quantizer, quantize
 
+import onnx
+from onnx import TensorProto, helper
 from tests.fakes.graphs import run_onnx
 from tests.fakes.transformers import padded, sequence, small_bert
 
@@ -239,7 +239,7 @@ def test_flops_count_products():
 
 
 def test_custom_passes_see_protos(monkeypatch):
-    from compiler.passes import registry
+    from stoker.compiler.passes import registry
 
     registry.load_builtin_passes()
     monkeypatch.setattr(registry, "_passes", dict(registry._passes))
@@ -311,7 +311,7 @@ def test_the_command_is_the_compilers_with_the_ipu_as_its_target(capsys):
 def test_a_custom_pass_file_of_poprts_is_taken_by_the_command(tmp_path, monkeypatch):
     from poprt import cli
 
-    from compiler.passes import registry
+    from stoker.compiler.passes import registry
 
     registry.load_builtin_passes()
     monkeypatch.setattr(registry, "_passes", dict(registry._passes))
@@ -327,15 +327,17 @@ def test_a_custom_pass_file_of_poprts_is_taken_by_the_command(tmp_path, monkeypa
         "        return onnx_model\n"
     )
     words = ["--input_model", str(source), "--custom_pass_config", str(passes), "--passes", "add_becomes_sub"]
-    assert cli.main([*words, "--output_dir", str(tmp_path), "--output_model", "made.onnx", "--disable_compilation_progress_bar"]) == 0
+    assert (
+        cli.main([*words, "--output_dir", str(tmp_path), "--output_model", "made.onnx", "--disable_compilation_progress_bar"]) == 0
+    )
     assert [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node] == ["MatMul", "Sub"]
 
 
 @pytest.mark.slow
 def test_running_executables_needs_no_compiler():
-    code = "import sys, poprt.runtime; print(sorted({'compiler', 'onnx', 'onnx_ir', 'yaml'} & set(sys.modules)))"
-    compat, root = Path(poprt.__file__).parents[1], Path(runtime.ModelRunner.__init__.__code__.co_filename).parents[3]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(compat), str(root)])}
+    code = "import sys, poprt.runtime; print(sorted({'stoker.compiler', 'onnx', 'onnx_ir', 'yaml'} & set(sys.modules)))"
+    compat = Path(poprt.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(compat), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 

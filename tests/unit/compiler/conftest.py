@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-import compiler.cli
-import compiler.targets
+import onnx
+import stoker.compiler.cli
+import stoker.compiler.targets
+from onnx import helper
 from tests.fakes.fake_target import FakeTarget, installed
 from tests.fakes.graphs import model_of, tensor
 
@@ -28,7 +28,7 @@ class Ran:
 def target(monkeypatch: pytest.MonkeyPatch) -> FakeTarget:
     """The only target of this installation."""
     made = FakeTarget()
-    monkeypatch.setattr(compiler.targets, "entry_points", installed(made))
+    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(made))
     return made
 
 
@@ -47,7 +47,7 @@ def stoker_compile(target: FakeTarget, folder: Path, capsys: pytest.CaptureFixtu
     """Runs the command with the words given, for the fake target."""
 
     def run(*words: str, default_target: str | None = "fake") -> Ran:
-        code = compiler.cli.main(words, default_target=default_target)
+        code = stoker.compiler.cli.main(words, default_target=default_target)
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
 

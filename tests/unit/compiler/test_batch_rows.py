@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.cli import main as compile_command
-from compiler.convert.batch_rows import dependence_of_rows
-from compiler.convert.converter import Converter
-from compiler.errors import ShapeError
-from compiler.model_compiler.compiling import compile_fields
-from compiler.target import SourceModel
+import onnx
+from stoker.compiler.cli import main as compile_command
+from stoker.compiler.convert.batch_rows import dependence_of_rows
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.errors import ShapeError
+from stoker.compiler.model_compiler.compiling import compile_fields
+from stoker.compiler.target import SourceModel
 from tests.fakes import networks
 from tests.fakes.graphs import parse
 from tests.fakes.transformers import small_bert

@@ -4,16 +4,16 @@ import io
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
-import compiler.targets
-from compiler.check import compare_models, output_error, random_feeds
-from compiler.convert.converter import Converter
-from compiler.errors import CompileError, OptionError
-from compiler.passes import get_pass
-from compiler.passes.layout import marks
-from compiler.progress import Progress
-from compiler.targets import find_target, target_names
+import stoker.compiler.targets
+from onnx import numpy_helper
+from stoker.compiler.check import compare_models, output_error, random_feeds
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.errors import CompileError, OptionError
+from stoker.compiler.passes import get_pass
+from stoker.compiler.passes.layout import marks
+from stoker.compiler.progress import Progress
+from stoker.compiler.targets import find_target, target_names
 from tests.fakes.fake_target import FakeEntryPoint, FakeTarget
 from tests.fakes.graphs import parse
 
@@ -153,12 +153,12 @@ def broken() -> type:
 
 def test_a_target_that_cannot_be_imported_is_told_and_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [FakeEntryPoint("broken", broken), FakeEntryPoint("fake", lambda: FakeTarget), FakeEntryPoint("odd", lambda: dict)]
-    monkeypatch.setattr(compiler.targets, "entry_points", lambda **_group: points)
+    monkeypatch.setattr(stoker.compiler.targets, "entry_points", lambda **_group: points)
     assert target_names() == ["broken", "fake", "odd"]
     assert isinstance(find_target("pretend"), FakeTarget)
     with pytest.raises(CompileError, match="target 'broken' is installed but cannot be imported: no module named sdk"):
         find_target("broken")
-    with pytest.raises(CompileError, match=r"entry point 'odd' .* is no compiler.target.Target but dict"):
+    with pytest.raises(CompileError, match=r"entry point 'odd' .* is no stoker.compiler.target.Target but dict"):
         find_target("odd")
     with pytest.raises(OptionError, match="there is no target 'gcu'; installed: broken, fake, odd"):
         find_target("gcu")

@@ -5,14 +5,14 @@ import json
 import logging
 from pathlib import Path
 
-import onnx
 import pytest
 
-from compiler.cli_arguments import completion_script
-from compiler.errors import CompileError, Unsupported, UnsupportedOperators
-from compiler.job_options import all_specs
-from compiler.run import report_measurement
-from compiler.target import Measurement
+import onnx
+from stoker.compiler.cli_arguments import completion_script
+from stoker.compiler.errors import CompileError, Unsupported, UnsupportedOperators
+from stoker.compiler.job_options import all_specs
+from stoker.compiler.run import report_measurement
+from stoker.compiler.target import Measurement
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, parse, tensor
 
@@ -190,15 +190,23 @@ def test_phases_are_lines_where_there_is_no_terminal_and_can_be_switched_off(sto
 
 
 def test_logging_leaves_other_loggers_as_they_were(stoker_compile) -> None:
-    before = logging.getLogger("compiler").level, list(logging.getLogger("compiler").handlers), list(logging.getLogger().handlers)
+    before = (
+        logging.getLogger("stoker.compiler").level,
+        list(logging.getLogger("stoker.compiler").handlers),
+        list(logging.getLogger().handlers),
+    )
     stoker_compile("-i", "model.onnx", "--logging_level", "DEBUG")
-    after = logging.getLogger("compiler").level, list(logging.getLogger("compiler").handlers), list(logging.getLogger().handlers)
+    after = (
+        logging.getLogger("stoker.compiler").level,
+        list(logging.getLogger("stoker.compiler").handlers),
+        list(logging.getLogger().handlers),
+    )
     assert after == before
 
 
 def test_passes_are_listed_with_what_they_do(stoker_compile, folder: Path) -> None:
     (folder / "mine.py").write_text(
-        "from compiler.passes import Pass, register\n"
+        "from stoker.compiler.passes import Pass, register\n"
         "@register('replace_add_with_sub')\n"
         "class Replace(Pass):\n"
         "    '''Replaces Add with Sub.'''\n"

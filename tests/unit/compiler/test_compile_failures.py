@@ -6,11 +6,11 @@ import sys
 import warnings
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import helper
 
-import compiler.cli
+import onnx
+import stoker.compiler.cli
+from onnx import helper
 from tests.fakes.graphs import model_of, tensor
 
 
@@ -55,7 +55,7 @@ def test_each_failure_is_one_line_without_a_traceback(stoker_compile, words: tup
 
 def test_a_custom_pass_that_fails_is_named(stoker_compile, folder: Path) -> None:
     (folder / "mine.py").write_text(
-        "from compiler.passes import Pass, register\n\n"
+        "from stoker.compiler.passes import Pass, register\n\n"
         "@register('breaks')\nclass Breaks(Pass):\n    'Fails.'\n    def run(self, model):\n        raise ValueError('inside')\n"
     )
     ran = stoker_compile("-i", "model.onnx", "--input_shape", "x=4,3", "--custom_pass_config", "mine.py", "--passes", "breaks")
@@ -82,7 +82,7 @@ def test_a_full_disk_behind_stdout_is_told_in_one_line(stoker_compile, monkeypat
 
 @pytest.mark.parametrize("level", ["WARNING", "DEBUG"])
 def test_warnings_of_packages_are_debug_messages(capsys: pytest.CaptureFixture[str], level: str) -> None:
-    with compiler.cli._logging(level):
+    with stoker.compiler.cli._logging(level):
         warnings.simplefilter("always")
         warnings.warn("overflow encountered", RuntimeWarning, stacklevel=1)
     assert ("RuntimeWarning: overflow encountered" in capsys.readouterr().err) == (level == "DEBUG")

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from compiler.config import read_config
-from compiler.errors import OptionError
+import onnx
+from onnx import TensorProto, helper
+from stoker.compiler.config import read_config
+from stoker.compiler.errors import OptionError
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, tensor
 

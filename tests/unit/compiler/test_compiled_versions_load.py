@@ -5,16 +5,16 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from backends.api.registry import BackendRegistry
-from compiler.cli import main as compile_command
-from compiler.model_compiler.compiling import compile_fields
-from server.config.pbtxt import parse_pbtxt
-from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
-from server.observability.metrics import Metrics
+import onnx
+from onnx import TensorProto, helper
+from stoker.backends.api.registry import BackendRegistry
+from stoker.compiler.cli import main as compile_command
+from stoker.compiler.model_compiler.compiling import compile_fields
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from compiler.cli_arguments import COMMAND_SPECS
-from compiler.convert.converter import Converter
-from compiler.convert.options import ConversionOptions, conversion_specs
-from compiler.errors import OptionError
-from compiler.job_options import all_specs
+from stoker.compiler.cli_arguments import COMMAND_SPECS
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.options import ConversionOptions, conversion_specs
+from stoker.compiler.errors import OptionError
+from stoker.compiler.job_options import all_specs
 
 #: As PopRT 1.5 documents them; those without a default are None or empty there.
 PUBLISHED_DEFAULTS = {

@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from compiler.convert.converter import Converter, warn_of_no_effect
-from compiler.convert.options import ConversionOptions
-from compiler.convert.recipe import conversion_steps, finish_steps, shape_steps
-from compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
-from compiler.errors import CompileError, OptionError, PassError, ShapeError
-from compiler.passes import get_all_pass_names, get_pass
+import onnx
+from onnx import TensorProto, helper
+from stoker.compiler.convert.converter import Converter, warn_of_no_effect
+from stoker.compiler.convert.options import ConversionOptions
+from stoker.compiler.convert.recipe import conversion_steps, finish_steps, shape_steps
+from stoker.compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
+from stoker.compiler.errors import CompileError, OptionError, PassError, ShapeError
+from stoker.compiler.passes import get_all_pass_names, get_pass
 from tests.fakes.graphs import assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, run_onnx, tensor
 
 
@@ -103,7 +103,7 @@ def test_skipped_passes_do_not_run(classifier: onnx.ModelProto) -> None:
 
 def test_a_users_pass_runs_after_ours_and_gets_the_internal_opset(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from compiler.passes import Pass, register\n"
+        "from stoker.compiler.passes import Pass, register\n"
         "@register('add_becomes_sub')\n"
         "class AddBecomesSub(Pass):\n"
         "    def run(self, model):\n"
@@ -120,7 +120,7 @@ def test_a_users_pass_runs_after_ours_and_gets_the_internal_opset(tmp_path: Path
 
 def test_a_registered_pass_that_is_not_asked_for_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "idle.py").write_text(
-        "from compiler.passes import Pass, register\n"
+        "from stoker.compiler.passes import Pass, register\n"
         "@register('idle_pass')\n"
         "class Idle(Pass):\n"
         "    def run(self, model):\n"

@@ -4,16 +4,16 @@ import math
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler import check_limits
-from compiler.check import compare_models, error_table, output_error
-from compiler.check_limits import failure_of_check, failure_of_drift
-from compiler.cli import CHECK_FAILED
-from compiler.cli import main as compile_command
-from compiler.precision.drift import drift_between
-from compiler.targets import find_target, target_names
+import onnx
+from stoker.compiler import check_limits
+from stoker.compiler.check import compare_models, error_table, output_error
+from stoker.compiler.check_limits import failure_of_check, failure_of_drift
+from stoker.compiler.cli import CHECK_FAILED
+from stoker.compiler.cli import main as compile_command
+from stoker.compiler.precision.drift import drift_between
+from stoker.compiler.targets import find_target, target_names
 from tests.fakes.graphs import parse
 
 #: Beyond FLOAT16's range: the converted model gives infinities.

@@ -1,11 +1,11 @@
 """Models exported for one batch size are made to take others, where they compute the same then."""
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.convert.free_batch import with_free_batch
-from compiler.errors import ShapeError
+import onnx
+from stoker.compiler.convert.free_batch import with_free_batch
+from stoker.compiler.errors import ShapeError
 from tests.fakes import networks
 from tests.fakes.graphs import parse, run_onnx
 from tests.fakes.transformers import small_bert

@@ -1,13 +1,13 @@
 """Sizes for models whose dimensions may stay open."""
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.convert.converter import Converter
-from compiler.convert.free_dimensions import asked_batch_size, closed
-from compiler.convert.options import ConversionOptions
-from compiler.errors import ShapeError
+import onnx
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.free_dimensions import asked_batch_size, closed
+from stoker.compiler.convert.options import ConversionOptions
+from stoker.compiler.errors import ShapeError
 from tests.fakes.graphs import parse
 
 TEXT = "g (float[n,s,4] x, float[n,s,4] z) => (float[n,s,4] y) { y = Add(x, z) }"

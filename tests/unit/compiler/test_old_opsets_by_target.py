@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
-from compiler.cli import main as compile_command
+import onnx
+from stoker.compiler.cli import main as compile_command
 from tests.fakes.graphs import parse
 
 SCALES = {"s": np.float32([1, 1, 2, 2])}

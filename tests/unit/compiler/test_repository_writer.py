@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import compiler.repository_writer
-from backends.api.tensor import DataType
-from compiler.errors import CompileError, OptionError
-from compiler.output_files import make_folder, new_folder, written_whole
-from compiler.pbtxt import Word, print_message, read_message
-from compiler.repository_writer import ServedModel, ServedTensor, write_served_versions
-from compiler.served_tensors import served_tensors
-from compiler.target import Artefact
-from server.config.pbtxt import parse_pbtxt
+import stoker.compiler.repository_writer
+from stoker.backends.api.tensor import DataType
+from stoker.compiler.errors import CompileError, OptionError
+from stoker.compiler.output_files import make_folder, new_folder, written_whole
+from stoker.compiler.pbtxt import Word, print_message, read_message
+from stoker.compiler.repository_writer import ServedModel, ServedTensor, write_served_versions
+from stoker.compiler.served_tensors import served_tensors
+from stoker.compiler.target import Artefact
+from stoker.server.config.pbtxt import parse_pbtxt
 from tests.fakes.graphs import parse
 
 IMAGE = ServedTensor("image", "TYPE_FP32", (8, 8), "TYPE_FP16")
@@ -76,7 +76,7 @@ def test_a_version_is_never_overwritten(tmp_path: Path, artefact: Artefact) -> N
 def test_a_version_that_appears_meanwhile_is_stepped_over(tmp_path: Path, artefact: Artefact, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, artefact)
     write(tmp_path, artefact)
-    monkeypatch.setattr(compiler.repository_writer, "_versions", lambda _folder: [1])
+    monkeypatch.setattr(stoker.compiler.repository_writer, "_versions", lambda _folder: [1])
     assert write(tmp_path, artefact).name == "3"
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from compiler.errors import OptionError
-from compiler.options import NO_EFFECT, CompilerOptions
-from compiler.session_options import compiler_options, effective
+from stoker.compiler.errors import OptionError
+from stoker.compiler.options import NO_EFFECT, CompilerOptions
+from stoker.compiler.session_options import compiler_options, effective
 
 
 def made(given: dict[str, object] | None = None, popart: dict[str, object] | None = None, **settings: object) -> CompilerOptions:

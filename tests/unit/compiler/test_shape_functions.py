@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-import onnx
 import pytest
-from onnx import TensorProto, defs, helper
 
-from compiler.convert import shape_functions
-from compiler.convert.converter import Converter
-from compiler.convert.shape_functions import known_shapes, load_shape_functions, register_shape_func
-from compiler.errors import ShapeError
+import onnx
+from onnx import TensorProto, defs, helper
+from stoker.compiler.convert import shape_functions
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.shape_functions import known_shapes, load_shape_functions, register_shape_func
+from stoker.compiler.errors import ShapeError
 from tests.fakes.graphs import model_of, tensor
 
 DOMAIN = "test.shapes"
@@ -83,7 +83,7 @@ def test_a_function_that_fails_is_named(model: onnx.ModelProto, function: shape_
 def test_a_file_registers_functions(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "shapes.py"
     path.write_text(
-        "from compiler.convert.shape_functions import register_shape_func\n"
+        "from stoker.compiler.convert.shape_functions import register_shape_func\n"
         "@register_shape_func(['Loaded'])\n"
         "def loaded(node, types):\n"
         "    return [types[0]]\n"

@@ -2,14 +2,14 @@
 
 import pytest
 
-from backends.api.model import ModelFacts
-from backends.api.tensor import DataType
-from server.config.complete import complete
-from server.config.errors import ConfigError
-from server.config.parsed import ParsedConfig
-from server.config.pbtxt import parse_pbtxt
-from server.core.model_config import ModelConfig, NoVersions
-from server.pb import model_config_pb2 as pb
+from stoker.backends.api.model import ModelFacts
+from stoker.backends.api.tensor import DataType
+from stoker.server.config.complete import complete
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.core.model_config import ModelConfig, NoVersions
+from stoker.server.pb import model_config_pb2 as pb
 from tests.fakes.named_backends import NamedBackend
 
 RESNET = """

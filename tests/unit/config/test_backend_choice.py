@@ -2,10 +2,10 @@
 
 import pytest
 
-from backends.api.registry import BackendRegistry
-from server.config.complete import choose_backend
-from server.config.errors import ConfigError
-from server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.config.complete import choose_backend
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import empty_config, parse_pbtxt
 from tests.fakes.named_backends import NamedBackend, onnx_like, registry
 
 

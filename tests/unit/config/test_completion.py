@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from backends.api.candidate import Candidate, Misfit, parameter_path
-from backends.api.model import FileTensor, ModelFacts, TensorSpec
-from backends.api.tensor import DataType
-from server.config.complete import Completion, FindingKind, complete
-from server.config.errors import ConfigError
-from server.config.pbtxt import empty_config, parse_pbtxt
-from server.core.model_config import Execution, InstanceGroup
+from stoker.backends.api.candidate import Candidate, Misfit, parameter_path
+from stoker.backends.api.model import FileTensor, ModelFacts, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.config.complete import Completion, FindingKind, complete
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.core.model_config import Execution, InstanceGroup
 from tests.fakes.named_backends import NamedBackend, onnx_like
 
 FP32, INT64 = DataType.FP32, DataType.INT64

@@ -5,10 +5,10 @@ import json
 import pytest
 from google.protobuf import json_format
 
-from server.config.errors import ConfigError
-from server.config.json_override import parse_config_json
-from server.config.pbtxt import parse_pbtxt
-from server.pb import model_config_pb2 as pb
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.json_override import parse_config_json
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.pb import model_config_pb2 as pb
 
 FULL = pb.ModelConfig(name="m", backend="onnxruntime", max_batch_size=8)
 FULL.input.add(name="x", data_type=pb.TYPE_FP32, dims=[3, -1])

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from onnx import TensorProto, helper
 
-from backends.api.errors import BackendSettingError
-from backends.onnx.backend import OnnxRuntimeBackend
-from server.config.complete import complete
-from server.config.errors import ConfigError
-from server.config.pbtxt import empty_config, parse_pbtxt
-from server.pb import model_config_pb2 as pb
+from onnx import TensorProto, helper
+from stoker.backends.api.errors import BackendSettingError
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.server.config.complete import complete
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.pb import model_config_pb2 as pb
 from tests.fakes.onnx_models import model, onnx_files, value
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING

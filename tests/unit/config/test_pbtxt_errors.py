@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.config.errors import ConfigError
-from server.config.pbtxt import parse_pbtxt
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import parse_pbtxt
 
 VALID = """\
 name: "digits"

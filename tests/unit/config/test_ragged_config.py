@@ -2,12 +2,12 @@
 
 import pytest
 
-from backends.api.model import FileTensor, ModelFacts, ModelSignature
-from backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
-from backends.api.tensor import DataType
-from server.config.complete import complete
-from server.config.errors import ConfigError
-from server.config.pbtxt import parse_pbtxt
+from stoker.backends.api.model import FileTensor, ModelFacts, ModelSignature
+from stoker.backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
+from stoker.backends.api.tensor import DataType
+from stoker.server.config.complete import complete
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import parse_pbtxt
 from tests.fakes.named_backends import NamedBackend, onnx_like
 
 FP32, INT32 = DataType.FP32, DataType.INT32

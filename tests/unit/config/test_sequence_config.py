@@ -2,13 +2,13 @@
 
 import pytest
 
-from backends.api.model import FileTensor, ModelFacts, TensorSpec
-from backends.api.tensor import DataType
-from server.config.complete import complete
-from server.config.errors import ConfigError
-from server.config.pbtxt import parse_pbtxt
-from server.core.model_config import DynamicBatching, ModelConfig
-from server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
+from stoker.backends.api.model import FileTensor, ModelFacts, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.config.complete import complete
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.core.model_config import DynamicBatching, ModelConfig
+from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
 from tests.fakes.named_backends import onnx_like
 
 FP32, INT32 = DataType.FP32, DataType.INT32

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from server.config.errors import ConfigError
-from server.config.report import Report
-from server.config.serving_files import list_of, read_batching, read_model_list, read_monitoring
-from server.core.model_config import AllVersions, LatestVersions, SpecificVersions
-from server.pb.tensorflow_serving.config import model_server_config_pb2
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.report import Report
+from stoker.server.config.serving_files import list_of, read_batching, read_model_list, read_monitoring
+from stoker.server.core.model_config import AllVersions, LatestVersions, SpecificVersions
+from stoker.server.pb.tensorflow_serving.config import model_server_config_pb2
 
 FOLDER = Path("/etc/models")
 PATH = "/monitoring/prometheus/metrics"

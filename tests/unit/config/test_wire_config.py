@@ -2,13 +2,13 @@
 
 import pytest
 
-from backends.api.model import FileTensor, ModelFacts
-from backends.api.tensor import DataType
-from server.config.complete import complete
-from server.config.pbtxt import parse_pbtxt
-from server.config.wire import to_pbtxt
-from server.core.model_config import ModelConfig
-from server.pb import model_config_pb2 as pb
+from stoker.backends.api.model import FileTensor, ModelFacts
+from stoker.backends.api.tensor import DataType
+from stoker.server.config.complete import complete
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.wire import to_pbtxt
+from stoker.server.core.model_config import ModelConfig
+from stoker.server.pb import model_config_pb2 as pb
 from tests.fakes.named_backends import onnx_like
 
 FACTS = ModelFacts((FileTensor("x", DataType.FP32, (-1, 8)),), (FileTensor("y", DataType.INT64, (-1,)),))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.core.busy_poll import FIRST_RUN, GOOD_RUN, MOST_RUN, BusyPoll
-from server.core.reads import READS_IN_A_ROW, Reads
+from stoker.server.core.busy_poll import FIRST_RUN, GOOD_RUN, MOST_RUN, BusyPoll
+from stoker.server.core.reads import READS_IN_A_ROW, Reads
 
 MOST_US = 100
 TURN_NS = 4_000

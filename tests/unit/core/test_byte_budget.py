@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.core.byte_budget import ByteBudget
+from stoker.server.core.byte_budget import ByteBudget
 
 MIB = 1 << 20
 MOST = 64 * MIB

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.core.freed_memory import WORK_S, RestWatch, give_back, trim_function
+from stoker.server.core.freed_memory import WORK_S, RestWatch, give_back, trim_function
 
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
@@ -84,7 +84,7 @@ def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monk
         monkeypatch.setattr(threading.Thread, "start", refuse_first)
         # Time enough has passed between two looks for a processor second to be rest.
         watched = give_back(lambda: loop.call_soon_threadsafe(done.set), lambda: True, period_s=0.001, cpu_s=lambda: float(next(used_s)))
-        monkeypatch.setattr("server.core.freed_memory.REST_SHARE", 1e9)
+        monkeypatch.setattr("stoker.server.core.freed_memory.REST_SHARE", 1e9)
         task = asyncio.create_task(watched)
         await asyncio.wait_for(done.wait(), 30)
         task.cancel()

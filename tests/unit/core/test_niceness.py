@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from server.core.niceness import step_back
+from stoker.server.core.niceness import step_back
 
 
 def test_no_step_asks_the_system_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from backends.api.clock import SystemClock
-from server.core.reads import READS_IN_A_ROW, Reads
-from server.core.timers import LoopTimers
+from stoker.backends.api.clock import SystemClock
+from stoker.server.core.reads import READS_IN_A_ROW, Reads
+from stoker.server.core.timers import LoopTimers
 
 
 class Reader:

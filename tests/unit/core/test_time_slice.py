@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from server.core import time_slice
-from server.core.time_slice import shorten_time_slice, time_slice_ns
+from stoker.server.core import time_slice
+from stoker.server.core.time_slice import shorten_time_slice, time_slice_ns
 
 T = TypeVar("T")
 

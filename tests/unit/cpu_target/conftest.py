@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-import backends.cpu.speed
-import compiler.cli
-import compiler.targets
-from backends.cpu.target import CpuTarget
+import onnx
+import stoker.backends.cpu.speed
+import stoker.compiler.cli
+import stoker.compiler.targets
+from stoker.backends.cpu.target import CpuTarget
 from tests.fakes.cpu_models import network, samples
 from tests.fakes.fake_target import installed
 
@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compile_cpu(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Compile:
-    monkeypatch.setattr(compiler.targets, "entry_points", installed(CpuTarget()))
-    monkeypatch.setattr(backends.cpu.speed, "WINDOW_S", 0.0001)
+    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(CpuTarget()))
+    monkeypatch.setattr(stoker.backends.cpu.speed, "WINDOW_S", 0.0001)
 
     def run(*words: str) -> Ran:
         is_sized = any(word.startswith(("--input_shape", "--batch_size")) for word in words)
@@ -48,7 +48,7 @@ def compile_cpu(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
         return run_plainly(*sized, *words)
 
     def run_plainly(*words: str) -> Ran:
-        code = compiler.cli.main(["--target", "cpu", "-i", "model.onnx", "--disable_compilation_progress_bar", *words])
+        code = stoker.compiler.cli.main(["--target", "cpu", "-i", "model.onnx", "--disable_compilation_progress_bar", *words])
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
 

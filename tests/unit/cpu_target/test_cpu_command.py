@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
-from backends.api.backend import LoadRequest
-from backends.api.files import ModelFiles
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from backends.cpu.target import CPU_OPTIONS
-from backends.onnx.backend import OnnxRuntimeBackend
-from backends.openvino.backend import OpenVinoBackend
-from compiler.convert.options import PRECISIONS
-from compiler.target import Target
-from server.config.pbtxt import parse_pbtxt
+import onnx
+from stoker.backends.api.backend import LoadRequest
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.backends.cpu.target import CPU_OPTIONS
+from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.openvino.backend import OpenVinoBackend
+from stoker.compiler.convert.options import PRECISIONS
+from stoker.compiler.target import Target
+from stoker.server.config.pbtxt import parse_pbtxt
 from tests.fakes.cpu_models import network, samples
 from tests.fakes.graphs import parse
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
-from compiler.cli import main
+import onnx
+from onnx import TensorProto, helper
+from stoker.compiler.cli import main
 from tests.fakes.cpu_models import attention, causal_mask, items
 from tests.fakes.graphs import parse
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import numpy_helper
 
-import backends.cpu.comparison
-from backends.cpu.finite import check_scales
-from backends.cpu.int8_operators import is_transformer, select
-from backends.cpu.quantising import quantised, quantised_dynamically
-from backends.cpu.speed import Speeds
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions
+import onnx
+import stoker.backends.cpu.comparison
+from onnx import numpy_helper
+from stoker.backends.cpu.finite import check_scales
+from stoker.backends.cpu.int8_operators import is_transformer, select
+from stoker.backends.cpu.quantising import quantised, quantised_dynamically
+from stoker.backends.cpu.speed import Speeds
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
 from tests.fakes.cpu_models import attention, causal_mask, items, network, samples
 from tests.fakes.graphs import parse, run_onnx
 
@@ -211,7 +211,7 @@ def test_random_numbers_are_no_noise(compile_cpu: Compile, folder: Path) -> None
 def test_a_result_that_is_not_fast_enough_is_not_written(
     compile_cpu: Compile, folder: Path, monkeypatch: pytest.MonkeyPatch, demanded: str, code: int
 ) -> None:
-    monkeypatch.setattr(backends.cpu.comparison, "measure", lambda *_: Speeds((0.2,) * 6, (0.1,) * 6))
+    monkeypatch.setattr(stoker.backends.cpu.comparison, "measure", lambda *_: Speeds((0.2,) * 6, (0.1,) * 6))
     ran = compile_cpu("--min_speedup", demanded, "--report", "report", *OUT)
     assert ran.code == code
     assert (folder / "out" / "model.onnx").exists() == (code == 0)
@@ -234,14 +234,14 @@ def test_a_gate_needs_a_result_and_a_target_that_compares(compile_cpu: Compile) 
 def test_a_result_that_is_slower_is_warned_of(
     compile_cpu: Compile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, compiled: tuple[float, ...], text: str
 ) -> None:
-    monkeypatch.setattr(backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, compiled))
+    monkeypatch.setattr(stoker.backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, compiled))
     with caplog.at_level(logging.WARNING):
         assert compile_cpu("--run", *OUT).code == 0
     assert text in caplog.text
 
 
 def test_rates_count_the_rows_of_a_model_without_batching(compile_cpu: Compile, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, (0.1,) * 6))
+    monkeypatch.setattr(stoker.backends.cpu.comparison, "measure", lambda *_: Speeds((0.1,) * 6, (0.1,) * 6))
     onnx.save(parse("g (float[n,4] x) => (float[n,4] y) { y = Softmax <axis = 0> (x) }"), folder / "model.onnx")
     ran = compile_cpu("--batch_size", "8", "--batch_axis", "0", "--run", *OUT)
     assert "batch 8: 80.0 rows/s, source 80.0 rows/s" in ran.out

@@ -8,13 +8,13 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, ServingError
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.model_config import InstanceGroup, ModelConfig
-from server.core.request import Done, InferRequest, InferResponse
-from server.engine.serving_engine import ServingEngine
-from server.observability.metrics import Metrics
+from stoker.backends.api.errors import BackendFailed, ServingError
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.model_config import InstanceGroup, ModelConfig
+from stoker.server.core.request import Done, InferRequest, InferResponse
+from stoker.server.engine.serving_engine import ServingEngine
+from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_clock import FakeClock
 
 TENSOR = TensorSpec("x", DataType.FP32, (1,))

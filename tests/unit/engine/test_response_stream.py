@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from server.engine.response_stream import ResponseStream
+from stoker.server.engine.response_stream import ResponseStream
 
 
 def outputs(value: int):

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable, UnknownModel
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.access import Via
-from server.core.model_config import InstanceGroup, ModelConfig
-from server.core.overrides import LoadOverrides
-from server.core.request import Answer, Done, InferRequest, InferResponse
-from server.core.state import IndexEntry, VersionState
-from server.engine.serving_engine import ServingEngine
-from server.observability.metrics import Metrics
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable, UnknownModel
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.access import Via
+from stoker.server.core.model_config import InstanceGroup, ModelConfig
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.engine.serving_engine import ServingEngine
+from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_clock import FakeClock
 
 

@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from server.pb.adlik import model_pb2, predict_pb2
-from server.pb.tensorflow.core.framework import types_pb2
+from stoker.server.pb.adlik import model_pb2, predict_pb2
+from stoker.server.pb.tensorflow.core.framework import types_pb2
 from tests.fakes.fake_adlik import FakeAdlik
 
 _TYPES = {"tensor(float)": (types_pb2.DT_FLOAT, np.float32), "tensor(int64)": (types_pb2.DT_INT64, np.int64)}

@@ -6,14 +6,14 @@ import threading
 import numpy as np
 import pytest
 
-from backends.api.batch import BatchItem, BatchResult
-from backends.api.clock import SystemClock
-from backends.api.errors import BackendFailed
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.execution.auto_worker import AutoWorker, may_run_on_loop
-from server.execution.pace import FIRST_RUNS, MUCH_NS
-from server.execution.worker import Work
+from stoker.backends.api.batch import BatchItem, BatchResult
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
+from stoker.server.execution.pace import FIRST_RUNS, MUCH_NS
+from stoker.server.execution.worker import Work
 from tests.fakes.fake_backend import FakeInstance, Gate
 
 STATIC = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), (TensorSpec("y", DataType.FP32, (2,)),), 8)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.execution.pace import (
+from stoker.server.execution.pace import (
     FAR_CPU_NS,
     FAR_WALL_NS,
     FIRST_RUNS,

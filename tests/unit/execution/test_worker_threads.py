@@ -8,13 +8,13 @@ import threading
 import numpy as np
 import pytest
 
-from backends.api.backend import Arrays, Instance
-from backends.api.batch import BatchItem, BatchResult
-from backends.api.clock import SystemClock
-from backends.api.errors import BackendFailed
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.execution.worker import InlineWorker, ThreadWorker, Work
+from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.batch import BatchItem, BatchResult
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.execution.worker import InlineWorker, ThreadWorker, Work
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (2,)),), (TensorSpec("OUT", DataType.INT32, (2,)),), 4)
 

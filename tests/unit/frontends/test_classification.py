@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest, TooLarge
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import InferResponse
-from server.frontends.kserve.classification import check_classes, classify
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import InvalidRequest, TooLarge
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferResponse
+from stoker.server.protocols.kserve.classification import check_classes, classify
 
 
 def test_the_best_classes_of_each_row_come_first_with_their_labels():

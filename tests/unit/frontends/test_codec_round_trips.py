@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from backends.api.tensor import DataType
-from server.frontends.kserve import http_answer, http_codec
-from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.grpc_codec import GrpcCodec, encode_message
-from server.frontends.kserve.tensor_bytes import array_to_bytes, object_array
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.tensor_bytes import array_to_bytes, object_array
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve import http_answer, http_codec
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, encode_message
 from tests.fakes.fake_engine import FakeEngine, echo
 
 LIMITS = Limits()

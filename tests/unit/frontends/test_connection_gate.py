@@ -5,10 +5,10 @@ import logging
 
 import pytest
 
-from server.frontends.connection_gate import IDLE, UNHEARD, ConnectionGate, Idleness, Slot, is_reserved_method
-from server.frontends.http.listener import HttpListener
-from server.frontends.http.reserved_paths import is_reserved_path
-from server.frontends.limits import Limits
+from stoker.server.core.limits import Limits
+from stoker.server.net.connection_gate import IDLE, UNHEARD, ConnectionGate, Idleness, Slot, is_reserved_method
+from stoker.server.net.http1.listener import HttpListener
+from stoker.server.web.reserved_paths import is_reserved_path
 from tests.fakes.grpc_peer import connected, method, run, serving
 from tests.unit.frontends.test_http_connection import Peer, talk
 

@@ -8,12 +8,12 @@ import httpx
 import numpy as np
 import pytest
 
-from server.frontends.http.cors_settings import CorsSettings
-from server.frontends.http_server import HttpFront
-from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.settings import KServeSettings
-from server.frontends.limits import Limits
-from server.frontends.restricted import Category, Key
+from stoker.server.core.limits import Limits
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.settings import KServeSettings
+from stoker.server.rpc.restricted_apis import Category, Key
+from stoker.server.web.cors_settings import CorsSettings
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.fake_engine import FakeEngine, simple
 
 PAGE = "https://app.example"

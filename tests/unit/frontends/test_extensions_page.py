@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES
-from server.flags.groups import annotations
-from server.frontends.kserve.shared_memory import RESERVED_PREFIXES
-from server.frontends.limits import Limits
-from server.frontends.restricted import Category
-from server.observability.response_statistics import MOST_POSITIONS
-from server.observability.trace_writer import QUEUE_TRACES
-from server.observability.tracer import TraceSettings
+from stoker.server.codecs.shared_memory import RESERVED_PREFIXES
+from stoker.server.core.limits import Limits
+from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES
+from stoker.server.flags.groups import annotations
+from stoker.server.observability.response_statistics import MOST_POSITIONS
+from stoker.server.observability.trace_writer import QUEUE_TRACES
+from stoker.server.observability.tracer import TraceSettings
+from stoker.server.rpc.restricted_apis import Category
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "extensions.md").read_text()

@@ -7,12 +7,12 @@ import httpx
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, Overloaded, QueueTimeout
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.http_server import HttpFront
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import BackendFailed, Overloaded, QueueTimeout
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 

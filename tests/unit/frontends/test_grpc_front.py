@@ -13,17 +13,17 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.grpc_methods import grpc_methods
-from server.frontends.grpc_server import GrpcFront
-from server.frontends.grpcio.server import handler_of
-from server.frontends.limits import Limits
-from server.frontends.listen import PortInUse
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.grpc_methods import grpc_methods
+from stoker.server.grpc_server import GrpcFront
+from stoker.server.net.listen import PortInUse
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.rpc.grpcio.server import handler_of
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 

@@ -8,10 +8,10 @@ import pytest
 
 _SCRIPT = """
 import asyncio
-from server.frontends.grpc_server import GrpcFront
+from stoker.server.grpc_server import GrpcFront
 import grpc
-from server.frontends.limits import Limits
-from server.frontends.rpc.settings import GrpcSettings, Transport
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.settings import GrpcSettings, Transport
 from tests.fakes.fake_engine import FakeEngine
 
 async def main():

@@ -7,16 +7,16 @@ import httpx
 import orjson
 import pytest
 
-from server.flags.kserve import KServeFlags
-from server.flags.values import FlagError
-from server.frontends.http_server import HttpFront
-from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.header_forward import HeaderForward, PatternError
-from server.frontends.kserve.inference import Inference
-from server.frontends.kserve.methods import kserve_methods
-from server.frontends.kserve.settings import KServeSettings
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.core.limits import Limits
+from stoker.server.flags.kserve import KServeFlags
+from stoker.server.flags.values import FlagError
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.header_forward import HeaderForward, PatternError
+from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.protocols.kserve.methods import kserve_methods
+from stoker.server.protocols.kserve.settings import KServeSettings
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.fake_engine import FakeEngine, simple
 
 LIMITS = Limits()

@@ -4,12 +4,12 @@ from typing import Any
 import orjson
 import pytest
 
-from backends.api.errors import InvalidRequest
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.kserve import http_answer, http_codec
-from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.core.limits import Limits
+from stoker.server.protocols.kserve import http_answer, http_codec
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 LIMITS = Limits()

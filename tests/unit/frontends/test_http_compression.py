@@ -4,9 +4,9 @@ import zlib
 
 import pytest
 
-from backends.api.errors import InvalidRequest, Overloaded, TooLarge
-from server.frontends.http.compression import UnsupportedEncoding, choose_encoding, compress, decompress
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import InvalidRequest, Overloaded, TooLarge
+from stoker.server.core.limits import Limits
+from stoker.server.protocols.compression import UnsupportedEncoding, choose_encoding, compress, decompress
 
 SMALL = Limits(http_body_bytes=1 << 20, decode_inline_bytes=1024)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from server.frontends.connection_gate import ConnectionGate
-from server.frontends.http.asgi import CLIENT_GONE
-from server.frontends.http.exchange import send_response
-from server.frontends.http.listener import HttpListener
-from server.frontends.limits import Limits
-from server.frontends.listen import PortInUse
+from stoker.server.core.limits import Limits
+from stoker.server.net.connection_gate import ConnectionGate
+from stoker.server.net.http1.asgi import CLIENT_GONE
+from stoker.server.net.http1.listener import HttpListener
+from stoker.server.net.listen import PortInUse
+from stoker.server.protocols.exchange import send_response
 
 LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, chunk_count=50)
 
@@ -269,7 +269,7 @@ def test_requests_that_wait_their_turn_end_with_the_connection(caplog: pytest.Lo
 
     talk(scenario, wait_for_ever)
     assert begun == ["/a"]
-    assert [record.name for record in caplog.records] == ["server.frontends.http.listener"]
+    assert [record.name for record in caplog.records] == ["stoker.server.net.http1.listener"]
 
 
 def test_nonsense_behind_a_request_in_work_is_refused_after_its_answer():

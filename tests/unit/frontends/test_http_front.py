@@ -18,11 +18,11 @@ import numpy as np
 import orjson
 import pytest
 
-from backends.api.errors import ModelLoadError, Overloaded, QueueTimeout, TooLarge, Unavailable
-from backends.api.tensor import DataType
-from server.core.request import Done, InferRequest, InferResponse, InFlight
-from server.frontends.http_server import HttpFront, MetricsFront
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import ModelLoadError, Overloaded, QueueTimeout, TooLarge, Unavailable
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.web.http_server import HttpFront, MetricsFront
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 ROW = list(range(16))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.kserve.inference import Inference
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.core.reservation import Reservation
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.inference import Inference
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 
 Told = list[bytes | Exception]

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from server.frontends.inflation import STEP_OUT_BYTES, Fault, Inflation, InflationError, deflate, inflate, joined
+from stoker.server.net.inflation import STEP_OUT_BYTES, Fault, Inflation, InflationError, deflate, inflate, joined
 
 GZIP, ZLIB = 31, 15
 MIB = 1 << 20

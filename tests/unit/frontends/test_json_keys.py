@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import InvalidRequest
-from server.frontends.kserve.number_runs import parse_infer_json
-from server.frontends.limits import Limits
-from server.frontends.strict_json import parse_bounded, parse_json, parse_tensor_json
+from stoker.backends.api.errors import InvalidRequest
+from stoker.server.codecs.number_runs import parse_infer_json
+from stoker.server.codecs.strict_json import parse_bounded, parse_json, parse_tensor_json
+from stoker.server.core.limits import Limits
 
 LIMITS = Limits()
 PARSERS = pytest.mark.parametrize("parse", [parse_json, parse_tensor_json, parse_bounded, parse_infer_json])

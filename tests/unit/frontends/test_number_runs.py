@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import InvalidRequest
-from backends.api.tensor import DataType
-from server.frontends.kserve import http_codec
-from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.number_runs import _run_end, parse_infer_json
-from server.frontends.limits import Limits
-from server.frontends.strict_json import parse_json
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.number_runs import _run_end, parse_infer_json
+from stoker.server.codecs.strict_json import parse_json
+from stoker.server.core.limits import Limits
+from stoker.server.protocols.kserve import http_codec
 from tests.fakes.fake_engine import FakeEngine, echo
 
 LIMITS = Limits()

@@ -1,7 +1,7 @@
 """How fast a request arrives, and when its client is too slow."""
 
-from server.frontends.limits import Limits
-from server.frontends.progress import Progress
+from stoker.server.core.limits import Limits
+from stoker.server.net.progress import Progress
 
 LIMITS = Limits(body_idle_timeout_s=10.0, body_bytes_per_s=1000, body_timeout_s=100.0)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from backends.api.errors import InvalidRequest
-from server.frontends.kserve.service import KServeService
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import InvalidRequest
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.service import KServeService
 from tests.fakes.fake_engine import FakeEngine, simple
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import ServingError
-from backends.api.tensor import DataType
-from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.grpc_codec import GrpcCodec
-from server.frontends.kserve.request_templates import RequestTemplates
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
+from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 LIMITS = Limits()

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import InferResponse
-from server.frontends.kserve.grpc_codec import encode_message
-from server.frontends.kserve.response_layouts import ResponseLayouts
-from server.frontends.kserve.tensor_bytes import object_array
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensor_bytes import object_array
+from stoker.server.core.request import InferResponse
+from stoker.server.protocols.kserve.grpc_codec import encode_message
+from stoker.server.protocols.kserve.response_layouts import ResponseLayouts
 
 DATATYPES = [datatype for datatype in DataType if datatype is not DataType.BYTES]
 

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from backends.api.errors import RestrictedCall, ServingError, Unauthenticated
-from server.flags.command import read_command
-from server.flags.values import FlagError
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.grpc_methods import grpc_methods
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.routes import RestRoutes
-from server.frontends.http.v1 import HttpV1
-from server.frontends.http_server import HttpFront
-from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.settings import KServeSettings
-from server.frontends.limits import Limits
-from server.frontends.restricted import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
-from server.frontends.rpc.method import Kind, Method
-from server.frontends.tfs.service import TfsService
-from server.frontends.tfs.settings import METRICS_PATH
-from server.server_config import ServerConfig
+from stoker.backends.api.errors import RestrictedCall, ServingError, Unauthenticated
+from stoker.server.core.limits import Limits
+from stoker.server.flags.command import read_command
+from stoker.server.flags.values import FlagError
+from stoker.server.grpc_methods import grpc_methods
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.settings import KServeSettings
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.tfs.settings import METRICS_PATH
+from stoker.server.rpc.method import Kind, Method
+from stoker.server.rpc.restricted_apis import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
+from stoker.server.server_config import ServerConfig
+from stoker.server.web.http_server import HttpFront
+from stoker.server.web.routes import RestRoutes
+from stoker.server.web.v1 import HttpV1
 from tests.fakes.fake_engine import FakeEngine, simple
 
 LIMITS = Limits()

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from server.frontends.http.call import HttpCall
-from server.frontends.kserve.service import KServeService
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import ModelLoadError
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.web.call import HttpCall
 from tests.fakes.fake_engine import FakeEngine
 
 
-@pytest.mark.parametrize(("error", "logged"), [(ModelLoadError("no"), []), (RuntimeError("defect"), ["server.frontends.kserve.service"])])
+@pytest.mark.parametrize(
+    ("error", "logged"), [(ModelLoadError("no"), []), (RuntimeError("defect"), ["stoker.server.protocols.kserve.service"])]
+)
 def test_an_abandoned_load_that_fails_is_noticed(error: Exception, logged: list[str], caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 

@@ -8,17 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from backends.api.errors import Forbidden
-from server.frontends.http_server import HttpFront
-from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.service import KServeService
-from server.frontends.kserve.settings import KServeSettings, TraceStart
-from server.frontends.limits import Limits
-from server.frontends.restricted import Category, Key
-from server.fronts import _is_local
-from server.observability.tracer import Tracer
-from server.pb import grpc_service_pb2 as pb
-from server.server_config import ServerConfig
+from stoker.backends.api.errors import Forbidden
+from stoker.server.core.limits import Limits
+from stoker.server.fronts import _is_local
+from stoker.server.observability.tracer import Tracer
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.protocols.kserve.settings import KServeSettings, TraceStart
+from stoker.server.rpc.restricted_apis import Category, Key
+from stoker.server.server_config import ServerConfig
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.unit.frontends.test_log_settings import FakeLogs
 

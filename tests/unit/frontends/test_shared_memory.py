@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import AlreadyExists, InvalidRequest, NotFound, Overloaded, ServingError, TooLarge, Unsupported
-from backends.api.tensor import DataType
-from server.core.byte_budget import ByteBudget
-from server.frontends.kserve import http_answer, http_codec
-from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.extensions import Extensions
-from server.frontends.kserve.grpc_codec import GrpcCodec
-from server.frontends.kserve.inference import Inference
-from server.frontends.kserve.service import KServeService
-from server.frontends.kserve.settings import KServeSettings
-from server.frontends.kserve.shared_memory import SharedMemory
-from server.frontends.kserve.shared_tensors import spans_of_head
-from server.frontends.kserve.tensor_bytes import array_to_bytes, object_array
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import AlreadyExists, InvalidRequest, NotFound, Overloaded, ServingError, TooLarge, Unsupported
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.shared_memory import SharedMemory
+from stoker.server.codecs.tensor_bytes import array_to_bytes, object_array
+from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve import http_answer, http_codec
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
+from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.protocols.kserve.service import KServeService
+from stoker.server.protocols.kserve.settings import KServeSettings
+from stoker.server.protocols.kserve.shared_tensors import spans_of_head
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 LIMITS = Limits()

@@ -1,6 +1,6 @@
 import pytest
 
-from backends.api.errors import (
+from stoker.backends.api.errors import (
     ErrorCode,
     ModelLoadError,
     NotFound,
@@ -10,8 +10,8 @@ from backends.api.errors import (
     Unavailable,
     UnknownModel,
 )
-from server.frontends.limits import Limits
-from server.frontends.status import STATUS, kserve_status, retry_after_seconds
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.status import STATUS, kserve_status, retry_after_seconds
 
 
 def test_every_code_of_the_taxonomy_has_a_status():

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from backends.api.errors import NotFound, Overloaded, ServingError
-from server.core.request import InferRequest
-from server.frontends.kserve.inference import Inference
-from server.frontends.kserve.stream import StreamInference
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import NotFound, Overloaded, ServingError
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.protocols.kserve.stream import StreamInference
 from tests.fakes.fake_engine import FakeEngine, simple
 
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import InvalidRequest, TooLarge
-from server.frontends.limits import Limits
-from server.frontends.strict_json import memory_cost, parse_bounded, parse_json, parse_tensor_json
+from stoker.backends.api.errors import InvalidRequest, TooLarge
+from stoker.server.codecs.strict_json import memory_cost, parse_bounded, parse_json, parse_tensor_json
+from stoker.server.core.limits import Limits
 
 LIMITS = Limits()
 

@@ -10,20 +10,20 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from backends.api.backend import Arrays, Instance
-from backends.api.clock import SystemClock
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
-from server.core.request import Done, InferRequest, InferResponse, InFlight
-from server.core.timers import LoopTimers
-from server.execution.worker import InlineWorker
-from server.frontends.kserve.inference import Inference
-from server.frontends.limits import Limits
-from server.frontends.message_block import message_block
-from server.pb import grpc_service_pb2 as pb
-from server.scheduling.pending import answer_of
-from server.scheduling.scheduler import Scheduler
+from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.timers import LoopTimers
+from stoker.server.execution.worker import InlineWorker
+from stoker.server.net.message_block import message_block
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.scheduling.pending import answer_of
+from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.fake_engine import FakeEngine, FakeModel
 from tests.fakes.puppet_worker import RecorderLog
 

@@ -10,13 +10,13 @@ import grpc.aio
 import httpx
 import pytest
 
-from server.frontends.doors import DoorOptions
-from server.frontends.grpc_server import GrpcFront
-from server.frontends.http_server import HttpFront
-from server.frontends.limits import Limits
-from server.frontends.listen import PortInUse
-from server.frontends.unix_socket import MAX_PATH_BYTES, UnixSocket
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.core.limits import Limits
+from stoker.server.grpc_server import GrpcFront
+from stoker.server.net.listen import PortInUse
+from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.unix_socket import MAX_PATH_BYTES, UnixSocket
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, simple
 

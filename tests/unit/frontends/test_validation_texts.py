@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest, ServingError, Unsupported
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.kserve.grpc_codec import GrpcCodec
-from server.frontends.kserve.validation import SignatureCheck, SignatureMismatch
-from server.frontends.limits import Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 Edit = Callable[[pb.ModelInferRequest], object]

@@ -8,13 +8,13 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import InvalidRequest, Overloaded, ServingError, TooLarge
-from backends.api.tensor import DataType
-from server.frontends.kserve.inference import Inference
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.kserve.wire import check_control_request, split_infer_request
-from server.frontends.limits import MIB, Limits
-from server.pb import grpc_service_pb2 as pb
+from stoker.backends.api.errors import InvalidRequest, Overloaded, ServingError, TooLarge
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import MIB, Limits
+from stoker.server.core.reservation import Reservation
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.rpc.message_cost import check_control_request, split_infer_request
 from tests.fakes.fake_engine import FakeEngine, echo
 
 LIMITS = Limits()

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-import compiler.cli
-from backends.gcu.executable import read_executable
-from cli.main import main as stoker_main
+import onnx
+import stoker.compiler.cli
+from stoker.backends.gcu.executable import read_executable
+from stoker.cli.main import main as stoker_main
 from tests.fakes.graphs import parse
 
 MODEL = "g (float[n,3] x, int64[n] place) => (float[n,2] y, int64[n] next) { y = MatMul(x, w) next = Add(place, place) }"
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def compile_gcu(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     def run(*words: str, target: str = "gcu") -> Ran:
-        code = compiler.cli.main(["--target", target, "-i", "model.onnx", "--disable_compilation_progress_bar", *words])
+        code = stoker.compiler.cli.main(["--target", target, "-i", "model.onnx", "--disable_compilation_progress_bar", *words])
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
 
@@ -176,7 +176,7 @@ def test_an_open_batch_is_refused_in_words_that_hold_for_every_way_to_compile(co
 def test_several_models_are_refused_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = "{input_model: model.onnx, input_shape: {x: [1, 3], place: [1]}}"
     (folder / "two.yaml").write_text(f"target: gcu\nexport_popef: True\nmodel_fusion: [{model}, {model}]\n")
-    code = compiler.cli.main(["--config_yaml", "two.yaml", "--disable_compilation_progress_bar"])
+    code = stoker.compiler.cli.main(["--config_yaml", "two.yaml", "--disable_compilation_progress_bar"])
     assert (code, capsys.readouterr().err) == (
         2,
         "stoker compile: error: the GCU runs one model in an executable: compile each by itself, and serve them side by side "

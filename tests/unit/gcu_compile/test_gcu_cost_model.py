@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from backends.gcu.compile.building import build
-from backends.gcu.compile.constants import FITTED, CostConstants
-from backends.gcu.compile.cost_model import GraphCost, graph_cost
-from backends.gcu.compile.memory import memory_account, workspace_bytes
-from backends.gcu.hardware import I20
 from benchmarks.gcu_model import Networks, cells, error_of
 from benchmarks.gcu_networks import gcu_network, weight_mebibytes
 from benchmarks.gcu_published import PUBLISHED
-from compiler.lowering.typed_graph import typed_graph
+from stoker.backends.gcu.compile.building import build
+from stoker.backends.gcu.compile.constants import FITTED, CostConstants
+from stoker.backends.gcu.compile.cost_model import GraphCost, graph_cost
+from stoker.backends.gcu.compile.memory import memory_account, workspace_bytes
+from stoker.backends.gcu.hardware import I20
+from stoker.compiler.lowering.typed_graph import typed_graph
 from tests.fakes.graphs import parse
 
 PLAIN = CostConstants(launch_s=1e-6, convolution_efficiency=1.0, product_efficiency=1.0, hbm_efficiency=1.0, run_overhead_s=0.0)

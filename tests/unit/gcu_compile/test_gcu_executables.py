@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from backends.api.tensor import DataType
-from backends.gcu.compile.building import build
-from backends.gcu.executable import read_executable, write_executable
-from backends.gcu.program import GcuExecutable, GcuTensor
-from backends.simulated.numerics import GraphRunner
+import onnx
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.compile.building import build
+from stoker.backends.gcu.executable import read_executable, write_executable
+from stoker.backends.gcu.program import GcuExecutable, GcuTensor
+from stoker.backends.simulated.numerics import GraphRunner
 from tests.fakes import networks
 from tests.fakes.graphs import parse
 from tests.fakes.transformers import small_bert

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from backends.gcu.compile.building import build
-from backends.gcu.compile.compiler import compile_source
-from backends.gcu.compile.limits import GcuCompileError, GcuUnsupportedOperators, VendorStatus, status_of, with_status
-from backends.gcu.compile.target import GcuTarget
-from backends.gcu.status import Status
-from compiler.errors import CompileError, OptionError, ShapeError
-from compiler.options import CompilerOptions
-from compiler.target import SourceModel
+import onnx
+from stoker.backends.gcu.compile.building import build
+from stoker.backends.gcu.compile.compiler import compile_source
+from stoker.backends.gcu.compile.limits import GcuCompileError, GcuUnsupportedOperators, VendorStatus, status_of, with_status
+from stoker.backends.gcu.compile.target import GcuTarget
+from stoker.backends.gcu.status import Status
+from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.target import SourceModel
 from tests.fakes.graphs import parse
 
 DOUBLED = "g (float[n,2] x) => (float[n,2] y) { y = Add(x, x) }"

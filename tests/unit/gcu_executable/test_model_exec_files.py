@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.tensor import DataType
-from backends.containers.byte_source import ByteSource
-from backends.containers.errors import ContainerError
-from backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
-from backends.containers.walking import walk
-from backends.gcu.executable import ExecutableError, read_executable, read_header, verify_executable, write_executable
-from backends.gcu.executable_layout import FRAMING, Section, pack_description, pack_name, unpack_description
-from backends.gcu.pb import gcu_executable_pb2 as pb
-from backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
+from stoker.backends.api.tensor import DataType
+from stoker.backends.containers.byte_source import ByteSource
+from stoker.backends.containers.errors import ContainerError
+from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
+from stoker.backends.containers.walking import walk
+from stoker.backends.gcu.executable import ExecutableError, read_executable, read_header, verify_executable, write_executable
+from stoker.backends.gcu.executable_layout import FRAMING, Section, pack_description, pack_name, unpack_description
+from stoker.backends.gcu.pb import gcu_executable_pb2 as pb
+from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 
 SAMPLE = GcuExecutable(
     name="sample",

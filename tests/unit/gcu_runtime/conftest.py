@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from backends.gcu.runtime import GcuSystem
+from stoker.backends.gcu.runtime import GcuSystem
 
 
 @pytest.fixture

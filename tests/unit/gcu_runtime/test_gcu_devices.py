@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.gcu.runtime import DeviceFailed, GcuSystem, OutOfDeviceMemory, Status, StatusError, StreamClosed
-from backends.gcu.runtime.host_runs import run_on_host, submit_on_host
-from backends.simulated.faults import FaultPlan
-from backends.simulated.numerics import Numerics
-from backends.simulated.pacing import Pacing
+from stoker.backends.gcu.runtime import DeviceFailed, GcuSystem, OutOfDeviceMemory, Status, StatusError, StreamClosed
+from stoker.backends.gcu.runtime.host_runs import run_on_host, submit_on_host
+from stoker.backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.gcu_executables import scaled
 from tests.fakes.server_process import run_python
 
@@ -121,7 +121,7 @@ def test_releasing_a_device_gives_back_all_that_was_made_on_it(system):
 #: Forks, and prints what the child was told. In an interpreter of its own: threads of other tests' libraries do not endure a fork.
 FORKING = """
 import os, warnings
-from backends.gcu.runtime import GcuSystem, StatusError, process_system
+from stoker.backends.gcu.runtime import GcuSystem, StatusError, process_system
 
 device = GcuSystem().acquire()
 stream, ours = device.create_stream(), process_system()

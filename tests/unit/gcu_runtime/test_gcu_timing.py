@@ -5,14 +5,14 @@ import threading
 import numpy as np
 import pytest
 
-from backends.gcu.hardware import I20
-from backends.gcu.runtime import Direction, GcuSystem, StreamTimeout
-from backends.gcu.runtime.card import Lane
-from backends.gcu.runtime.host_runs import run_on_host
-from backends.gcu.timing import copy_time_s
-from backends.simulated.clocks import VirtualClock
-from backends.simulated.numerics import Numerics
-from backends.simulated.pacing import Pacing
+from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.runtime import Direction, GcuSystem, StreamTimeout
+from stoker.backends.gcu.runtime.card import Lane
+from stoker.backends.gcu.runtime.host_runs import run_on_host
+from stoker.backends.gcu.timing import copy_time_s
+from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.gcu_executables import scaled
 
 

@@ -6,10 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from backends.gcu.executable import write_executable
-from backends.gcu.runtime import Status, StatusError, StreamTimeout
-from backends.gcu.runtime import topsinference as tops
-from backends.gcu.runtime.topsinference.owned_devices import find_device
+from stoker.backends.gcu.executable import write_executable
+from stoker.backends.gcu.runtime import Status, StatusError, StreamTimeout
+from stoker.backends.gcu.runtime import topsinference as tops
+from stoker.backends.gcu.runtime.topsinference.owned_devices import find_device
 from tests.fakes.gcu_executables import scaled
 
 HOST, DEVICE = tops.TIF_ENGINE_RSC_IN_HOST_OUT_HOST, tops.TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE
@@ -273,7 +273,7 @@ def test_an_error_manager_reports_and_forgets(caplog):
 
 
 def test_a_run_that_failed_on_a_stream_is_recorded_and_the_stream_goes_on(engine, card, monkeypatch):
-    from backends.gcu.runtime import engine as engine_module
+    from stoker.backends.gcu.runtime import engine as engine_module
 
     stream, manager = tops.create_stream(), tops.create_error_manager()
     monkeypatch.setattr(engine_module.Engine, "_run", fail)

@@ -4,12 +4,12 @@ import json
 import sys
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from backends.gcu.runtime import Status, StatusError
-from backends.gcu.runtime import topsinference as tops
+import onnx
+from onnx import TensorProto, helper
+from stoker.backends.gcu.runtime import Status, StatusError
+from stoker.backends.gcu.runtime import topsinference as tops
 from tests.fakes.onnx_models import model, value
 
 WEIGHT = np.float32([[1, 2], [3, 4], [5, 6]])
@@ -95,7 +95,7 @@ def test_a_network_is_shown_layer_by_layer(path, capsys):
 
 @pytest.mark.parametrize(("flag", "precision"), [(tops.KDEFAULT, "fp32"), (tops.KFP16, "fp16"), (tops.KFP16_MIX, "mixed"), (2, "fp16")])
 def test_the_build_flag_is_the_engines_precision(path, tmp_path, flag, precision):
-    from backends.gcu.executable import read_header
+    from stoker.backends.gcu.executable import read_header
 
     optimizer = tops.create_optimizer()
     assert optimizer.set_build_flag(flag)
@@ -179,7 +179,7 @@ def test_operators_that_the_device_has_not_are_named_with_their_status():
 
 
 def test_without_the_compiler_reading_says_what_to_install(path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "backends.gcu.onnx_network", None)
+    monkeypatch.setitem(sys.modules, "stoker.backends.gcu.onnx_network", None)
     with pytest.raises(StatusError, match=r"pip install 'stoker\[compile\]'") as caught:
         tops.create_parser().read(path)
     assert caught.value.status is Status.TIF_RUNTIME_PREREQUISITE_MISSING

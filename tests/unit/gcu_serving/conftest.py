@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.gcu.backend import TopsInferenceBackend
+from stoker.backends.gcu.backend import TopsInferenceBackend
 from tests.fakes.gcu_backend import CardBench
 
 

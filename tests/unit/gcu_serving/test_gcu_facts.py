@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.api.model import ModelSignature
-from backends.api.registry import BackendRegistry
-from backends.api.tensor import DataType
-from backends.gcu.backend import TopsInferenceBackend
-from backends.gcu.program import GcuExecutable
-from server.lifecycle.check import VersionReport, check_repository
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.backend import TopsInferenceBackend
+from stoker.backends.gcu.program import GcuExecutable
+from stoker.server.lifecycle.check import VersionReport, check_repository
 from tests.fakes.gcu_backend import CardBench
 from tests.fakes.gcu_served import doubling, file_of, pair
 from tests.fakes.onnx_models import same_in_and_out, signature

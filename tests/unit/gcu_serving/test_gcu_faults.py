@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.backend import Instance
-from backends.api.errors import BackendFailed, ModelLoadError, ServingError, Unavailable
-from backends.api.tensor import DataType
-from backends.simulated.clocks import VirtualClock
+from stoker.backends.api.backend import Instance
+from stoker.backends.api.errors import BackendFailed, ModelLoadError, ServingError, Unavailable
+from stoker.backends.api.tensor import DataType
+from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.fake_backend import PATIENCE_S
 from tests.fakes.gcu_backend import CardBench, answer, batch
 from tests.fakes.gcu_served import doubling

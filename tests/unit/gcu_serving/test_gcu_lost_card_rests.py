@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from backends.api.errors import Unavailable
-from backends.api.tensor import DataType
-from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
-from server.core.request import InferRequest, InferResponse
-from server.execution.worker import ThreadWorker
-from server.scheduling.rests import FIRST_PAUSE_NS
-from server.scheduling.scheduler import Scheduler
+from stoker.backends.api.errors import Unavailable
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
+from stoker.server.core.request import InferRequest, InferResponse
+from stoker.server.execution.worker import ThreadWorker
+from stoker.server.scheduling.rests import FIRST_PAUSE_NS
+from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.gcu_backend import CardBench
 from tests.fakes.gcu_served import doubling
 from tests.fakes.onnx_models import same_in_and_out

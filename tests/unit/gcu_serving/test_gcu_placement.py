@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import ModelLoadError
-from backends.api.tensor import DataType
-from backends.gcu.serving.placement import ClusterLedger, Place, Tenant
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.serving.placement import ClusterLedger, Place, Tenant
 from tests.fakes.gcu_backend import CardBench, answer
 from tests.fakes.gcu_served import doubling
 from tests.fakes.onnx_models import same_in_and_out

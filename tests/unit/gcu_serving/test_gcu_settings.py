@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendSettingError
-from backends.api.tensor import DataType
-from backends.gcu.backend import TopsInferenceBackend
-from backends.gcu.serving.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
-from backends.gcu.serving.settings import CardSettings
-from backends.simulated.numerics import Numerics
-from backends.simulated.pacing import Pacing
+from stoker.backends.api.errors import BackendSettingError
+from stoker.backends.api.tensor import DataType
+from stoker.backends.gcu.backend import TopsInferenceBackend
+from stoker.backends.gcu.serving.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
+from stoker.backends.gcu.serving.settings import CardSettings
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.gcu_backend import CardBench, answer
 from tests.fakes.gcu_served import doubling
 from tests.fakes.onnx_models import same_in_and_out

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.frontends.h2.front_state import FrontState
-from server.frontends.h2.protocol import GrpcProtocol
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind, method_table
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.protocol import GrpcProtocol
+from stoker.server.rpc.method import Kind, method_table
+from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import method
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame

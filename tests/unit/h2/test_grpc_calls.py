@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
-from backends.api.errors import InvalidRequest, Overloaded
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind
+from stoker.backends.api.errors import InvalidRequest, Overloaded
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.method import Kind
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import binary, connected, method, run, serving
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.method import Kind
+from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import connected, method, run, serving
 

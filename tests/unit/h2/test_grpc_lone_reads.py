@@ -4,15 +4,15 @@ import asyncio
 from itertools import count
 from typing import Any
 
-from backends.api.clock import SystemClock
-from server.core.reads import READS_IN_A_ROW
-from server.core.timers import LoopTimers
-from server.frontends.h2.front_state import FrontState
-from server.frontends.h2.protocol import GrpcProtocol
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind, Method, method_table
-from server.frontends.rpc.settings import GrpcSettings
-from server.frontends.status import kserve_status
+from stoker.backends.api.clock import SystemClock
+from stoker.server.core.limits import Limits
+from stoker.server.core.reads import READS_IN_A_ROW
+from stoker.server.core.timers import LoopTimers
+from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.protocol import GrpcProtocol
+from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.settings import GrpcSettings
+from stoker.server.rpc.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame
 from tests.fakes.h2_reads import ReadTransport, read

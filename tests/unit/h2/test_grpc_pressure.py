@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind
+from stoker.server.core.limits import Limits
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.rpc.method import Kind
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import connected, method, run, serving
 

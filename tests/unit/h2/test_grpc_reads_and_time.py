@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from server.frontends.h2.front_state import FrontState
-from server.frontends.h2.in_place_reads import InPlaceReads
-from server.frontends.h2.protocol import GrpcProtocol
-from server.frontends.limits import Limits
-from server.frontends.progress import Progress
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.core.limits import Limits
+from stoker.server.net.progress import Progress
+from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.in_place_reads import InPlaceReads
+from stoker.server.rpc.http2.protocol import GrpcProtocol
+from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, PING, cut
 from tests.fakes.h2_reads import MemoryTransport, read

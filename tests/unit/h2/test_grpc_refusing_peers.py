@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from server.core.goaway import GoawayReason
-from server.frontends.limits import Limits
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import GrpcPeer, connected, method, run, serving
 from tests.fakes.h2_raw import PING, PRIORITY, frame

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from server.core.byte_budget import ByteBudget
-from server.frontends.h2.front_state import FrontState
-from server.frontends.h2.protocol import GrpcProtocol
-from server.frontends.limits import Limits
-from server.frontends.restricted import Restrictions
-from server.frontends.rpc.method import Kind, method_table
-from server.frontends.rpc.restricted import restricted
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.protocol import GrpcProtocol
+from stoker.server.rpc.method import Kind, method_table
+from stoker.server.rpc.restricted import restricted
+from stoker.server.rpc.restricted_apis import Restrictions
+from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import method
 from tests.fakes.h2_raw import DATA, HEADERS, RST_STREAM, cut, frame

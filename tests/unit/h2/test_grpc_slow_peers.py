@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.grpc_peer import connected, method, run, serving
 from tests.fakes.h2_raw import PREFACE, SETTINGS, frame
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import RequestStarted, StreamReset
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import RequestStarted, StreamReset
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     ACK,
     CONTINUATION,

@@ -8,11 +8,11 @@ import tracemalloc
 import pytest
 from hpack import Encoder
 
-from server.frontends.h2.budgets import Flood
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import FloodRefused, HeadersTooLarge, StreamReset
-from server.frontends.h2.header_blocks import encode_block
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.budgets import Flood
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import FloodRefused, HeadersTooLarge, StreamReset
+from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     ACK,
     CONTINUATION,

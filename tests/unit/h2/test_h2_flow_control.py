@@ -6,9 +6,9 @@ import h2.settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.h2.events import DataReceived
-from server.frontends.h2.header_blocks import encode_block
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.events import DataReceived
+from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_exchange import REQUEST, Exchange
 
 HEAD = encode_block([(b":status", b"200")])

@@ -8,13 +8,13 @@ from hpack.exceptions import OversizedHeaderListError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.frontends.h2.budgets import Flood
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import FloodRefused
-from server.frontends.h2.faults import ConnectionFault
-from server.frontends.h2.field_decoder import FieldDecoder
-from server.frontends.h2.header_blocks import HeaderDecoder, encode_block
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.budgets import Flood
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import FloodRefused
+from stoker.server.net.http2.faults import ConnectionFault
+from stoker.server.net.http2.field_decoder import FieldDecoder
+from stoker.server.net.http2.header_blocks import HeaderDecoder, encode_block
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, REQUEST, RawPeer, block, frame, request, u32
 
 C, H = ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.COMPRESSION_ERROR

@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import HeadersTooLarge, RequestStarted
-from server.frontends.h2.limits import H2Limits
-from server.frontends.limits import Limits
+from stoker.server.core.limits import Limits
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import HeadersTooLarge, RequestStarted
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, END_STREAM, REQUEST, RST_STREAM, RawPeer, request, u32
 
 METHOD, SCHEME, PATH, AUTHORITY, CONTENT = REQUEST

@@ -4,7 +4,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.limits import H2Limits
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocols.md"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.h2.events import DataReceived
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.events import DataReceived
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_mutations import conversation, meddled, result, serve
 from tests.fakes.h2_raw import DATA, END_STREAM, HEADERS, PADDED, RawPeer, frame, request
 

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import ConnectionEnded, DataPlaced, DataReceived, StreamReset
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import ConnectionEnded, DataPlaced, DataReceived, StreamReset
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, REQUEST, RST_STREAM, RawPeer, block, frame, request, u32
 
 LIMITS = H2Limits(stream_window_bytes=80_000, connection_window_bytes=100_000, frame_bytes=16_384, control_burst=10, control_per_s=1.0)

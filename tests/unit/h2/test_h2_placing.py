@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.h2.events import DataPlaced, DataReceived, Event, RequestStarted, StreamReset, TrailersReceived
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.events import DataPlaced, DataReceived, Event, RequestStarted, StreamReset, TrailersReceived
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, RST_STREAM, RawPeer, block, frame, request, u32
 
 LONG = 200_000

@@ -4,11 +4,11 @@ import weakref
 
 import pytest
 
-from server.frontends.h2.connection import ServerConnection
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.faults import MisuseError
-from server.frontends.h2.header_blocks import encode_block
-from server.frontends.h2.limits import H2Limits
+from stoker.server.net.http2.connection import ServerConnection
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.faults import MisuseError
+from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     DATA,
     END_HEADERS,

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from server.frontends.h2.error_codes import ErrorCode
-from server.frontends.h2.events import DataReceived, StreamReset, TrailersReceived
-from server.frontends.h2.faults import MisuseError
-from server.frontends.h2.header_blocks import encode_block
-from server.frontends.h2.stream_states import NEXT, Next, Step
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import DataReceived, StreamReset, TrailersReceived
+from stoker.server.net.http2.faults import MisuseError
+from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.stream_states import NEXT, Next, Step
 from tests.fakes.h2_raw import (
     DATA,
     END_HEADERS,

@@ -1,8 +1,8 @@
 """Heads of calls that are kept: the same object for the same fields, and never more than a bound."""
 
-from server.frontends.h2.events import Headers
-from server.frontends.h2.head_cache import HeadCache
-from server.frontends.rpc.method import Kind, method_table
+from stoker.server.net.http2.events import Headers
+from stoker.server.rpc.http2.head_cache import HeadCache
+from stoker.server.rpc.method import Kind, method_table
 from tests.fakes.grpc_peer import method
 
 PATH = "/a.B/Method"

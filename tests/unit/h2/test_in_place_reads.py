@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from server.frontends.h2.in_place_reads import _OTHER_READS, InPlaceReads
+from stoker.server.rpc.http2.in_place_reads import _OTHER_READS, InPlaceReads
 from tests.fakes.h2_reads import MemoryTransport
 
 

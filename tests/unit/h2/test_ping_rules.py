@@ -1,7 +1,7 @@
 """gRPC's keepalive rules, without a connection."""
 
-from server.frontends.h2.ping_rules import PingRules
-from server.frontends.rpc.settings import GrpcSettings
+from stoker.server.rpc.http2.ping_rules import PingRules
+from stoker.server.rpc.settings import GrpcSettings
 
 SETTINGS = GrpcSettings(min_ping_interval_s=10, max_ping_strikes=2, keepalive_time_s=100, keepalive_timeout_s=20)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.http.chunks import ChunkedBody
-from server.frontends.http.refusal import Refusal
-from server.frontends.limits import Limits
+from stoker.server.core.limits import Limits
+from stoker.server.net.http1.chunks import ChunkedBody
+from stoker.server.net.http1.refusal import Refusal
 
 LIMITS = Limits(chunk_count=50, header_bytes=300)
 

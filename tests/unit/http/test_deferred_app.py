@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from server.frontends.http.deferred import DeferredApp
+from stoker.server.web.deferred import DeferredApp
 
 
 def test_it_is_built_once_however_many_ask_at_once():
@@ -77,5 +77,5 @@ def test_an_app_that_cannot_be_built_is_an_answer_and_a_line_in_the_log(caplog: 
 
 @pytest.mark.slow
 def test_the_front_itself_needs_no_fastapi():
-    script = "import sys, server.frontends.http_server; sys.exit('fastapi' in sys.modules or 'pydantic' in sys.modules)"
+    script = "import sys, stoker.server.web.http_server; sys.exit('fastapi' in sys.modules or 'pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

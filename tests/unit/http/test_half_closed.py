@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from server.frontends.doors import DoorOptions
-from server.frontends.http.asgi import CLIENT_GONE
-from server.frontends.http.exchange import send_response
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.infer_exchange import InferRoutes
-from server.frontends.http.listener import HttpListener
-from server.frontends.limits import Limits
+from stoker.server.core.limits import Limits
+from stoker.server.net.http1.asgi import CLIENT_GONE
+from stoker.server.net.http1.listener import HttpListener
+from stoker.server.net.listeners import DoorOptions
+from stoker.server.protocols.exchange import send_response
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine
 from tests.unit.http.test_short_path import echo_engine, json_body, post
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.routes import RestRoutes
-from server.frontends.http.v1 import HttpV1
-from server.frontends.limits import Limits
-from server.frontends.tfs.settings import METRICS_PATH
+from stoker.server.core.limits import Limits
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.tfs.settings import METRICS_PATH
+from stoker.server.web.routes import RestRoutes
+from stoker.server.web.v1 import HttpV1
 from tests.unit.http.test_short_path import Peer, echo_engine, talk
 
 _NAMES = {"model": "echo", "version": "1", "label": "none", "region": "none"}

@@ -9,14 +9,14 @@ import numpy as np
 import orjson
 import pytest
 
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.http.connection import HttpConnection
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.infer_exchange import InferRoutes
-from server.frontends.http.port import READ_BYTES, HttpPort
-from server.frontends.limits import Limits
-from server.frontends.message_block import MessageBlocks
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.net.http1.connection import HttpConnection
+from stoker.server.net.http1.port import READ_BYTES, HttpPort
+from stoker.server.net.message_block import MessageBlocks
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine, model, signature
 from tests.fakes.http_reads import arrive
 
@@ -49,7 +49,7 @@ class Sink(asyncio.Transport):
 @pytest.mark.parametrize("outputs", [4, ELEMENTS])
 def test_a_large_tensor_stands_in_memory_once_on_its_way_in_and_once_on_its_way_out(outputs: int, monkeypatch: pytest.MonkeyPatch):
     # No memory that another test's request has left.
-    monkeypatch.setattr("server.frontends.http.infer_exchange.message_block", MessageBlocks().take)
+    monkeypatch.setattr("stoker.server.protocols.kserve.infer_exchange.message_block", MessageBlocks().take)
     tensors = [TensorSpec("INPUT", DataType.FP32, (ELEMENTS,))], [TensorSpec("OUTPUT", DataType.FP32, (outputs,))]
     answer = np.ones((1, outputs), np.float32)
     engine = FakeEngine(model("m", signature(*tensors), lambda inputs: {"OUTPUT": answer}))

@@ -13,15 +13,15 @@ import orjson
 import pytest
 import uvloop
 
-from backends.api.tensor import DataType
-from server.frontends.doors import DoorOptions
-from server.frontends.http.exchange import send_response
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.infer_exchange import InferRoutes
-from server.frontends.http.listener import HttpListener
-from server.frontends.limits import Limits
-from server.frontends.tls.key_ring import HTTP_1, KeyRing
-from server.frontends.tls.settings import PemFiles
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.net.http1.listener import HttpListener
+from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.tls.key_ring import HTTP_1, KeyRing
+from stoker.server.net.tls.settings import PemFiles
+from stoker.server.protocols.exchange import send_response
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine, echo
 
 LARGE = np.arange(300_000, dtype=np.int32)

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import orjson
 
-from backends.api.clock import SystemClock
-from backends.api.tensor import DataType
-from server.core.reads import READS_IN_A_ROW
-from server.core.request import Done, InferRequest, InferResponse, InFlight
-from server.core.timers import LoopTimers
-from server.frontends.http.connection import HttpConnection
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.infer_exchange import InferRoutes
-from server.frontends.http.port import HttpPort
-from server.frontends.limits import Limits
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.reads import READS_IN_A_ROW
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.timers import LoopTimers
+from stoker.server.net.http1.connection import HttpConnection
+from stoker.server.net.http1.port import HttpPort
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine, echo
 
 ARRAY = np.arange(3, dtype=np.int32)

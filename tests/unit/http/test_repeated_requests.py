@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from backends.api.errors import InvalidRequest
-from backends.api.tensor import DataType
-from server.core.request import InferResponse
-from server.frontends.http.infer import HttpInfer, InferCall
-from server.frontends.kserve import http_answer, http_codec
-from server.frontends.kserve.checks import SignatureChecks
-from server.frontends.kserve.decoded import DecodedRequest
-from server.frontends.kserve.http_repeats import cut
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.kserve.tensor_bytes import array_to_bytes
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.tensor_bytes import array_to_bytes
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferResponse
+from stoker.server.core.reservation import Reservation
+from stoker.server.protocols.kserve import http_answer, http_codec
+from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.http_repeats import cut
+from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 LIMITS = Limits()

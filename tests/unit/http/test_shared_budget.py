@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.core.byte_budget import ByteBudget
-from server.frontends.http_server import HttpFront
-from server.frontends.limits import Limits
+from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.limits import Limits
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.fake_engine import FakeEngine
 from tests.unit.http.test_short_path import Peer, binary_body, data_of, echo_engine, json_body, post, served
 

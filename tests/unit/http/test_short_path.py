@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.http.connection import HttpConnection
-from server.frontends.http.infer import HttpInfer
-from server.frontends.http.infer_exchange import InferRoutes
-from server.frontends.http.port import HttpPort
-from server.frontends.http_server import HttpFront
-from server.frontends.limits import Limits
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.net.http1.connection import HttpConnection
+from stoker.server.net.http1.port import HttpPort
+from stoker.server.protocols.kserve.infer import HttpInfer
+from stoker.server.protocols.kserve.infer_exchange import InferRoutes
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 from tests.fakes.http_reads import arrive
 

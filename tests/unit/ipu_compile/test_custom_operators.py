@@ -5,22 +5,22 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from backends.ipu.compile.compiler import compile_program
-from backends.ipu.compile.engine_cache import cache_key
-from backends.ipu.popef.model import ModelBuilder
-from backends.ipu.popef.reader import Reader
-from backends.ipu.program import CUSTOM_LIBRARIES
-from backends.ipu.target import SimulatedIpuTarget
-from compiler.check import compare_models
-from compiler.convert.converter import Converter
-from compiler.convert.shape_functions import _functions, register_shape_func
-from compiler.custom_libraries import library_marks, using_libraries
-from compiler.errors import CompileError, OptionError, UnsupportedOperators
-from compiler.options import CompilerOptions
-from compiler.target import SourceModel
+import onnx
+from stoker.backends.ipu.compile.compiler import compile_program
+from stoker.backends.ipu.compile.engine_cache import cache_key
+from stoker.backends.ipu.popef.model import ModelBuilder
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.program import CUSTOM_LIBRARIES
+from stoker.backends.ipu.target import SimulatedIpuTarget
+from stoker.compiler.check import compare_models
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.shape_functions import _functions, register_shape_func
+from stoker.compiler.custom_libraries import library_marks, using_libraries
+from stoker.compiler.errors import CompileError, OptionError, UnsupportedOperators
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.target import SourceModel
 from tests.fakes.graphs import model_of, tensor
 
 SOURCE = Path(__file__).parents[2] / "data" / "custom_operator" / "double.c"
@@ -40,7 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Says what the operator gives."""
-    monkeypatch.setattr("compiler.convert.shape_functions._functions", dict(_functions))
+    monkeypatch.setattr("stoker.compiler.convert.shape_functions._functions", dict(_functions))
     register_shape_func(["Double"], domain="test.ops")(lambda _node, inputs: [inputs[0]])
 
 

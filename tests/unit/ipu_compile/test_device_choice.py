@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.ipu.compile.compiler import compile_model
-from backends.ipu.compile.device_choice import check_options, check_sharding, choose_device, warn_of_no_effect
-from backends.ipu.compile.plan import GraphPlan
-from backends.ipu.hardware import BOW, C600, M2000
-from backends.ipu.program import MemoryAccount
-from compiler.errors import OptionError
-from compiler.options import CompilerOptions
+from stoker.backends.ipu.compile.compiler import compile_model
+from stoker.backends.ipu.compile.device_choice import check_options, check_sharding, choose_device, warn_of_no_effect
+from stoker.backends.ipu.compile.plan import GraphPlan
+from stoker.backends.ipu.hardware import BOW, C600, M2000
+from stoker.backends.ipu.program import MemoryAccount
+from stoker.compiler.errors import OptionError
+from stoker.compiler.options import CompilerOptions
 from tests.fakes.graphs import parse
 
 

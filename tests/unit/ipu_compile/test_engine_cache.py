@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from backends.ipu.compile import engine_cache
-from backends.ipu.compile.compiler import as_source
-from backends.ipu.compile.engine_cache import cache_key, compile_into
-from backends.ipu.compile.target import IpuTarget, summarise
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions
+from stoker.backends.ipu.compile import engine_cache
+from stoker.backends.ipu.compile.compiler import as_source
+from stoker.backends.ipu.compile.engine_cache import cache_key, compile_into
+from stoker.backends.ipu.compile.target import IpuTarget, summarise
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
 from tests.fakes.graphs import parse
 
 TEXT = "g (float[2,4] x) => (float[2,4] y) { y = Add(x, w) }"

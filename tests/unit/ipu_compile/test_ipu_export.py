@@ -5,24 +5,24 @@ import math
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from backends.ipu.compile.compiler import as_source, compile_and_export, compile_model, compile_program
-from backends.ipu.compile.constants import FITTED
-from backends.ipu.compile.memory import OutOfTileMemory
-from backends.ipu.compile.target import IpuTarget
-from backends.ipu.opaques import COMPILATION, HOST_CONCAT, MODEL_FUSION, NOTES, PACKING, FusionMap, HostConcat, load_facts
-from backends.ipu.popef.model import Model, ModelBuilder
-from backends.ipu.popef.reader import Reader
-from backends.ipu.popef.schema import Anchor, DataType, TensorType
-from backends.ipu.program import StepKind
-from backends.simulated.numerics import GraphRunner
-from compiler.convert.converter import Converter
-from compiler.errors import CompileError, OptionError, ShapeError, UnsupportedOperators
-from compiler.options import CompilerOptions
-from compiler.passes.layout import marks
-from compiler.target import Artefact, SourceModel
+import onnx
+from stoker.backends.ipu.compile.compiler import as_source, compile_and_export, compile_model, compile_program
+from stoker.backends.ipu.compile.constants import FITTED
+from stoker.backends.ipu.compile.memory import OutOfTileMemory
+from stoker.backends.ipu.compile.target import IpuTarget
+from stoker.backends.ipu.opaques import COMPILATION, HOST_CONCAT, MODEL_FUSION, NOTES, PACKING, FusionMap, HostConcat, load_facts
+from stoker.backends.ipu.popef.model import Model, ModelBuilder
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import Anchor, DataType, TensorType
+from stoker.backends.ipu.program import StepKind
+from stoker.backends.simulated.numerics import GraphRunner
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.errors import CompileError, OptionError, ShapeError, UnsupportedOperators
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes.layout import marks
+from stoker.compiler.target import Artefact, SourceModel
 from tests.fakes.graphs import parse, random_feeds, run_onnx
 
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"

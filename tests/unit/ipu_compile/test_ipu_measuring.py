@@ -3,14 +3,14 @@ import io
 import numpy as np
 import pytest
 
-from backends.ipu.compile.assemble import compile_sources, write_popef
-from backends.ipu.compile.compiler import as_source, compile_model
-from backends.ipu.measuring import run_with_random_data
-from backends.ipu.target import SimulatedIpuTarget
-from backends.ipu.timing import step_timing
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions
-from compiler.run import report_measurement
+from stoker.backends.ipu.compile.assemble import compile_sources, write_popef
+from stoker.backends.ipu.compile.compiler import as_source, compile_model
+from stoker.backends.ipu.measuring import run_with_random_data
+from stoker.backends.ipu.target import SimulatedIpuTarget
+from stoker.backends.ipu.timing import step_timing
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.run import report_measurement
 from tests.fakes.graphs import parse
 
 MODEL = "g (float16[4,8] x, int32[4] i) => (float16[4,8] y) { a = Gather(w, i) y = Mul(a, x) }"

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-import compiler.cli
+import onnx
+import stoker.compiler.cli
+from onnx import helper
 from tests.fakes.graphs import model_of, tensor
 
 Command = Callable[..., tuple[int, str]]
@@ -20,7 +20,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str]:
-        code = compiler.cli.main(["--target", "ipu", *words])
+        code = stoker.compiler.cli.main(["--target", "ipu", *words])
         return code, capsys.readouterr().err
 
     return run

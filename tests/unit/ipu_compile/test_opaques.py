@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.ipu.opaques import ConcatenatedInput, FusedAnchor, FusedGraph, FusionMap, HostConcat, OpaqueError, dump_facts, load_facts
+from stoker.backends.ipu.opaques import (
+    ConcatenatedInput,
+    FusedAnchor,
+    FusedGraph,
+    FusionMap,
+    HostConcat,
+    OpaqueError,
+    dump_facts,
+    load_facts,
+)
 
 MAP = FusionMap(
     graphs=(

@@ -1,14 +1,14 @@
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
-from backends.ipu.compile.supported import check_streams, check_supported
-from backends.ipu.hardware import C600, M2000
-from compiler.errors import CompileError, UnsupportedOperators
-from compiler.lowering.typed_graph import typed_graph
-from compiler.precision.float8 import Float8Format
-from compiler.precision.representation import Float8Spec, store_weight, use_float8_opset
+import onnx
+from stoker.backends.ipu.compile.supported import check_streams, check_supported
+from stoker.backends.ipu.hardware import C600, M2000
+from stoker.compiler.errors import CompileError, UnsupportedOperators
+from stoker.compiler.lowering.typed_graph import typed_graph
+from stoker.compiler.precision.float8 import Float8Format
+from stoker.compiler.precision.representation import Float8Spec, store_weight, use_float8_opset
 from tests.fakes.graphs import model_of, parse, tensor
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from backends.ipu.compile.memory import OutOfTileMemory
-from backends.ipu.compile.plan import GraphPlan, plan_graph, survey_graph
-from backends.ipu.hardware import C600, M2000, IpuHardware
-from backends.ipu.program import StepKind
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
-from compiler.errors import OptionError
-from compiler.lowering.typed_graph import typed_graph
-from compiler.options import CompilerOptions
-from compiler.passes import get_pass
-from compiler.passes.layout import marks
+from stoker.backends.ipu.compile.memory import OutOfTileMemory
+from stoker.backends.ipu.compile.plan import GraphPlan, plan_graph, survey_graph
+from stoker.backends.ipu.hardware import C600, M2000, IpuHardware
+from stoker.backends.ipu.program import StepKind
+from stoker.compiler.errors import OptionError
+from stoker.compiler.lowering.typed_graph import typed_graph
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes import get_pass
+from stoker.compiler.passes.layout import marks
 from tests.fakes.graphs import parse
 
 MLP = "g (float16[{rows},256] x) => (float16[{rows},64] y) {{ [up] h = MatMul(x, w) [act] a = Relu(h) [down] y = MatMul(a, v) }}"

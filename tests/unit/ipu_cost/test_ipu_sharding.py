@@ -3,21 +3,21 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
-from backends.ipu.compile.compiler import as_source, compile_and_export, compile_model
-from backends.ipu.compile.memory import OutOfTileMemory
-from backends.ipu.compile.plan import GraphPlan, survey_graph
-from backends.ipu.hardware import C600
-from backends.ipu.program import StepKind
-from backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, ModelRunner, SimulatedSystem
-from backends.ipu.timing import step_timing
-from compiler.errors import CompileError, OptionError
-from compiler.lowering.typed_graph import typed_graph
-from compiler.options import CompilerOptions
-from compiler.passes import get_pass
+import onnx
+from stoker.backends.ipu.compile.compiler import as_source, compile_and_export, compile_model
+from stoker.backends.ipu.compile.memory import OutOfTileMemory
+from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph
+from stoker.backends.ipu.hardware import C600
+from stoker.backends.ipu.program import StepKind
+from stoker.backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, ModelRunner, SimulatedSystem
+from stoker.backends.ipu.timing import step_timing
+from stoker.compiler.errors import CompileError, OptionError
+from stoker.compiler.lowering.typed_graph import typed_graph
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import parse, run_onnx
 
 THREE_PARTS = """g (float[8,64] x) => (float[8,64] y) {

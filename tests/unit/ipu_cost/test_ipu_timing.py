@@ -2,9 +2,9 @@
 
 import pytest
 
-from backends.ipu.hardware import ATTACH_S, C600, ENGINE_BUILD_BYTES_PER_S
-from backends.ipu.program import StaticProgram, Step, StepKind, SubGraph
-from backends.ipu.timing import lane_cycles, load_time_s, step_timing
+from stoker.backends.ipu.hardware import ATTACH_S, C600, ENGINE_BUILD_BYTES_PER_S
+from stoker.backends.ipu.program import StaticProgram, Step, StepKind, SubGraph
+from stoker.backends.ipu.timing import lane_cycles, load_time_s, step_timing
 
 US = round(C600.clock_hz / 1e6)
 READ = Step(kind=StepKind.HOST_READ, cycles=3 * US)

@@ -6,19 +6,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from backends.ipu.compile.compiler import as_source, compile_and_get_summary_report, compile_model
-from backends.ipu.compile.rebatch import rebatch
-from backends.ipu.compile.report_page import render_page, write_report
-from backends.ipu.compile.summary_report import SummaryReport, summary_report
-from backends.ipu.compile.target import IpuTarget
-from backends.ipu.timing import step_timing
-from compiler.cli import main
-from compiler.errors import CompileError, OptionError, ShapeError
-from compiler.lowering.typed_graph import typed_graph
-from compiler.options import CompilerOptions
+import onnx
+from stoker.backends.ipu.compile.compiler import as_source, compile_and_get_summary_report, compile_model
+from stoker.backends.ipu.compile.rebatch import rebatch
+from stoker.backends.ipu.compile.report_page import render_page, write_report
+from stoker.backends.ipu.compile.summary_report import SummaryReport, summary_report
+from stoker.backends.ipu.compile.target import IpuTarget
+from stoker.backends.ipu.timing import step_timing
+from stoker.compiler.cli import main
+from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.lowering.typed_graph import typed_graph
+from stoker.compiler.options import CompilerOptions
 from tests.fakes.graphs import parse
 
 MLP = """g (float[4,32] x) => (float[4,16] y) {

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.ipu.compile.constants import VECTOR_BYTES
-from backends.ipu.compile.liveness import Storage, Temporary, peak
-from backends.ipu.compile.tile_map import TileMap, TileSpan
+from stoker.backends.ipu.compile.constants import VECTOR_BYTES
+from stoker.backends.ipu.compile.liveness import Storage, Temporary, peak
+from stoker.backends.ipu.compile.tile_map import TileMap, TileSpan
 
 TILES = 12
 

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from backends.ipu.compile.assemble import write_popef
-from backends.ipu.compile.compiler import compile_model
-from backends.ipu.runtime import (
+from stoker.backends.ipu.compile.assemble import write_popef
+from stoker.backends.ipu.compile.compiler import compile_model
+from stoker.backends.ipu.runtime import (
     DeviceManager,
     HostConcatRunner,
     HostConcatRunnerConfig,
@@ -17,9 +17,9 @@ from backends.ipu.runtime import (
     RuntimeConfig,
     SimulatedSystem,
 )
-from backends.simulated.clocks import VirtualClock
-from compiler.options import CompilerOptions
-from compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
+from stoker.backends.simulated.clocks import VirtualClock
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
 from tests.fakes.graphs import parse, random_feeds, run_onnx
 from tests.fakes.ipu_runners import rows
 from tests.fakes.ipu_sessions import PATIENCE_S

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+
 import onnx
 from onnx import helper
-
-from backends.ipu.runtime import ModelRunner, RuntimeConfig
-from compiler.cli import main
+from stoker.backends.ipu.runtime import ModelRunner, RuntimeConfig
+from stoker.compiler.cli import main
 from tests.fakes.graphs import model_of, tensor
 
 CONFIG = """\

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
-from backends.ipu.opaques import HOST_CONCAT, ConcatenatedInput, HostConcat
-from backends.ipu.runtime import (
+from onnx import helper
+from stoker.backends.ipu.opaques import HOST_CONCAT, ConcatenatedInput, HostConcat
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     HostConcatConfig,
     HostConcatRunner,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.runtime import ApplicationRuntimeError, LightRunner, LightRunnerConfig, SessionStopped
+from stoker.backends.ipu.runtime import ApplicationRuntimeError, LightRunner, LightRunnerConfig, SessionStopped
 from tests.fakes.ipu_programs import adding, weighted
 from tests.fakes.ipu_runners import Bench, assert_nothing_is_left
 from tests.fakes.ipu_sessions import PATIENCE_S

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.popef.schema import DataType
-from backends.ipu.runtime import (
+from stoker.backends.ipu.popef.schema import DataType
+from stoker.backends.ipu.runtime import (
     NO_BATCHING_DIM,
     ApplicationRuntimeError,
     DeviceManager,
@@ -98,7 +98,7 @@ def test_outputs_are_written_where_the_caller_wants_them(bench: Bench, monkeypat
 
     y = np.zeros((4, 3), np.float32)
     with bench.runner(doubling()) as runner:
-        monkeypatch.setattr("backends.ipu.runtime.delivery.np.copyto", watched)
+        monkeypatch.setattr("stoker.backends.ipu.runtime.delivery.np.copyto", watched)
         runner.execute({"x": rows(4, 3)}, {"y": y})
         monkeypatch.undo()
 
@@ -271,7 +271,7 @@ def test_a_field_out_of_range_is_refused_by_its_name(tmp_path: Path, field: str,
 
 
 def test_what_has_no_effect_is_said_once(bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.ipu.runtime.runtime_config._warned", set())
+    monkeypatch.setattr("stoker.backends.ipu.runtime.runtime_config._warned", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             bench.runner(doubling(), config=RuntimeConfig(thread_safe=False)).close()

@@ -4,12 +4,12 @@ import gc
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-from backends.ipu.compile.compiler import compile_and_export
-from backends.ipu.runtime import (
+import onnx
+from onnx import helper
+from stoker.backends.ipu.compile.compiler import compile_and_export
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     DeviceManager,
     PackAlgorithm,
@@ -21,8 +21,8 @@ from backends.ipu.runtime import (
     SessionStopped,
     SimulatedSystem,
 )
-from backends.simulated.clocks import VirtualClock
-from backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.faults import FaultPlan
 from tests.fakes.graphs import model_of, tensor
 
 PATIENCE_S = 20.0

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-from backends.ipu.opaques import PACKING
-from backends.ipu.runtime import (
+import onnx
+from stoker.backends.ipu.opaques import PACKING
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     Executable,
     PackAlgorithm,
@@ -20,7 +20,7 @@ from backends.ipu.runtime import (
     RunnerType,
     SessionStopped,
 )
-from compiler.cli import main
+from stoker.compiler.cli import main
 from tests.fakes.graphs import run_onnx
 from tests.fakes.transformers import padded, sequence, small_bert
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.ipu.runtime.packing import Pack, PackAlgorithm, Packing, RowShape
+from stoker.backends.ipu.runtime.packing import Pack, PackAlgorithm, Packing, RowShape
 
 LONG = 10**9
 ALGORITHMS = list(PackAlgorithm)

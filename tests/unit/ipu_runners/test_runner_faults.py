@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.runtime import (
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     IpuRuntimeError,
     ModelRunner,

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.opaques import MODEL_FUSION, FusedAnchor, FusedGraph, FusionMap
-from backends.ipu.runtime import (
+from stoker.backends.ipu.opaques import MODEL_FUSION, FusedAnchor, FusedGraph, FusionMap
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     InputQueue,
     ModelFusionRunner,
@@ -18,7 +18,7 @@ from backends.ipu.runtime import (
     RuntimeConfig,
     SessionStopped,
 )
-from backends.ipu.runtime.computation import Computation
+from stoker.backends.ipu.runtime.computation import Computation
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 from tests.fakes.ipu_runners import Bench, assert_nothing_is_left, rows
 from tests.fakes.ipu_sessions import PATIENCE_S, Signal

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-from backends.ipu.popef.model import Model, ModelBuilder
-from backends.ipu.popef.program_codec import encode_program
-from backends.ipu.popef.reader import Reader
-from backends.ipu.popef.schema import Metadata, TensorInfo
-from backends.ipu.popef.writer import FileWriter
-from backends.ipu.program import Binding, MemoryAccount, StaticProgram
-from backends.ipu.runtime import ApplicationRuntimeError, Device, DeviceManager, Executable, Session, SimulatedSystem
+import onnx
+from onnx import helper
+from stoker.backends.ipu.popef.model import Model, ModelBuilder
+from stoker.backends.ipu.popef.program_codec import encode_program
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import Metadata, TensorInfo
+from stoker.backends.ipu.popef.writer import FileWriter
+from stoker.backends.ipu.program import Binding, MemoryAccount, StaticProgram
+from stoker.backends.ipu.runtime import ApplicationRuntimeError, Device, DeviceManager, Executable, Session, SimulatedSystem
 from tests.fakes.ipu_programs import doubling, weighted, write_popef
 
 PROGRAM_CHANGES: list[tuple[dict[str, Any], str]] = [

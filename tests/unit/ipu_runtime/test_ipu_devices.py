@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.popef.schema import Metadata
-from backends.ipu.runtime import (
+from stoker.backends.ipu.popef.schema import Metadata
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     Device,
     DeviceConstraints,
@@ -19,8 +19,8 @@ from backends.ipu.runtime import (
     Session,
     SimulatedSystem,
 )
-from backends.ipu.runtime.simulated_system import DEFAULT_IPUS
-from backends.simulated.clocks import VirtualClock
+from stoker.backends.ipu.runtime.simulated_system import DEFAULT_IPUS
+from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.ipu_programs import doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, enqueue
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.popef.package_hash import package_hash
-from backends.ipu.popef.schema import TensorType
-from backends.ipu.runtime import ApplicationRuntimeError, Executable, PackageHashMismatch, PopefError, Session, SessionConfig
+from stoker.backends.ipu.popef.package_hash import package_hash
+from stoker.backends.ipu.popef.schema import TensorType
+from stoker.backends.ipu.runtime import ApplicationRuntimeError, Executable, PackageHashMismatch, PopefError, Session, SessionConfig
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.runtime import (
+from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,
     DeviceManager,
     IpuRuntimeError,
@@ -17,8 +17,8 @@ from backends.ipu.runtime import (
     SimulatedSystem,
     UnknownRuntimeError,
 )
-from backends.simulated.clocks import VirtualClock
-from backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.faults import FaultPlan
 from tests.fakes.ipu_programs import doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, Told, enqueue
 

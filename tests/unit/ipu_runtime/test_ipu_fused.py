@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, QueueManager, Session, SimulatedSystem
-from backends.simulated.clocks import VirtualClock
+from stoker.backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, QueueManager, Session, SimulatedSystem
+from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.program import Step
-from backends.ipu.runtime import DeviceManager, Session, SessionConfig, SessionStopped, SimulatedSystem
-from backends.simulated.clocks import VirtualClock
-from backends.simulated.pacing import Pacing
+from stoker.backends.ipu.program import Step
+from stoker.backends.ipu.runtime import DeviceManager, Session, SessionConfig, SessionStopped, SimulatedSystem
+from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.ipu_programs import compute, doubling, host_read, host_write, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, Told, enqueue, ipu_threads
 

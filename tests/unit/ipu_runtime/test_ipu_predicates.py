@@ -1,7 +1,7 @@
 """Predicates over anchors."""
 
-from backends.ipu.popef.schema import Anchor, DataType, Metadata, ProgramFlow, TensorInfo, TensorType
-from backends.ipu.runtime import AnchorCallbackPolicy, or_bind, pred_program_flow_main, pred_program_not_assigned
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, ProgramFlow, TensorInfo, TensorType
+from stoker.backends.ipu.runtime import AnchorCallbackPolicy, or_bind, pred_program_flow_main, pred_program_not_assigned
 
 USER, EMPTY = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.runtime import (
+from stoker.backends.ipu.runtime import (
     AnchorCallbackPolicy,
     ApplicationRuntimeError,
     DeviceManager,
@@ -16,7 +16,7 @@ from backends.ipu.runtime import (
     SessionStopped,
     SimulatedSystem,
 )
-from backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.ipu_programs import adding, doubling, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue
 

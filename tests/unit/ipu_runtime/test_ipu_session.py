@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.ipu.popef.schema import Anchor
-from backends.ipu.runtime import (
+from stoker.backends.ipu.popef.schema import Anchor
+from stoker.backends.ipu.runtime import (
     AnchorCallbackPolicy,
     ApplicationRuntimeError,
     Device,
@@ -20,7 +20,7 @@ from backends.ipu.runtime import (
     SessionStopped,
     SimulatedSystem,
 )
-from backends.simulated.numerics import Numerics
+from stoker.backends.simulated.numerics import Numerics
 from tests.fakes.ipu_programs import doubling, failing, weighted, write_popef
 from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue, ipu_threads
 

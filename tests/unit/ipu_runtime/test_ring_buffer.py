@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.ipu.runtime import RingBuffer
+from stoker.backends.ipu.runtime import RingBuffer
 
 
 def test_a_ring_needs_room() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.ipu.backend import PoplarBackend
+from stoker.backends.ipu.backend import PoplarBackend
 from tests.fakes.ipu_backend import Bench
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, InvalidRequest
-from backends.api.tensor import DataType
+from stoker.backends.api.errors import BackendFailed, InvalidRequest
+from stoker.backends.api.tensor import DataType
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import echo, halving, picking, popef

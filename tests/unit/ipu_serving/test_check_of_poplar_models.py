@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from backends.api.registry import BackendRegistry
-from backends.ipu.backend import PoplarBackend
-from server.lifecycle.check import VersionReport, check_repository
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.ipu.backend import PoplarBackend
+from stoker.server.lifecycle.check import VersionReport, check_repository
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import halving, popef
 

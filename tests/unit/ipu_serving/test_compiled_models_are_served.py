@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from backends.api.registry import BackendRegistry
-from backends.ipu.backend import PoplarBackend
-from compiler.cli import main as compile_command
-from server.lifecycle.check import check_repository
+import onnx
+from onnx import TensorProto, helper
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.ipu.backend import PoplarBackend
+from stoker.compiler.cli import main as compile_command
+from stoker.server.lifecycle.check import check_repository
 
 KINDS = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE, np.int64: TensorProto.INT64}
 

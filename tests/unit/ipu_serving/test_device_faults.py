@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from backends.api.batch import BatchItem, BatchProcessor
-from backends.api.clock import SystemClock
-from backends.api.errors import BackendFailed, ServingError, Unavailable
-from backends.api.tensor import DataType
+from stoker.backends.api.batch import BatchItem, BatchProcessor
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import BackendFailed, ServingError, Unavailable
+from stoker.backends.api.tensor import DataType
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef

@@ -8,10 +8,10 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from backends.api.batch import BatchItem, BatchProcessor
-from backends.api.clock import SystemClock
-from backends.api.errors import ServingError
-from backends.api.tensor import DataType
+from stoker.backends.api.batch import BatchItem, BatchProcessor
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.tensor import DataType
 from tests.fakes.ipu_backend import Bench
 from tests.fakes.onnx_models import signature
 

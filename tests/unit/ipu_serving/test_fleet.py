@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.api.tensor import DataType
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.tensor import DataType
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import adding, compute, doubling
 from tests.fakes.ipu_served import popef

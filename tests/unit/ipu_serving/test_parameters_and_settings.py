@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendSettingError, ModelLoadError
-from backends.api.tensor import DataType
-from backends.ipu.backend import PoplarBackend
-from backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
-from backends.ipu.serving.settings import FleetSettings
-from backends.simulated.numerics import Numerics
-from backends.simulated.pacing import Pacing
+from stoker.backends.api.errors import BackendSettingError, ModelLoadError
+from stoker.backends.api.tensor import DataType
+from stoker.backends.ipu.backend import PoplarBackend
+from stoker.backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
+from stoker.backends.ipu.serving.settings import FleetSettings
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.api.model import FileTensor
-from backends.api.tensor import DataType
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import FileTensor
+from stoker.backends.api.tensor import DataType
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import Part, adding, doubling
 from tests.fakes.ipu_served import echo, halving, pair, popef

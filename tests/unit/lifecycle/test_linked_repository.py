@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.api.registry import BackendRegistry
-from server.core.model_list import ListedModel
-from server.flags.command import read_command
-from server.lifecycle import folder as folder_module
-from server.lifecycle.check import check_repository
-from server.lifecycle.labels import read_labels
-from server.lifecycle.listed_models import ListedModels
-from server.lifecycle.listing import ModelListing
-from server.lifecycle.repository import ModelRepository
-from server.lifecycle.snapshot import take_snapshot
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.core.model_list import ListedModel
+from stoker.server.flags.command import read_command
+from stoker.server.lifecycle import folder as folder_module
+from stoker.server.lifecycle.check import check_repository
+from stoker.server.lifecycle.labels import read_labels
+from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.lifecycle.listing import ModelListing
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.snapshot import take_snapshot
 from tests.fakes import onnx_models
 
 MODEL = onnx_models.identity().SerializeToString()

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from backends.api.errors import InvalidRequest, ModelLoadError, Unavailable, UnknownModel
-from server.core.model_config import AllVersions, NoVersions, SpecificVersions
-from server.core.overrides import LoadOverrides
-from server.lifecycle import manager
-from server.lifecycle.listing import ModelListing
-from server.lifecycle.settings import ControlMode
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, Unavailable, UnknownModel
+from stoker.server.core.model_config import AllVersions, NoVersions, SpecificVersions
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.lifecycle import manager
+from stoker.server.lifecycle.listing import ModelListing
+from stoker.server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, error_of, turn
 from tests.fakes.manager_bench import Bench, in_loop
 

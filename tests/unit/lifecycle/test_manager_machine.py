@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backends.api.errors import ModelLoadError
-from server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from server.core.overrides import LoadOverrides
-from server.core.state import VersionState
-from server.lifecycle.settings import ControlMode
-from server.lifecycle.version_policy import wanted_versions
+from stoker.backends.api.errors import ModelLoadError
+from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.state import VersionState
+from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.lifecycle.version_policy import wanted_versions
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench
 
@@ -39,7 +39,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(content=CONTENT, policy=POLICIES)
     def begin(self, content, policy) -> None:
         self.loop = asyncio.new_event_loop()
-        self.threads = mock.patch("server.lifecycle.manager.in_daemon_thread", at_once)
+        self.threads = mock.patch("stoker.server.lifecycle.manager.in_daemon_thread", at_once)
         self.bench = self.run(self._make(content, policy))
 
     async def _make(self, content, policy) -> Bench:

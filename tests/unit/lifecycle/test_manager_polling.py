@@ -5,12 +5,12 @@ import logging
 
 import pytest
 
-from backends.api.errors import ModelLoadError, NotFound, Unavailable, UnknownModel
-from server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from server.core.overrides import LoadOverrides
-from server.core.state import VersionState
-from server.lifecycle.loader import BackendRaised
-from server.lifecycle.settings import ControlMode
+from stoker.backends.api.errors import ModelLoadError, NotFound, Unavailable, UnknownModel
+from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.state import VersionState
+from stoker.server.lifecycle.loader import BackendRaised
+from stoker.server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench, in_loop
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from backends.api.errors import InvalidRequest, ModelLoadError, Unavailable
-from server.core.model_config import AllVersions, SpecificVersions
-from server.core.overrides import LoadOverrides
-from server.lifecycle.settings import ControlMode
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, Unavailable
+from stoker.server.core.model_config import AllVersions, SpecificVersions
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench, in_loop
 

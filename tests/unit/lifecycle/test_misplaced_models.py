@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.registry import BackendRegistry
-from cli.main import main
-from server.core.model_list import ListedModel
-from server.lifecycle.check import check_repository
-from server.lifecycle.listed_models import ListedModels
-from server.lifecycle.misplaced import misplaced_in_model, misplaced_in_root
-from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
+from stoker.backends.api.registry import BackendRegistry
+from stoker.cli.main import main
+from stoker.server.core.model_list import ListedModel
+from stoker.server.lifecycle.check import check_repository
+from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.lifecycle.misplaced import misplaced_in_model, misplaced_in_root
+from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from tests.fakes import onnx_models
 
 MODEL = onnx_models.identity().SerializeToString()

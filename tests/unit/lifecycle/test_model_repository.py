@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from server.core.model_config import AllVersions, LatestVersions
-from server.lifecycle import model_folder, model_reader, repository
-from server.lifecycle.folder import LINKS_HINT
-from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
+from stoker.server.core.model_config import AllVersions, LatestVersions
+from stoker.server.lifecycle import model_folder, model_reader, repository
+from stoker.server.lifecycle.folder import LINKS_HINT
+from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_bounds_hold(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repository, "MAX_MODELS", 2)
     monkeypatch.setattr(model_reader, "MAX_VERSIONS", 2)
     monkeypatch.setattr(model_folder, "MAX_COMPANIONS", 1)
-    monkeypatch.setattr("server.lifecycle.tree.MAX_FILES_PER_VERSION", 1)
+    monkeypatch.setattr("stoker.server.lifecycle.tree.MAX_FILES_PER_VERSION", 1)
     first = add_model(root, "a", 1, 2, 3)
     second = add_model(root, "b", 1)
     add_model(root, "c", 1)

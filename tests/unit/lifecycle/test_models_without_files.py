@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.registry import BackendRegistry
-from server.lifecycle.check import check_repository
-from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
-from server.lifecycle.repository import ModelRepository
-from server.observability.metrics import Metrics
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.lifecycle.check import check_repository
+from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers
 

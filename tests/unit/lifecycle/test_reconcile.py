@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, VersionStatus, plan
+from stoker.server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, VersionStatus, plan
 
 A = Generation("config", "a")
 B = Generation("config", "b")

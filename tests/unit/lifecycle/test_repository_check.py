@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.api.registry import BackendRegistry
-from cli.main import main
-from server.config.findings import FindingKind
-from server.lifecycle.check import RepositoryReport, check_repository
-from server.lifecycle.folder import LINKS_HINT
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.registry import BackendRegistry
+from stoker.cli.main import main
+from stoker.server.config.findings import FindingKind
+from stoker.server.lifecycle.check import RepositoryReport, check_repository
+from stoker.server.lifecycle.folder import LINKS_HINT
 from tests.fakes import onnx_models
 from tests.fakes.fake_backend import FakeBackend, fake_facts
 

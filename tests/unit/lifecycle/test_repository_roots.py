@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.lifecycle.repository import ModelRepository, RepositoryUnreadable
+from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 
 
 def test_a_root_given_twice_is_one_root(tmp_path):

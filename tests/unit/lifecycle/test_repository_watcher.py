@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.lifecycle.watch import RepositoryWatcher
+from stoker.server.lifecycle.watch import RepositoryWatcher
 from tests.fakes.fake_loader import turn
 from tests.fakes.manager_bench import in_loop
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
-from server.lifecycle.settle import Settler
+from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
+from stoker.server.lifecycle.settle import Settler
 
 S = 1_000_000_000
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.clock import SystemClock
-from backends.api.registry import BackendRegistry
-from server.config.pbtxt import parse_pbtxt
-from server.core.request import InferRequest
-from server.core.timers import LoopTimers
-from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
-from server.lifecycle.servable import Servable
-from server.observability.metrics import Metrics
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.core.request import InferRequest
+from stoker.server.core.timers import LoopTimers
+from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.lifecycle.servable import Servable
+from stoker.server.observability.metrics import Metrics
 
 TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y" data_type: TYPE_FP32 dims: 2 }\nmax_batch_size: 4\n'
 SLOW = 'parameters { key: "execute_delay_ms" value { string_value: "1000" } }\n'

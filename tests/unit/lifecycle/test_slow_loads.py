@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from backends.api.errors import ModelLoadError
-from server.core.overrides import LoadOverrides
-from server.lifecycle.bounds import MAX_LATE_LOADS
-from server.lifecycle.load_slots import SLOW_S, LoadSlots
-from server.lifecycle.loader import VersionSource
-from server.lifecycle.settings import ControlMode
+from stoker.backends.api.errors import ModelLoadError
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.lifecycle.bounds import MAX_LATE_LOADS
+from stoker.server.lifecycle.load_slots import SLOW_S, LoadSlots
+from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeServable, PendingLoad, turn
 from tests.fakes.manager_bench import Bench
 from tests.fakes.virtual_loop import run_virtually

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from backends.api.backend import Instance, LoadRequest
-from backends.api.registry import BackendRegistry
-from server.config.errors import ConfigError
-from server.config.pbtxt import parse_pbtxt
-from server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
-from server.observability.metrics import Metrics
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
+from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_backend import FakeBackend
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers

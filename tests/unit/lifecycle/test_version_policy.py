@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from server.lifecycle.version_policy import wanted_versions
+from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
+from stoker.server.lifecycle.version_policy import wanted_versions
 
 versions = st.sets(st.integers(min_value=1, max_value=2**63 - 1))
 

@@ -4,11 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from backends.simulated.numerics import GraphRunner
-from compiler.lowering.rounding import lower
-from compiler.lowering.typed_graph import typed_graph
-from compiler.precision.float8 import Float8Format, round_to_float8
-from compiler.precision.representation import Float8Spec, cast_activation, store_weight, use_float8_opset
+from stoker.backends.simulated.numerics import GraphRunner
+from stoker.compiler.lowering.rounding import lower
+from stoker.compiler.lowering.typed_graph import typed_graph
+from stoker.compiler.precision.float8 import Float8Format, round_to_float8
+from stoker.compiler.precision.representation import Float8Spec, cast_activation, store_weight, use_float8_opset
 from tests.fakes.graphs import parse
 
 FORMATS = list(Float8Format)

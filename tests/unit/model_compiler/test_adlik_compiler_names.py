@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import OptionError
+from stoker.compiler.errors import OptionError
 from tests.fakes.compile_requests import Devices, image_model
 
 
@@ -53,6 +53,6 @@ def test_the_compilers_functions_return_paths_and_raise(devices: Devices, reques
 
 
 def test_the_command_is_where_adlik_has_it() -> None:
-    from compiler.model_compiler import command
+    from stoker.compiler.model_compiler import command
 
     assert importlib.import_module("model_compiler.main").main is command.main

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import CompileError
-from compiler.model_compiler.compiling import TARGETS, edges
-from compiler.model_compiler.edges import EdgeGraph, Job
-from compiler.model_compiler.request import read_request
-from compiler.model_compiler.sources import SOURCES
+from stoker.compiler.errors import CompileError
+from stoker.compiler.model_compiler.compiling import TARGETS, edges
+from stoker.compiler.model_compiler.edges import EdgeGraph, Job
+from stoker.compiler.model_compiler.request import read_request
+from stoker.compiler.model_compiler.sources import SOURCES
 
 
 @dataclass

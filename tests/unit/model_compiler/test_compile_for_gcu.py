@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import compiler.targets
-from backends.gcu.executable import read_executable
-from backends.gcu.program import GcuExecutable
-from backends.gcu.target import SimulatedGcuTarget
-from compiler.model_compiler import compile_model
+import stoker.compiler.targets
+from stoker.backends.gcu.executable import read_executable
+from stoker.backends.gcu.program import GcuExecutable
+from stoker.backends.gcu.target import SimulatedGcuTarget
+from stoker.compiler.model_compiler import compile_model
 from tests.fakes.fake_target import installed
 from tests.fakes.graphs import parse
 
 
 @pytest.fixture(autouse=True)
 def _gcu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.targets, "entry_points", installed(SimulatedGcuTarget()))
+    monkeypatch.setattr(stoker.compiler.targets, "entry_points", installed(SimulatedGcuTarget()))
 
 
 def engine(result: dict[str, str], folder: Path) -> GcuExecutable:

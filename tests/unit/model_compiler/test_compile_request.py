@@ -3,15 +3,15 @@
 import logging
 from typing import Any
 
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import OptionError
-from compiler.model_compiler.environment import request_fields
-from compiler.model_compiler.kinds import BuildFlag, Layout
-from compiler.model_compiler.request import NO_EFFECT, read_request
+import onnx
+from stoker.compiler.errors import OptionError
+from stoker.compiler.model_compiler.environment import request_fields
+from stoker.compiler.model_compiler.kinds import BuildFlag, Layout
+from stoker.compiler.model_compiler.request import NO_EFFECT, read_request
 
 USUAL: dict[str, Any] = {
     "serving_type": "engine",

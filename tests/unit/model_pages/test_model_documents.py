@@ -11,20 +11,20 @@ from html.parser import HTMLParser
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.core.description import ModelDescription
-from server.core.sequence import ControlInput, ControlKind, SequenceBatching
-from server.core.state import IndexEntry, VersionState
-from server.frontends.kserve.generate_codec import Target, decode
-from server.frontends.kserve.validation import SignatureCheck
-from server.frontends.limits import Limits
-from server.frontends.model_pages.html import list_page, model_page
-from server.frontends.model_pages.openapi import model_document
-from server.frontends.model_pages.places import GrpcDoor, places
-from server.frontends.model_pages.python_calls import python_calls
-from server.frontends.model_pages.samples import sample
-from server.frontends.model_pages.shell_calls import shell_calls
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.validation import SignatureCheck
+from stoker.server.core.description import ModelDescription
+from stoker.server.core.limits import Limits
+from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.protocols.kserve.generate_codec import Target, decode
+from stoker.server.web.model_pages.html import list_page, model_page
+from stoker.server.web.model_pages.openapi import model_document
+from stoker.server.web.model_pages.places import GrpcDoor, places
+from stoker.server.web.model_pages.python_calls import python_calls
+from stoker.server.web.model_pages.samples import sample
+from stoker.server.web.model_pages.shell_calls import shell_calls
 from tests.fakes.fake_engine import model, signature, simple
 
 HOSTILE = """<script>alert(1)</script>'"`$(touch x)\\%s{0}&amp;é\n</pre>"""

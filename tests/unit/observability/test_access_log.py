@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.batch import BatchResult
-from backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, UnknownModel
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.access import Via
-from server.core.request import Answer, Done, InferRequest, InferResponse
-from server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
-from server.observability.metrics import Metrics
-from server.scheduling.pending import Pending
-from server.scheduling.tally import tally
+from stoker.backends.api.batch import BatchResult
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, UnknownModel
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.access import Via
+from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
+from stoker.server.observability.metrics import Metrics
+from stoker.server.scheduling.pending import Pending
+from stoker.server.scheduling.tally import tally
 from tests.fakes.fake_clock import FakeClock
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (2,)),), (TensorSpec("OUT", DataType.FP32, (2,)),), 4)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from backends.api.figures import Figure
-from server.observability.backend_families import BackendFamilies
-from server.observability.exposition import write_exposition
+from stoker.backends.api.figures import Figure
+from stoker.server.observability.backend_families import BackendFamilies
+from stoker.server.observability.exposition import write_exposition
 from tests.fakes.fake_backend import FakeBackend
 
 

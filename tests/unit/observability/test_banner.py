@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from server.core.state import IndexEntry, VersionState
-from server.observability.banner import print_startup, without_ready_version
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.observability.banner import print_startup, without_ready_version
 from tests.fakes.fake_clock import FakeClock
 
 INDEX = [
@@ -87,7 +87,7 @@ def test_an_empty_repository_is_said_so() -> None:
 
 
 def test_rich_is_not_imported_until_a_table_is_drawn() -> None:
-    code = "import sys, server.observability.banner; sys.exit('rich' in sys.modules)"
+    code = "import sys, stoker.server.observability.banner; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 

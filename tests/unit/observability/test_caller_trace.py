@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from backends.api.model import ModelSignature
-from server.core.caller_trace import CallerTrace, read_caller
-from server.core.request import InferRequest
-from server.core.trace import TraceRecord
-from server.frontends.kserve.brought import Brought, HeaderReader
-from server.frontends.kserve.header_forward import HeaderForward
-from server.observability.span_export import Collector, SpanExport
-from server.observability.tracer import TraceLevel, Tracer, TraceSettings
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.caller_trace import CallerTrace, read_caller
+from stoker.server.core.request import InferRequest
+from stoker.server.core.trace import TraceRecord
+from stoker.server.observability.span_export import Collector, SpanExport
+from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
+from stoker.server.protocols.kserve.brought import Brought, HeaderReader
+from stoker.server.protocols.kserve.header_forward import HeaderForward
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from server.observability import loop_monitor
-from server.observability.loop_monitor import Monitor
-from server.observability.loop_settings import LoopWatchSettings
-from server.observability.loop_watch import LoopWatch
+from stoker.server.observability import loop_monitor
+from stoker.server.observability.loop_monitor import Monitor
+from stoker.server.observability.loop_settings import LoopWatchSettings
+from stoker.server.observability.loop_watch import LoopWatch
 
 pytestmark = pytest.mark.slow
 
@@ -171,7 +171,7 @@ def test_beats_are_closer_together_than_what_they_tell_apart() -> None:
 
 
 def test_the_monitor_imports_nothing_of_the_server() -> None:
-    assert "server" not in {
+    assert "stoker" not in {
         line.split()[1].partition(".")[0]
         for line in Path(loop_monitor.__file__).read_text().splitlines()
         if line.startswith(("import ", "from "))

@@ -1,8 +1,8 @@
 """Single responses of decoupled models, counted by their position."""
 
-from server.core.statistics import Duration, ModelStatistics
-from server.frontends.kserve.descriptions import statistics_to_message
-from server.observability.response_statistics import MOST_POSITIONS, ResponseCounts
+from stoker.server.core.statistics import Duration, ModelStatistics
+from stoker.server.observability.response_statistics import MOST_POSITIONS, ResponseCounts
+from stoker.server.protocols.kserve.descriptions import statistics_to_message
 
 
 def test_responses_are_counted_by_position_over_all_requests():

@@ -1,7 +1,7 @@
 """TensorFlow Serving's names for the server's figures."""
 
-from server.observability.metrics import Metrics
-from server.observability.recorder import FailureReason
+from stoker.server.observability.metrics import Metrics
+from stoker.server.observability.recorder import FailureReason
 from tests.fakes.fake_clock import FakeClock
 
 

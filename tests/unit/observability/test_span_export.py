@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from server.core.trace import TraceRecord
-from server.observability.span_export import Collector, SpanExport, missing_packages
+from stoker.server.core.trace import TraceRecord
+from stoker.server.observability.span_export import Collector, SpanExport, missing_packages
 
 OFFSET_NS = 1_000_000
 
 
 def test_what_is_missing_is_named_by_its_distribution(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("server.observability.span_export.NEEDED", {"no-such-thing": "no_such_package.part", "here": "json"})
+    monkeypatch.setattr("stoker.server.observability.span_export.NEEDED", {"no-such-thing": "no_such_package.part", "here": "json"})
     assert missing_packages() == ["no-such-thing"]
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import Answer, InferRequest, InferResponse
-from server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES, RequestTrace, TracedTensor, TraceRecord
-from server.observability.trace_writer import TraceWriter, trace_objects
-from server.observability.tracer import TraceLevel, Tracer, TraceSettings
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.request import Answer, InferRequest, InferResponse
+from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES, RequestTrace, TracedTensor, TraceRecord
+from stoker.server.observability.trace_writer import TraceWriter, trace_objects
+from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
 
 BOTH = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (-1,)),), (TensorSpec("OUT", DataType.INT32, (-1,)),), 0)

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.core.statistics import BatchSizeStatistics, Duration
-from server.observability.recorder import FailureReason, VersionRecorder
-from server.observability.statistics import VersionStatistics
+from stoker.server.core.statistics import BatchSizeStatistics, Duration
+from stoker.server.observability.recorder import FailureReason, VersionRecorder
+from stoker.server.observability.statistics import VersionStatistics
 from tests.fakes.fake_clock import FakeClock
 
 

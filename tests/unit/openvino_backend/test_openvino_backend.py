@@ -10,23 +10,23 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 
-from backends.api.backend import Instance, LoadRequest
-from backends.api.errors import InvalidRequest, ModelLoadError
-from backends.api.files import ModelFiles
-from backends.api.model import ModelSignature
-from backends.api.tensor import DataType
-from backends.openvino.backend import OpenVinoBackend
-from backends.openvino.parameters import ModelParameters
+import onnx
+from stoker.backends.api.backend import Instance, LoadRequest
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.tensor import DataType
+from stoker.backends.openvino.backend import OpenVinoBackend
+from stoker.backends.openvino.parameters import ModelParameters
 from tests.fakes import onnx_models
 from tests.fakes.onnx_models import signature, version_files
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
-from backends.openvino.loading import Loader  # noqa: E402 - it imports OpenVINO
+from stoker.backends.openvino.loading import Loader  # noqa: E402 - it imports OpenVINO
 
 Load = Callable[..., Instance]
 
@@ -279,7 +279,7 @@ def test_sizes_the_configuration_fixes_are_fixed_in_the_model(load: Load) -> Non
 def test_neither_choosing_the_backend_nor_its_package_reports_to_anyone() -> None:
     code = (
         "import sys, threading\n"
-        "from backends.openvino.backend import OpenVinoBackend\n"
+        "from stoker.backends.openvino.backend import OpenVinoBackend\n"
         "OpenVinoBackend()\n"
         "assert 'openvino' not in sys.modules, 'imported before it is needed'\n"
         "import openvino\n"

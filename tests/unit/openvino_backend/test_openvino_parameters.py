@@ -1,6 +1,6 @@
 import pytest
 
-from backends.openvino.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
+from stoker.backends.openvino.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
 
 
 def misfits(max_batch_size: int | None = 16, **parameters: str) -> list[str]:

@@ -5,16 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.api.errors import ModelLoadError
-from backends.api.files import ModelFiles
-from backends.api.registry import BackendRegistry
-from backends.openvino.backend import OpenVinoBackend
-from server.lifecycle.check import check_repository
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.openvino.backend import OpenVinoBackend
+from stoker.server.lifecycle.check import check_repository
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
-from openvino import opset13  # noqa: E402
 from openvino.op.util import Variable, VariableInfo  # noqa: E402
+
+from openvino import opset13  # noqa: E402
 
 
 def counting() -> "ov.Model":

@@ -16,7 +16,7 @@ SOURCES = ("backends", "cli", "clients", "compiler", "compat", "server", "pyproj
 LEFT_BEHIND = (
     "clients/python/build/lib/stoker_client/__init__.py",
     "clients/python/stoker_client.egg-info/PKG-INFO",
-    "server/__pycache__/main.cpython-311.pyc",
+    "server/stoker/server/__pycache__/main.cpython-311.pyc",
 )
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
@@ -47,24 +47,23 @@ def wheel_names(source: Path, to: Path) -> set[str]:
         return {name for name in wheel.namelist() if ".dist-info/" not in name}
 
 
-def packed(checkout: Path, folder: str, packages: tuple[str, ...]) -> set[str]:
-    """What belongs into the wheel of `packages`: their modules, and the data that pyproject.toml names."""
+def packed(root: Path) -> set[str]:
+    """The files below `root` that belong into a wheel: modules, and the data that pyproject.toml names."""
     data = ("*.py", "py.typed", "*.pyi", "pages/*.html", "pages/*.css")
-    found = (path for package in packages for path in (checkout / folder / package).rglob("*") if path.is_file())
     return {
-        str(path.relative_to(checkout / folder))
-        for path in found
-        if "__pycache__" not in path.parts and any(fnmatch("/".join(path.parts[-2:]), f"*{each}") for each in data)
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and any(fnmatch("/".join(path.parts[-2:]), f"*{each}") for each in data)
     }
 
 
 def test_the_server_wheel_holds_its_four_packages_and_nothing_else(checkout: Path, tmp_path: Path):
-    expected = packed(checkout, "", ("backends", "cli", "compiler", "server"))
-    assert {"server/frontends/pages/model_pages.css", "cli/main.py", "server/pb/__init__.py"} <= expected
+    expected = {name for root in ("backends", "cli", "compiler", "server") for name in packed(checkout / root)}
+    assert {"stoker/server/web/pages/model_pages.css", "stoker/cli/main.py", "stoker/server/pb/__init__.py"} <= expected
     assert wheel_names(checkout, tmp_path) == expected
 
 
 def test_the_client_wheel_holds_its_package_and_nothing_else(checkout: Path, tmp_path: Path):
-    expected = packed(checkout, "clients/python", ("stoker_client",))
+    expected = {name for name in packed(checkout / "clients" / "python") if name.startswith("stoker_client/")}
     assert {"stoker_client/__init__.py", "stoker_client/py.typed"} <= expected
     assert wheel_names(checkout / "clients" / "python", tmp_path) == expected

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from compiler.passes import PassManager
+from stoker.compiler.passes import PassManager
 from tests.fakes.graphs import assert_same_results, op_types, parse, random_feeds
 
 

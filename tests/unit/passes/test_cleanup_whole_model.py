@@ -1,13 +1,13 @@
 """Clean-up passes that look at more than a node: what is unused, double, unnamed or out of order."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
-from onnx import helper
 
-from compiler.errors import PassError
-from compiler.passes import PassManager, get_pass, traverse_nodes
+import onnx
+from onnx import helper
+from stoker.compiler.errors import PassError
+from stoker.compiler.passes import PassManager, get_pass, traverse_nodes
 from tests.fakes.graphs import (
     all_graphs,
     as_ir,
@@ -188,10 +188,10 @@ def test_a_graph_that_goes_in_a_circle_is_refused() -> None:
 
 
 def test_every_clean_up_pass_leaves_a_small_network_as_it_computes() -> None:
-    from compiler.passes import registry
+    from stoker.compiler.passes import registry
 
     registry.load_builtin_passes()
-    names = sorted(name for name, cls in registry._passes.items() if cls.__module__.startswith("compiler.passes.cleanup."))
+    names = sorted(name for name, cls in registry._passes.items() if cls.__module__.startswith("stoker.compiler.passes.cleanup."))
     assert len(names) == 27
     generator = np.random.default_rng(0)
     weights = {"w": generator.standard_normal((4, 3, 3, 3)).astype(np.float32), "one": np.float32(1), "shape": np.array([0, -1])}

@@ -1,17 +1,17 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import onnx
 import pytest
 
-from compiler.errors import PassError
-from compiler.passes import PassManager, ProtoPass, get_pass, load_custom_passes, registry
+import onnx
+from stoker.compiler.errors import PassError
+from stoker.compiler.passes import PassManager, ProtoPass, get_pass, load_custom_passes, registry
 from tests.fakes.graphs import as_ir, op_types, parse
 
 MODEL = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 FILE = """\
 import onnx
-from compiler.passes import ProtoPass, NodePass, register
+from stoker.compiler.passes import ProtoPass, NodePass, register
 
 @register("relu_to_abs")
 class ReluToAbs(ProtoPass):

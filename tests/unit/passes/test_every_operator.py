@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from compiler.convert.converter import Converter
-from compiler.convert.opset import convert_to_internal
-from compiler.convert.source import checked
-from compiler.errors import CompileError
-from compiler.options import CompilerOptions
-from compiler.target import SourceModel
-from compiler.targets import find_target
+import onnx
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.convert.opset import convert_to_internal
+from stoker.compiler.convert.source import checked
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.target import SourceModel
+from stoker.compiler.targets import find_target
 from tests.fakes.node_cases import NodeCase, changes_of_operators, node_cases, quiet_logs
 
 pytestmark = pytest.mark.slow

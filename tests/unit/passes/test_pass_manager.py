@@ -5,8 +5,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.errors import OptionError, PassError, ShapeError, Unsupported, UnsupportedOperators
-from compiler.passes import NodePass, Pass, PassManager, get_pass, register, registry
+from stoker.compiler.errors import OptionError, PassError, ShapeError, Unsupported, UnsupportedOperators
+from stoker.compiler.passes import NodePass, Pass, PassManager, get_pass, register, registry
 from tests.fakes.graphs import as_ir, assert_same_results, op_types, parse
 
 MODEL = "g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }"

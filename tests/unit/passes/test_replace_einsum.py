@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from compiler.passes import get_pass
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 

@@ -3,11 +3,11 @@ import logging
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import helper
 
-from compiler.errors import OptionError, ShapeError
-from compiler.passes import PassManager, get_pass
-from compiler.passes.fixed_dimensions import require_static_inputs
+from onnx import helper
+from stoker.compiler.errors import OptionError, ShapeError
+from stoker.compiler.passes import PassManager, get_pass
+from stoker.compiler.passes.fixed_dimensions import require_static_inputs
 from tests.fakes.graphs import (
     as_ir,
     as_proto,

@@ -1,7 +1,7 @@
 import onnx_ir as ir
-from onnx import helper
 
-from compiler.passes import NodePass, PassManager, traverse_graphs, traverse_nodes
+from onnx import helper
+from stoker.compiler.passes import NodePass, PassManager, traverse_graphs, traverse_nodes
 from tests.fakes.graphs import as_ir, assert_same_results, model_of, op_types, parse, random_feeds, tensor
 
 NESTED = """g (bool c, float[2] x) => (float[2] y) {

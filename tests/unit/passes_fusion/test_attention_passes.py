@@ -1,16 +1,16 @@
 """Attention is recognised, its projections joined, its scale moved and its sums padded; rotary embeddings become products."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler.errors import OptionError
-from compiler.passes.fusion.fused_attention import FusedAttention
-from compiler.passes.fusion.matmul_rotary_embedding import MatmulRotaryEmbedding
-from compiler.passes.fusion.pre_scale import PreScale
-from compiler.passes.layout.attention_padding import AttentionPadding
-from compiler.passes.matching.attention import find_attentions
+import onnx
+from stoker.compiler.errors import OptionError
+from stoker.compiler.passes.fusion.fused_attention import FusedAttention
+from stoker.compiler.passes.fusion.matmul_rotary_embedding import MatmulRotaryEmbedding
+from stoker.compiler.passes.fusion.pre_scale import PreScale
+from stoker.compiler.passes.layout.attention_padding import AttentionPadding
+from stoker.compiler.passes.matching.attention import find_attentions
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 RANDOM = np.random.default_rng(11)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from compiler.convert.converter import Converter
-from compiler.passes.fusion.erf_gelu_pattern import ErfGeluPattern
-from compiler.passes.fusion.gelu_pattern import GeluPattern
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.passes.fusion.erf_gelu_pattern import ErfGeluPattern
+from stoker.compiler.passes.fusion.gelu_pattern import GeluPattern
 from tests.fakes.graphs import assert_same_results, op_types, parse, random_feeds
 from tests.fakes.networks import transformer
 

@@ -1,12 +1,12 @@
 """Choices are made once, hold what only they need, or go away."""
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.passes.fusion.expand_if import ExpandIf
-from compiler.passes.fusion.merge_if_with_same_cond import MergeIfWithSameCond
-from compiler.passes.fusion.merge_variant_if import MergeVariantIf
+import onnx
+from stoker.compiler.passes.fusion.expand_if import ExpandIf
+from stoker.compiler.passes.fusion.merge_if_with_same_cond import MergeIfWithSameCond
+from stoker.compiler.passes.fusion.merge_variant_if import MergeVariantIf
 from tests.fakes.graphs import as_proto, assert_same_results, assert_valid, op_types, parse
 
 X = np.linspace(-2, 2, 4, dtype=np.float32)

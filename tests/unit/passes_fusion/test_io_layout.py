@@ -3,14 +3,14 @@
 import json
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.errors import OptionError, PassError
-from compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
-from compiler.passes.layout.eight_bits_io import IMAGENET_MEAN, IMAGENET_STD, EightBitsIO
-from compiler.passes.layout.fold_periodic_initializer import FoldPeriodicInitializer, period_along
-from compiler.passes.layout.marks import EIGHT_BITS_IO, HOST_CONCAT
+import onnx
+from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
+from stoker.compiler.passes.layout.eight_bits_io import IMAGENET_MEAN, IMAGENET_STD, EightBitsIO
+from stoker.compiler.passes.layout.fold_periodic_initializer import FoldPeriodicInitializer, period_along
+from stoker.compiler.passes.layout.marks import EIGHT_BITS_IO, HOST_CONCAT
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, input_names, op_types, parse, random_feeds, run_onnx
 
 

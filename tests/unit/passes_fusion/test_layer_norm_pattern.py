@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler.passes.fusion.layer_norm_pattern import LayerNormPattern
+from stoker.compiler.passes.fusion.layer_norm_pattern import LayerNormPattern
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse
 
 MEAN = "m = ReduceMean<axes=[-1]>(x) d = Sub(x, m)"

@@ -1,15 +1,15 @@
 """Passes that mark a model for its target: remaps, IO tiles, devices and stages."""
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.errors import OptionError, PassError
-from compiler.passes.cleanup.eliminate_identity import EliminateIdentity
-from compiler.passes.layout.auto_insert_remap import AutoInsertRemap
-from compiler.passes.layout.manual_sharding import ManualSharding
-from compiler.passes.layout.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
-from compiler.passes.layout.overlap_io import OverlapIo
+import onnx
+from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.passes.cleanup.eliminate_identity import EliminateIdentity
+from stoker.compiler.passes.layout.auto_insert_remap import AutoInsertRemap
+from stoker.compiler.passes.layout.manual_sharding import ManualSharding
+from stoker.compiler.passes.layout.marks import IPU_NUMBER, NUM_IO_TILES, PIPELINE_STAGE, REMAP
+from stoker.compiler.passes.layout.overlap_io import OverlapIo
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 CHAIN = "g (float[2,4] x) => (float[2,4] y) { a = MatMul(x, w) b = Relu(a) c = Softmax(b) y = Add(c, a) }"

@@ -1,14 +1,14 @@
 """Slices, products, layers and experts become fewer and larger nodes that compute the same."""
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.errors import OptionError, PassError
-from compiler.passes.fusion.merge_matmul import MergeMatmul
-from compiler.passes.fusion.merge_matmul_add import MergeMatmulAdd
-from compiler.passes.fusion.merge_moe import MergeMoE
-from compiler.passes.fusion.merge_multi_slice import MergeMultiSlice
+import onnx
+from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.passes.fusion.merge_matmul import MergeMatmul
+from stoker.compiler.passes.fusion.merge_matmul_add import MergeMatmulAdd
+from stoker.compiler.passes.fusion.merge_moe import MergeMoE
+from stoker.compiler.passes.fusion.merge_multi_slice import MergeMultiSlice
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 RANDOM = np.random.default_rng(7)

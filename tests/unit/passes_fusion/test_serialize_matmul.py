@@ -1,13 +1,13 @@
 """Named products are cut into pieces that together compute the same."""
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.errors import OptionError, PassError
-from compiler.passes.layout.marks import SERIAL_OF, SERIAL_PIECE
-from compiler.passes.layout.serialize_matmul import SerializeMatmul
-from compiler.passes.layout.serialize_matmul_add import SerializeMatmulAdd
+import onnx
+from stoker.compiler.errors import OptionError, PassError
+from stoker.compiler.passes.layout.marks import SERIAL_OF, SERIAL_PIECE
+from stoker.compiler.passes.layout.serialize_matmul import SerializeMatmul
+from stoker.compiler.passes.layout.serialize_matmul_add import SerializeMatmulAdd
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse
 
 WEIGHTS = np.random.default_rng(5).standard_normal((8, 6)).astype(np.float32)

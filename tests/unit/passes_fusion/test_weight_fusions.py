@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from compiler.passes.fusion.fuse_bn_into_gemm import FuseBnIntoGemm
-from compiler.passes.fusion.fuse_cast_into_onehot import FuseCastIntoOnehot
-from compiler.passes.fusion.fuse_mul_into_matmul import FuseMulIntoMatmul
+from stoker.compiler.passes.fusion.fuse_bn_into_gemm import FuseBnIntoGemm
+from stoker.compiler.passes.fusion.fuse_cast_into_onehot import FuseCastIntoOnehot
+from stoker.compiler.passes.fusion.fuse_mul_into_matmul import FuseMulIntoMatmul
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse
 
 RANDOM = np.random.default_rng(3)

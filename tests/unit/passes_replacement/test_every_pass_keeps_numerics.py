@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from compiler.convert.converter import Converter
-from compiler.passes import get_all_pass_names, get_pass
-from compiler.passes.reading import read_model
-from compiler.passes.registry import pass_class
-from compiler.passes.verify import verify
+from stoker.compiler.convert.converter import Converter
+from stoker.compiler.passes import get_all_pass_names, get_pass
+from stoker.compiler.passes.reading import read_model
+from stoker.compiler.passes.registry import pass_class
+from stoker.compiler.passes.verify import verify
 from tests.fakes.graphs import run_onnx
 from tests.fakes.networks import NETWORKS, Network
 
@@ -50,7 +50,7 @@ def fed(model: ir.Model, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
 
 
 #: Other tests register passes of their own.
-OURS = [name for name in get_all_pass_names() if pass_class(name).__module__.startswith("compiler.passes.")]
+OURS = [name for name in get_all_pass_names() if pass_class(name).__module__.startswith("stoker.compiler.passes.")]
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if name not in WITHOUT_DEFAULT])

@@ -4,10 +4,10 @@ import logging
 import re
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.passes import PassManager, get_pass
+import onnx
+from stoker.compiler.passes import PassManager, get_pass
 from tests.fakes.graphs import as_ir, assert_same_results, assert_valid, op_types, parse, random_feeds, run_onnx
 
 MASK = np.array([[True, False, True, True], [False, True, False, False]])

@@ -3,10 +3,10 @@
 import re
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.passes import PassManager, get_pass
+import onnx
+from stoker.compiler.passes import PassManager, get_pass
 from tests.fakes.graphs import as_ir, assert_same_results, assert_valid, op_types, parse, random_feeds, run_onnx
 
 RANDOM = np.random.default_rng(7)
@@ -115,7 +115,7 @@ def test_division_of_a_constant_stays() -> None:
 
 
 def test_the_fast_error_function_keeps_its_bound_and_its_sign() -> None:
-    from compiler.passes.replacement.replace_erf_with_erfv2 import ERROR_BOUND
+    from stoker.compiler.passes.replacement.replace_erf_with_erfv2 import ERROR_BOUND
 
     x = np.float32([*np.linspace(-7, 7, 20001), -1e30, 1e30, -INF, INF])
     model = parse(f"g (float[{x.size}] x) => (float[{x.size}] y) {{ y = Erf(x) }}")

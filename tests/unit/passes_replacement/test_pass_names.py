@@ -2,8 +2,8 @@
 
 import pytest
 
-from compiler.passes import get_all_pass_names
-from compiler.passes.registry import pass_class
+from stoker.compiler.passes import get_all_pass_names
+from stoker.compiler.passes.registry import pass_class
 
 
 def _names(text: str, prefix: str = "", suffix: str = "") -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.passes import PassManager
+from stoker.compiler.passes import PassManager
 from tests.fakes.graphs import as_proto, parse
 
 SIZE = 6

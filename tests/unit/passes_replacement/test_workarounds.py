@@ -1,11 +1,11 @@
 """What PopART lacks is said in another way, and what needs no other way stays."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-from compiler.passes import PassManager, get_pass
+import onnx
+from onnx import helper
+from stoker.compiler.passes import PassManager, get_pass
 from tests.fakes.graphs import (
     as_ir,
     assert_same_results,

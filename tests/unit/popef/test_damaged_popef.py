@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
-from backends.containers.wire import check_wire
-from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.layout import CONTAINER_VERSION, MAX_BLOBS, MAX_INFO_BYTES, POPEF
-from backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
-from backends.ipu.popef.model import ModelBuilder
-from backends.ipu.popef.pb import popef_pb2 as pb
-from backends.ipu.popef.reader import Reader
-from backends.ipu.popef.schema import BlobType, TensorDataInfo
-from backends.ipu.popef.writer import Writer
+from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
+from stoker.backends.containers.wire import check_wire
+from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.layout import CONTAINER_VERSION, MAX_BLOBS, MAX_INFO_BYTES, POPEF
+from stoker.backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
+from stoker.backends.ipu.popef.model import ModelBuilder
+from stoker.backends.ipu.popef.pb import popef_pb2 as pb
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import BlobType, TensorDataInfo
+from stoker.backends.ipu.popef.writer import Writer
 from tests.fakes.popef_samples import PAIR, file_of, read_all, sample_file, sample_metadata, write_sample
 
 SAMPLES = {compress: sample_file(compress=compress) for compress in (False, True)}
@@ -273,10 +273,10 @@ def test_all_metadata_of_a_file_together_are_bounded(monkeypatch: pytest.MonkeyP
 
     data = file_of(write)
     most = len(encode_metadata(sample_metadata("a"))) * 2 - 1
-    monkeypatch.setattr("backends.ipu.popef.reader.MAX_METADATA_BYTES", most)
+    monkeypatch.setattr("stoker.backends.ipu.popef.reader.MAX_METADATA_BYTES", most)
     with pytest.raises(PopefError, match=rf"blob 1 \(METADATA 'b'\), offset \d+: the file has more than {most} bytes of metadata"):
         Reader().parse_stream(io.BytesIO(data))
-    monkeypatch.setattr("backends.ipu.popef.writer.MAX_METADATA_BYTES", most)
+    monkeypatch.setattr("stoker.backends.ipu.popef.writer.MAX_METADATA_BYTES", most)
     with pytest.raises(PopefError, match=f"all metadata of a file take at most {most} bytes"):
         file_of(write)
 
@@ -310,8 +310,8 @@ def test_a_file_may_hold_many_blobs_but_not_any_number(monkeypatch: pytest.Monke
     reader.parse_stream(io.BytesIO(data))
     assert [each.name for each in reader.opaque_blobs()] == [str(number) for number in range(1000)]
     assert MAX_BLOBS > 10_000
-    monkeypatch.setattr("backends.containers.walking.MAX_RECORDS", 999)
-    monkeypatch.setattr("backends.ipu.popef.writer.MAX_BLOBS", 999)
+    monkeypatch.setattr("stoker.backends.containers.walking.MAX_RECORDS", 999)
+    monkeypatch.setattr("stoker.backends.ipu.popef.writer.MAX_BLOBS", 999)
     with pytest.raises(PopefError, match="more than 999 blobs"):
         Reader().parse_stream(io.BytesIO(data))
     with pytest.raises(PopefError, match="a file holds at most 999 blobs"):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.ipu.popef.anchor_names import distinct_names
-from backends.ipu.popef.append import append_opaque_blobs
-from backends.ipu.popef.dump import main
-from backends.ipu.popef.dump_report import report_file
-from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.program_codec import encode_description, encode_program
-from backends.ipu.popef.writer import FileWriter, Writer
+from stoker.backends.ipu.popef.anchor_names import distinct_names
+from stoker.backends.ipu.popef.append import append_opaque_blobs
+from stoker.backends.ipu.popef.dump import main
+from stoker.backends.ipu.popef.dump_report import report_file
+from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.program_codec import encode_description, encode_program
+from stoker.backends.ipu.popef.writer import FileWriter, Writer
 from tests.fakes.popef_samples import file_of, read_all, sample_file, sample_metadata, sample_program, write_sample
 
 
@@ -148,7 +148,7 @@ def test_a_bad_or_missing_file_is_one_line_and_exit_code_1(options: list[str], p
 
 @pytest.mark.slow
 def test_the_command_survives_a_reader_that_has_seen_enough(pair: Path) -> None:
-    code = f"import sys; from backends.ipu.popef.dump import main; sys.exit(main([{str(pair)!r}] * 400))"
+    code = f"import sys; from stoker.backends.ipu.popef.dump import main; sys.exit(main([{str(pair)!r}] * 400))"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[3]
     ) as process:
@@ -206,7 +206,7 @@ def test_many_contents_that_are_small_in_the_file_take_bounded_memory(tmp_path: 
 
     path = tmp_path / "m.popef"
     path.write_bytes(file_of(write))
-    monkeypatch.setattr("backends.ipu.popef.dump_report.MAX_JSON_BYTES", 2 * len(content) - 1)
+    monkeypatch.setattr("stoker.backends.ipu.popef.dump_report.MAX_JSON_BYTES", 2 * len(content) - 1)
     first, second = report_file(path)["opaques"]
     assert first["json"] == json.loads(content)
     assert "json" not in second
@@ -217,7 +217,7 @@ def test_descriptions_of_many_programs_together_are_bounded(tmp_path: Path, monk
     path = tmp_path / "m.popef"
     path.write_bytes(file_of(lambda writer: [write_sample(writer, name) for name in ("first", "second")]))
     description = len(encode_description(sample_program()))
-    monkeypatch.setattr("backends.ipu.popef.dump_report.MAX_DESCRIPTION_BYTES", 3 * description // 2)
+    monkeypatch.setattr("stoker.backends.ipu.popef.dump_report.MAX_DESCRIPTION_BYTES", 3 * description // 2)
     with pytest.raises(PopefError, match=r"\(POPLAR_EXECUTABLE 'second'\).*: the description has \d+ bytes; at most \d+ are allowed here"):
         report_file(path)
 
@@ -240,7 +240,7 @@ def test_json_that_fits_into_a_line_takes_one(pair: Path, capsys: pytest.Capture
 
 @pytest.mark.slow
 def test_a_full_disk_behind_stdout_is_one_line_without_a_traceback(pair: Path) -> None:
-    code = "import sys; from backends.ipu.popef.dump import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from stoker.backends.ipu.popef.dump import main; sys.exit(main(sys.argv[1:]))"
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run(
             [sys.executable, "-c", code, str(pair)],
@@ -257,6 +257,6 @@ def test_an_interruption_is_quiet(pair: Path, monkeypatch: pytest.MonkeyPatch, c
     def interrupted(path: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("backends.ipu.popef.dump.report_file", interrupted)
+    monkeypatch.setattr("stoker.backends.ipu.popef.dump.report_file", interrupted)
     assert main([str(pair)]) == 130
     assert capsys.readouterr() == ("", "")

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.ipu.popef.messages import decode_metadata, encode_metadata
-from backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
+from stoker.backends.ipu.popef.messages import decode_metadata, encode_metadata
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
 
 U32 = st.integers(0, 2**32 - 1)
 COUNT = st.integers(1, 2**32 - 1)

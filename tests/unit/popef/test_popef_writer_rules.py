@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.ipu.popef.errors import PopefError
-from backends.ipu.popef.reader import Reader
-from backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, TensorDataInfo, TensorInfo, TensorType
-from backends.ipu.popef.writer import FileWriter, Writer
+from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, Option, TensorDataInfo, TensorInfo, TensorType
+from stoker.backends.ipu.popef.writer import FileWriter, Writer
 from tests.fakes.popef_samples import PAIR, sample_file, sample_metadata, write_sample
 
 ANCHOR = Anchor(name="x", handle="h", tensor_info=PAIR, type=TensorType.INPUT)
@@ -200,7 +200,7 @@ def test_a_stream_that_takes_nothing_is_an_error() -> None:
 
 
 def test_opaque_content_that_no_reader_would_take_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backends.ipu.popef.layout.MAX_INFLATED_OPAQUE_BYTES", 99)
+    monkeypatch.setattr("stoker.backends.ipu.popef.layout.MAX_INFLATED_OPAQUE_BYTES", 99)
     blob = Writer(io.BytesIO()).create_opaque_blob("o", "e", compress=True)
     blob.write(bytes(100))
     with pytest.raises(PopefError, match=r"blob 0 \(OPAQUE 'o'\): 100 bytes of opaque content are compressed; above 99"):

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.ipu.popef.errors import PackageHashMismatch, PopefError
-from backends.ipu.popef.package_hash import check_package_hash, package_hash
-from backends.ipu.popef.pb import ipu_program_pb2 as pb
-from backends.ipu.popef.program_codec import MAGIC, MAX_DESCRIPTION_BYTES, decode_program, encode_program, read_description, read_program
-from backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
+from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
+from stoker.backends.ipu.popef.package_hash import check_package_hash, package_hash
+from stoker.backends.ipu.popef.pb import ipu_program_pb2 as pb
+from stoker.backends.ipu.popef.program_codec import (
+    MAGIC,
+    MAX_DESCRIPTION_BYTES,
+    decode_program,
+    encode_program,
+    read_description,
+    read_program,
+)
+from stoker.backends.ipu.program import Binding, MemoryAccount, StaticProgram, Step, StepKind, SubGraph
 from tests.fakes.popef_samples import sample_program
 
 U32, U64, TEXT = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.text(max_size=5)
@@ -170,18 +177,18 @@ def test_programs_that_could_not_be_read_are_not_written(change: dict[str, Any],
 
 def test_too_many_graphs_steps_or_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_program(sample_program())
-    monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_GRAPHS", 0)
+    monkeypatch.setattr("stoker.backends.ipu.popef.program_codec.MAX_GRAPHS", 0)
     with pytest.raises(PopefError, match="more than 0 entries of field 14"):
         decode_program(data)
-    monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_STEPS", 1)
+    monkeypatch.setattr("stoker.backends.ipu.popef.program_codec.MAX_STEPS", 1)
     with pytest.raises(PopefError, match="more than 1 steps"):
         encode_program(sample_program())
     monkeypatch.undo()
-    monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_ALL_TILES", 1)
+    monkeypatch.setattr("stoker.backends.ipu.popef.program_codec.MAX_ALL_TILES", 1)
     with pytest.raises(PopefError, match="name more than 1 tiles"):
         encode_program(sample_program())
     monkeypatch.undo()
-    monkeypatch.setattr("backends.ipu.popef.program_codec.MAX_DESCRIPTION_BYTES", 10)
+    monkeypatch.setattr("stoker.backends.ipu.popef.program_codec.MAX_DESCRIPTION_BYTES", 10)
     with pytest.raises(PopefError, match="at most 10 are allowed"):
         encode_program(sample_program())
 
@@ -189,7 +196,7 @@ def test_too_many_graphs_steps_or_bytes_are_refused(monkeypatch: pytest.MonkeyPa
 def test_an_executable_of_another_build_is_refused_by_both_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     old = package_hash()
     check_package_hash(old)
-    monkeypatch.setattr("backends.ipu.popef.package_hash.FORMAT_VERSION", 999)
+    monkeypatch.setattr("stoker.backends.ipu.popef.package_hash.FORMAT_VERSION", 999)
     assert package_hash() != old
     with pytest.raises(PackageHashMismatch, match=f"old.popef: .*{old}.*{package_hash()}.*check_package_hash"):
         check_package_hash(old, "old.popef")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import OptionError, ShapeError
-from compiler.precision.calibration import LayerChoice, TensorChoice, choose_spec, loss_of, worst_layers
-from compiler.precision.float8 import Float8Format, round_to_float8
-from compiler.precision.losses import LOSSES, cosine_distance, kld, noise_to_signal, snr_db
-from compiler.precision.representation import Float8Spec
-from compiler.precision.samples import batches_of, load_samples, random_batches
+from stoker.compiler.errors import OptionError, ShapeError
+from stoker.compiler.precision.calibration import LayerChoice, TensorChoice, choose_spec, loss_of, worst_layers
+from stoker.compiler.precision.float8 import Float8Format, round_to_float8
+from stoker.compiler.precision.losses import LOSSES, cosine_distance, kld, noise_to_signal, snr_db
+from stoker.compiler.precision.representation import Float8Spec
+from stoker.compiler.precision.samples import batches_of, load_samples, random_batches
 
 F143, F152 = Float8Format.F143, Float8Format.F152
 NORMAL = np.random.default_rng(3).standard_normal(4096).astype(np.float32)

@@ -6,13 +6,13 @@ import math
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from rich.console import Console
 
-from compiler.errors import CompileError, OptionError
-from compiler.passes import get_pass
-from compiler.precision.drift import drift_between, measure_drift
+import onnx
+from stoker.compiler.errors import CompileError, OptionError
+from stoker.compiler.passes import get_pass
+from stoker.compiler.precision.drift import drift_between, measure_drift
 from tests.fakes.graphs import assert_same_results, assert_valid, initializers_of, op_types, parse, random_feeds
 
 TEXT = """g (float[4,6] x) => (float[4,3] scores, int64[4] winner) {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.errors import OptionError
-from compiler.precision.float8 import NAN_CODE, Float8Format, check_scale, decode, encode, from_log2_scale, round_to_float8
+from stoker.compiler.errors import OptionError
+from stoker.compiler.precision.float8 import NAN_CODE, Float8Format, check_scale, decode, encode, from_log2_scale, round_to_float8
 
 F143, F152 = Float8Format.F143, Float8Format.F152
 FIELDS = {F143: (3, 8), F152: (2, 16)}

@@ -3,11 +3,11 @@
 import logging
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from compiler.passes import get_pass
+import onnx
+from onnx import TensorProto, helper
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_valid, initializers_of, model_of, op_types, parse, random_feeds, run_onnx, tensor
 
 

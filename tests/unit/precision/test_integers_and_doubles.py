@@ -3,11 +3,11 @@
 import logging
 
 import numpy as np
-import onnx
 import pytest
 
-from compiler.errors import CompileError
-from compiler.passes import get_pass
+import onnx
+from stoker.compiler.errors import CompileError
+from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_valid, initializers_of, op_types, parse, random_feeds, run_onnx
 
 INT64_MAX = np.iinfo(np.int64).max

@@ -2,12 +2,12 @@
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 
-from compiler.check import compare_models
-from compiler.precision.drift import measure_drift
-from compiler.precision.numpy_types import numpy_feeds, with_numpy_types
+import onnx
+from stoker.compiler.check import compare_models
+from stoker.compiler.precision.drift import measure_drift
+from stoker.compiler.precision.numpy_types import numpy_feeds, with_numpy_types
 from tests.fakes.graphs import assert_valid, parse, run_onnx
 
 

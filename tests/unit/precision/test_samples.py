@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from compiler.errors import OptionError
-from compiler.passes import get_pass
-from compiler.precision.samples import batches_of, cast_feeds, exact_cast, random_batches, split
+from stoker.compiler.errors import OptionError
+from stoker.compiler.passes import get_pass
+from stoker.compiler.precision.samples import batches_of, cast_feeds, exact_cast, random_batches, split
 from tests.fakes.graphs import parse
 
 

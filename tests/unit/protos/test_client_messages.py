@@ -2,13 +2,13 @@
 
 from google.protobuf import descriptor_pool, text_format
 
-from server.pb import grpc_service_pb2, model_config_pb2
-from server.pb.adlik import model_pb2, operate_pb2, predict_pb2
-from server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
-from server.pb.tensorflow.core.protobuf import meta_graph_pb2
-from server.pb.tensorflow_serving.apis import get_model_metadata_pb2
-from server.pb.tensorflow_serving.apis import model_pb2 as serving_model_pb2
-from server.pb.tensorflow_serving.apis import predict_pb2 as serving_predict_pb2
+from stoker.server.pb import grpc_service_pb2, model_config_pb2
+from stoker.server.pb.adlik import model_pb2, operate_pb2, predict_pb2
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2, tensor_shape_pb2, types_pb2
+from stoker.server.pb.tensorflow.core.protobuf import meta_graph_pb2
+from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
+from stoker.server.pb.tensorflow_serving.apis import model_pb2 as serving_model_pb2
+from stoker.server.pb.tensorflow_serving.apis import predict_pb2 as serving_predict_pb2
 from stoker_client._pb import adlik_messages, tfs_messages
 from stoker_client._pb import messages as pb
 

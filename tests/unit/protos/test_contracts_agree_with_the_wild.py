@@ -35,7 +35,7 @@ def golden() -> list[str]:
 
 
 def test_server_messages_have_the_names_numbers_and_types_of_the_wild() -> None:
-    assert listed(sys.executable, "server.pb.model_config_pb2", "server.pb.grpc_service_pb2") == golden()
+    assert listed(sys.executable, "stoker.server.pb.model_config_pb2", "stoker.server.pb.grpc_service_pb2") == golden()
 
 
 def test_the_service_has_all_twenty_methods() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("server/pb", "clients/python/stoker_client/_pb", "backends/ipu/popef/pb")
+FOLDERS = ("server/stoker/server/pb", "clients/python/stoker_client/_pb", "backends/stoker/backends/ipu/popef/pb")
 
 
 def generated(root: Path) -> dict[str, str]:

@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from server.frontends.rpc.encodings import Encoding, decompressed
-from server.frontends.rpc.refusal import CallFault
+from stoker.server.rpc.encodings import Encoding, decompressed
+from stoker.server.rpc.refusal import CallFault
 
 
 def decompress(encoding: Encoding, data: bytes, most_bytes: int = 1 << 24) -> bytes:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.rpc.framing import PREFIX, MessageReader, WireMessage
-from server.frontends.rpc.refusal import CallFault
+from stoker.server.rpc.framing import PREFIX, MessageReader, WireMessage
+from stoker.server.rpc.refusal import CallFault
 
 MESSAGES = st.lists(st.tuples(st.binary(max_size=9000), st.booleans()), max_size=6)
 
@@ -84,7 +84,7 @@ def test_a_message_that_finds_no_memory_is_refused(monkeypatch: pytest.MonkeyPat
     def exhausted(initial: bytes) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("server.frontends.rpc.framing.BytesIO", exhausted)
+    monkeypatch.setattr("stoker.server.rpc.framing.BytesIO", exhausted)
     reader = MessageReader("/a.B/C", 1 << 30)
     with pytest.raises(CallFault, match="no memory for a message of 33554432 bytes now: try again") as caught:
         reader.feed(PREFIX.pack(0, 32 << 20) + bytes(16 << 20))
@@ -137,6 +137,6 @@ def test_a_message_that_finds_no_memory_for_its_place_is_refused(monkeypatch: py
     def exhausted(size_bytes: int, lead_bytes: int) -> memoryview:
         raise MemoryError
 
-    monkeypatch.setattr("server.frontends.rpc.framing.message_block", exhausted)
+    monkeypatch.setattr("stoker.server.rpc.framing.message_block", exhausted)
     with pytest.raises(CallFault, match="no memory for a message of 100000 bytes now: try again"):
         MessageReader("/a.B/C", 1 << 30, lambda size: 0).feed(PREFIX.pack(0, 100_000) + bytes(50_000))

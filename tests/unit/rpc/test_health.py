@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from backends.api.errors import Unavailable
-from server.frontends.limits import Limits
-from server.frontends.rpc.health import Health
+from stoker.backends.api.errors import Unavailable
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.health import Health
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.fake_rpc import FakeStreamCall
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.grpc_methods import grpc_methods
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Kind
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.core.limits import Limits
+from stoker.server.grpc_methods import grpc_methods
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.rpc.method import Kind
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.fake_rpc import FakeCall
 
@@ -36,6 +36,6 @@ def test_a_method_needs_no_transport():
 
 @pytest.mark.slow
 def test_the_front_of_our_own_loads_no_grpc_library():
-    modules = "server.frontends.h2.server, server.frontends.grpc_methods, server.frontends.rpc.reflection"
+    modules = "stoker.server.rpc.http2.server, stoker.server.grpc_methods, stoker.server.rpc.reflection"
     script = f"import sys, {modules}; print('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"

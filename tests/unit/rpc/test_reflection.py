@@ -7,9 +7,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from server.frontends.limits import Limits
-from server.frontends.rpc.reflection import SERVICES, Reflection
-from server.pb import grpc_service_pb2 as pb
+from stoker.server.core.limits import Limits
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.rpc.reflection import SERVICES, Reflection
 from tests.fakes.fake_rpc import FakeStreamCall
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name

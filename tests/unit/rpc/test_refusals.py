@@ -4,12 +4,12 @@ import grpc
 import pytest
 from google.protobuf import any_pb2, duration_pb2
 
-from backends.api.errors import InvalidRequest, NotFound, Overloaded
-from server.frontends import grpc_codes
-from server.frontends.rpc.method import Kind, Method, method_table
-from server.frontends.rpc.refusal import refusal_of
-from server.frontends.rpc.rich_status import STATUS_DETAILS
-from server.frontends.status import kserve_status
+from stoker.backends.api.errors import InvalidRequest, NotFound, Overloaded
+from stoker.server.rpc import grpc_codes
+from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.refusal import refusal_of
+from stoker.server.rpc.rich_status import STATUS_DETAILS
+from stoker.server.rpc.status import kserve_status
 
 
 async def never(data: bytes, call: object) -> bytes:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.frontends.rpc.encodings import Encoding
-from server.frontends.rpc.method import Kind, Method, method_table
-from server.frontends.rpc.refusal import CallFault
-from server.frontends.rpc.request_head import NotGrpc, RequestHead, read_head
-from server.frontends.rpc.wire_metadata import binary_metadata, metadata_fields, percent_encoded, text_metadata
-from server.frontends.status import kserve_status
+from stoker.server.rpc.encodings import Encoding
+from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.refusal import CallFault
+from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
+from stoker.server.rpc.status import kserve_status
+from stoker.server.rpc.wire_metadata import binary_metadata, metadata_fields, percent_encoded, text_metadata
 
 PLAIN = {
     b":method": b"POST",

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.core.model_config import DynamicBatching, QueuePolicy
-from server.scheduling.batcher import DynamicBatcher, Wait
-from server.scheduling.queue import QueueEntry, RequestQueue
+from stoker.server.core.model_config import DynamicBatching, QueuePolicy
+from stoker.server.scheduling.batcher import DynamicBatcher, Wait
+from stoker.server.scheduling.queue import QueueEntry, RequestQueue
 
 US = 1_000
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from backends.api.batch import BatchResult
-from backends.api.errors import BackendFailed, InvalidRequest, Unavailable
-from server.scheduling.rests import FIRST_PAUSE_NS, LAST_PAUSE_NS, InstanceRests, has_failed_wholly
+from stoker.backends.api.batch import BatchResult
+from stoker.backends.api.errors import BackendFailed, InvalidRequest, Unavailable
+from stoker.server.scheduling.rests import FIRST_PAUSE_NS, LAST_PAUSE_NS, InstanceRests, has_failed_wholly
 from tests.fakes.puppet_worker import rows_array
 
 FREE = (1, 1, 1)

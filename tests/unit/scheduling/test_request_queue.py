@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.api.errors import Overloaded
-from server.core.model_config import QueuePolicy, TimeoutAction
-from server.scheduling.queue import QueueEntry, RequestQueue
+from stoker.backends.api.errors import Overloaded
+from stoker.server.core.model_config import QueuePolicy, TimeoutAction
+from stoker.server.scheduling.queue import QueueEntry, RequestQueue
 
 MS = 1_000_000
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.batch import BatchResult
-from backends.api.errors import BackendFailed, DeadlineExceeded, Overloaded, QueueTimeout, Unavailable
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
-from server.core.request import InferRequest, InferResponse
-from server.execution.worker import Work
-from server.scheduling.gathering import GATHER_NS, GATHER_TURNS, LONE_REQUESTS
-from server.scheduling.queue import queue_timeout_us
-from server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
+from stoker.backends.api.batch import BatchResult
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, Overloaded, QueueTimeout, Unavailable
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
+from stoker.server.core.request import InferRequest, InferResponse
+from stoker.server.execution.worker import Work
+from stoker.server.scheduling.gathering import GATHER_NS, GATHER_TURNS, LONE_REQUESTS
+from stoker.server.scheduling.queue import queue_timeout_us
+from stoker.server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)

@@ -8,16 +8,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, Unavailable
-from backends.api.model import FileTensor, ModelFacts
-from backends.api.tensor import DataType
-from server.config.complete import complete
-from server.config.pbtxt import parse_pbtxt
-from server.core.model_config import ModelConfig
-from server.core.request import Answer, InferRequest, InferResponse, InFlight
-from server.core.sequence import SequenceMark
-from server.scheduling.scheduler import Scheduler
-from server.scheduling.sequences import SequenceScheduler
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, Unavailable
+from stoker.backends.api.model import FileTensor, ModelFacts
+from stoker.backends.api.tensor import DataType
+from stoker.server.config.complete import complete
+from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.core.model_config import ModelConfig
+from stoker.server.core.request import Answer, InferRequest, InferResponse, InFlight
+from stoker.server.core.sequence import SequenceMark
+from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.sequences import SequenceScheduler
 from tests.fakes.named_backends import onnx_like
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog
 

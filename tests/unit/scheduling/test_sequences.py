@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
-from backends.api.model import ModelSignature, TensorSpec
-from backends.api.tensor import DataType
-from server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
-from server.core.request import Answer, InferRequest, InferResponse, InFlight
-from server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceMark, SequenceState
-from server.scheduling.scheduler import Scheduler
-from server.scheduling.sequences import SequenceScheduler
+from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
+from stoker.server.core.request import Answer, InferRequest, InferResponse, InFlight
+from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceMark, SequenceState
+from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.sequences import SequenceScheduler
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog
 
 FP32, INT32 = DataType.FP32, DataType.INT32

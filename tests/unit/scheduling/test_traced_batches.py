@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from backends.api.batch import BatchResult
-from backends.api.errors import BackendFailed
-from backends.api.model import ModelSignature
-from server.core.request import InferRequest
-from server.core.trace import RequestTrace, TraceRecord
-from server.scheduling.pending import Pending
-from server.scheduling.tally import tally
+from stoker.backends.api.batch import BatchResult
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.request import InferRequest
+from stoker.server.core.trace import RequestTrace, TraceRecord
+from stoker.server.scheduling.pending import Pending
+from stoker.server.scheduling.tally import tally
 from tests.fakes.puppet_worker import RecorderLog
 
 SIGNATURE = ModelSignature((), (), 0)

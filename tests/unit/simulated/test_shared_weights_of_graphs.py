@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from backends.simulated.numerics import GraphRunner, NumericsError
+import onnx
+from onnx import TensorProto, helper
+from stoker.backends.simulated.numerics import GraphRunner, NumericsError
 
 
 def graph(rows: int, *names: str) -> bytes:

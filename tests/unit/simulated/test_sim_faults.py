@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.simulated.faults import Fault, FaultKind, FaultPlan
+from stoker.backends.simulated.faults import Fault, FaultKind, FaultPlan
 
 
 def test_a_plan_strikes_the_executions_it_names() -> None:

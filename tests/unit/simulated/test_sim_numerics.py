@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from backends.simulated.numerics import GraphRunner, GraphValue, NumericsError
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from stoker.backends.simulated.numerics import GraphRunner, GraphValue, NumericsError
 
 FP16, FP8, FP8_WIDE = TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from backends.simulated.clocks import HostClock, VirtualClock
-from backends.simulated.host_link import HostLink
-from backends.simulated.pacing import Pacer, Pacing, Timeline
+from stoker.backends.simulated.clocks import HostClock, VirtualClock
+from stoker.backends.simulated.host_link import HostLink
+from stoker.backends.simulated.pacing import Pacer, Pacing, Timeline
 
 
 def test_virtual_time_moves_only_when_moved() -> None:

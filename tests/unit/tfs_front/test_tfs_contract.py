@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from server.pb.tensorflow.core.example import example_pb2, feature_pb2
-from server.pb.tensorflow.core.protobuf import error_codes_pb2, meta_graph_pb2
-from server.pb.tensorflow_serving.apis import (
+from stoker.server.pb.tensorflow.core.example import example_pb2, feature_pb2
+from stoker.server.pb.tensorflow.core.protobuf import error_codes_pb2, meta_graph_pb2
+from stoker.server.pb.tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -27,7 +27,7 @@ from server.pb.tensorflow_serving.apis import (
     regression_pb2,
     status_pb2,
 )
-from server.pb.tensorflow_serving.config import file_system_storage_path_source_pb2, model_server_config_pb2
+from stoker.server.pb.tensorflow_serving.config import file_system_storage_path_source_pb2, model_server_config_pb2
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -5,14 +5,14 @@ import asyncio
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.kserve.validation import SignatureCheck
-from server.frontends.limits import Limits
-from server.frontends.tfs.examples import Examples, arrays, read_body
-from server.frontends.tfs.service import TfsService
-from server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, regression_pb2
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.validation import SignatureCheck
+from stoker.server.core.limits import Limits
+from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, regression_pb2
+from stoker.server.protocols.tfs.examples import Examples, arrays, read_body
+from stoker.server.protocols.tfs.service import TfsService
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature
 
 FP16, FP32, FP64 = DataType.FP16, DataType.FP32, DataType.FP64

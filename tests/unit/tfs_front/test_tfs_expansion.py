@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest, Overloaded, TooLarge
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.limits import MIB, Limits
-from server.frontends.tfs.model_spec import ModelAsk
-from server.frontends.tfs.rest import TfsRest
-from server.frontends.tfs.service import TfsService
-from server.pb.tensorflow_serving.apis import classification_pb2, predict_pb2
+from stoker.backends.api.errors import InvalidRequest, Overloaded, TooLarge
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import MIB, Limits
+from stoker.server.core.reservation import Reservation
+from stoker.server.pb.tensorflow_serving.apis import classification_pb2, predict_pb2
+from stoker.server.protocols.tfs.model_spec import ModelAsk
+from stoker.server.protocols.tfs.rest import TfsRest
+from stoker.server.protocols.tfs.service import TfsService
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature
 
 LIMITS = Limits(expansion_bytes=MIB)

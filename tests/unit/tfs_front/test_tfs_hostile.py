@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.api.errors import ServingError
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.core.request import InferRequest
-from server.frontends.adlik.service import AdlikService
-from server.frontends.adlik.settings import AdlikSettings
-from server.frontends.http.v1 import HttpV1
-from server.frontends.kserve.reservation import Reservation
-from server.frontends.limits import Limits
-from server.frontends.tfs.model_spec import ModelAsk
-from server.frontends.tfs.rest import TfsRest
-from server.frontends.tfs.service import TfsService
-from server.frontends.tfs.settings import TfsSettings
-from server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest
+from stoker.server.core.reservation import Reservation
+from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.tfs.model_spec import ModelAsk
+from stoker.server.protocols.tfs.rest import TfsRest
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.tfs.settings import TfsSettings
+from stoker.server.web.v1 import HttpV1
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature, simple
 
 VALUES = st.recursive(

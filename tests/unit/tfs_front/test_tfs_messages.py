@@ -7,17 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, TooLarge, Unsupported
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.limits import Limits
-from server.frontends.rpc.method import Method
-from server.frontends.tfs.methods import tfs_methods
-from server.frontends.tfs.service import TfsService
-from server.frontends.tfs.settings import TfsSettings
-from server.frontends.tfs.status import FailedPrecondition, tfs_status
-from server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
-from server.pb.tensorflow_serving.apis import (
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, TooLarge, Unsupported
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
+from stoker.server.pb.tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -26,6 +21,11 @@ from server.pb.tensorflow_serving.apis import (
     predict_pb2,
     regression_pb2,
 )
+from stoker.server.protocols.tfs.methods import tfs_methods
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.tfs.settings import TfsSettings
+from stoker.server.protocols.tfs.status import FailedPrecondition, tfs_status
+from stoker.server.rpc.method import Method
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 A = np.arange(32, dtype=np.int32).reshape(2, 16)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.api.errors import Overloaded
-from backends.api.model import TensorSpec
-from backends.api.tensor import DataType
-from server.frontends.limits import Limits
+from stoker.backends.api.errors import Overloaded
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.limits import Limits
 from tests.fakes.adlik_calls import Caller, run
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 

@@ -6,13 +6,13 @@ import time
 import pytest
 import uvloop
 
-from server.frontends.doors import DoorOptions
-from server.frontends.grpc_server import GrpcFront
-from server.frontends.http_server import HttpFront
-from server.frontends.limits import Limits
-from server.frontends.tls.farewell import all_gone
-from server.frontends.tls.key_ring import H2, HTTP_1, KeyRing
-from server.frontends.tls.settings import PemFiles
+from stoker.server.core.limits import Limits
+from stoker.server.grpc_server import GrpcFront
+from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.tls.closing import all_gone
+from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
+from stoker.server.net.tls.settings import PemFiles
+from stoker.server.web.http_server import HttpFront
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.tls_socket import silent_client

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from server.frontends.doors import DoorOptions
-from server.frontends.h2.in_place_reads import InPlaceReads
-from server.frontends.h2.server import H2Server
-from server.frontends.limits import Limits
-from server.frontends.tls.key_ring import H2, KeyRing
-from server.frontends.tls.settings import PemFiles
+from stoker.server.core.limits import Limits
+from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.tls.key_ring import H2, KeyRing
+from stoker.server.net.tls.settings import PemFiles
+from stoker.server.rpc.http2.in_place_reads import InPlaceReads
+from stoker.server.rpc.http2.server import H2Server
 from tests.fakes.certificates import Authority, Pair
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import GrpcPeer

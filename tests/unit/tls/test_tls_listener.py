@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from server.frontends.doors import DoorOptions, Doors
-from server.frontends.grpc_server import GrpcFront
-from server.frontends.limits import Limits
-from server.frontends.tls.key_ring import H2, HTTP_1, KeyRing
-from server.frontends.tls.settings import PemFiles
+from stoker.server.core.limits import Limits
+from stoker.server.grpc_server import GrpcFront
+from stoker.server.net.listeners import DoorOptions, Doors
+from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
+from stoker.server.net.tls.settings import PemFiles
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple
 

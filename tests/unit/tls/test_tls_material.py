@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.frontends.tls.certificate import pem_certificates, validity_of
-from server.frontends.tls.material import MAX_FILE_BYTES, TlsError, make_context, read_material
-from server.frontends.tls.settings import PemFiles, SslConfigFile
+from stoker.server.net.tls.certificate import pem_certificates, validity_of
+from stoker.server.net.tls.material import MAX_FILE_BYTES, TlsError, make_context, read_material
+from stoker.server.net.tls.settings import PemFiles, SslConfigFile
 from tests.fakes.certificates import OPENSSL, Authority, Pair
 
 

@@ -1,1 +1,0 @@
-"""Backends: the plug-ins that run compiled models on a device, and the waist (`backends.api`) they share with the server."""

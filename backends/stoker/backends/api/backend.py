@@ -1,0 +1,175 @@
+"""The plug-in contract: `Backend` inspects, checks and loads, `Instance` runs.
+
+A backend is one folder and one line in the entry-point group `stoker.backends`; the entry point names a `Backend` subclass, which the
+server instantiates once, without arguments. Nothing here knows asyncio, protocols or scheduling.
+"""
+
+import abc
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.errors import BackendSettingError
+from stoker.backends.api.figures import Figure
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelFacts, ModelSignature
+
+if TYPE_CHECKING:
+    from stoker.backends.api.batch import BatchProcessor
+
+Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """All that one instance needs to load.
+
+    Attributes:
+        model_name: For messages.
+        version: For messages.
+        files: The version's private copy.
+        model_filename: The file to load, relative to the version folder; empty where the backend needs none and none of its own is there.
+        signature: The completed signature; the backend checks that the file agrees with it.
+        parameters: config.pbtxt `parameters`, key to string value.
+        graph_level: config.pbtxt `optimization.graph.level`; None where not written.
+        instance_name: Such as `digits_0`.
+        cpu_threads: CPU threads this instance may keep busy: the usable cores shared out among the instances.
+        device_id: The device that `instance_group.gpus` gives this instance; None where the backend chooses one.
+        siblings: Instances of this version with the same `device_id`, this one included.
+    """
+
+    model_name: str
+    version: int
+    files: ModelFiles
+    model_filename: str
+    signature: ModelSignature
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    graph_level: int | None = None
+    instance_name: str = ""
+    cpu_threads: int = 1
+    device_id: int | None = None
+    siblings: int = 1
+
+    def candidate(self, facts: ModelFacts) -> Candidate:
+        """What `Backend.check` judges, with the `facts` of this request's file."""
+        return Candidate(facts=facts, signature=self.signature, parameters=self.parameters, graph_level=self.graph_level)
+
+
+class Instance(abc.ABC):
+    """One loaded copy of a model on one device. Confined to: the one worker that owns it."""
+
+    #: The batch size the device always computes; the batch processor pads to it. None: any size up to max_batch_size.
+    static_batch_size: int | None = None
+    #: Batches that may be in work at once, completed in order.
+    pipeline_depth: int = 1
+    #: Whether `execute` only computes, on this host's cores: it never sleeps, keeps a pace, or waits for a device; and how much there is to
+    #: do follows from the shapes of the inputs, not from what they hold. Only then may it run on the server's event loop, and only while
+    #: it is quick (config.pbtxt `execution: auto`): what was measured must tell what comes.
+    only_computes: bool = False
+    #: What makes batches of requests for it; None: `BatchProcessor` itself.
+    batch_processor: "type[BatchProcessor] | None" = None
+
+    @abc.abstractmethod
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        """Runs one batch.
+
+        Args:
+            inputs: By input name, each `[rows, *model_dims]` (no leading dimension where the model is not batched), C-contiguous, of
+                the signature's numpy dtype. Valid until this call returns: copy what must live longer.
+            output_names: Outputs some request of the batch wants; at least these must be in the result.
+
+        Returns:
+            By output name, each `[rows, *model_dims]`. The arrays must be fresh or at least not written again by a later call.
+
+        Raises:
+            ServingError: with a message for the client. Any other exception is reported as BACKEND_FAILED.
+            Unavailable: the device is lost, hangs or is being reset, whatever the request: where a model has several instances, this one
+                is passed over for a while. All other errors are taken as the request's own.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most instances have nothing to release
+        """Releases the device's resources. Called once, after the last `execute` has returned."""
+
+
+class Backend(abc.ABC):
+    """A kind of model file and the engine that runs it."""
+
+    #: config.pbtxt `backend`, such as `onnxruntime`.
+    name: str
+    #: config.pbtxt `platform` spellings that choose this backend; the first is what the server itself writes.
+    platforms: tuple[str, ...] = ()
+    #: Further accepted spellings of `backend`.
+    aliases: tuple[str, ...] = ()
+    #: What `default_model_filename` is when the config leaves it open; also how a backend is inferred from a version folder.
+    default_model_filename: str
+    #: What is looked for, in this order, where the config names this backend, but no file, and the version has no `default_model_filename`.
+    further_model_filenames: tuple[str, ...] = ()
+    #: Whether a version needs a model file. If not, an empty version folder will do (git keeps one by a `.gitkeep`), and
+    #: `LoadRequest.model_filename` is empty where none of the backend's own file names is there.
+    needs_model_file: bool = True
+    #: Whether it serves no real models, but tries out clients and servers: error texts do not offer it to who looks for a backend.
+    is_for_tests: bool = False
+    #: `parameters` keys this backend reads; other keys only warn.
+    parameter_keys: frozenset[str] = frozenset()
+    #: config.pbtxt `instance_group.kind` values this backend can honour; the first is what KIND_AUTO becomes.
+    instance_kinds: tuple[str, ...] = ("KIND_CPU",)
+    #: Whether its instances are `StreamingInstance`s, so that config.pbtxt may say `model_transaction_policy { decoupled: true }`.
+    streams: bool = False
+    #: Whether it takes `allow_ragged_batch`, `batch_input` and `batch_output`: its instances use `RaggedProcessor` where they are there.
+    takes_ragged: bool = False
+    #: The max_batch_size of a model that says nothing of it and whose file allows batching; 0: the server's own.
+    default_max_batch_size: int = 0
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Takes the operator's settings for the whole backend (`--backend-config`). Called at most once, before the first load.
+
+        Raises:
+            BackendSettingError: a setting this backend does not have, or a value it cannot take; nothing is changed then.
+        """
+        raise BackendSettingError(f"backend '{self.name}' has no settings, so '{next(iter(settings), '')}' is none of them")
+
+    def device_ids(self) -> tuple[int, ...]:
+        """Ids that `instance_group.gpus` may name: devices that work. A group of KIND_GPU that names none is for each of them."""
+        return ()
+
+    def figures(self) -> Iterable[Figure]:
+        """What its devices do, for metrics. Called at every scrape, on the event loop: it must only read what is at hand."""
+        return ()
+
+    def owes_memory(self) -> bool:
+        """Whether a large batch has run since `give_memory_back`: then the next rest counts, however short the work before it was."""
+        return False
+
+    def give_memory_back(self) -> None:  # noqa: B027 - most backends keep nothing that grows with requests
+        """Releases memory that grew with the largest batch. Called when the server rests, in a thread of its own, beside any `execute`."""
+
+    def notices(self) -> Iterable[str]:
+        """What an operator should know of the models that are loaded now: one line each, shown at start."""
+        return ()
+
+    @abc.abstractmethod
+    def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
+        """Reads what the file declares, without a device and without running anything.
+
+        Raises:
+            ModelLoadError: the file is missing, truncated, corrupt, or of a version this runtime does not read.
+        """
+
+    def check(self, candidate: Candidate) -> Iterable[Misfit]:
+        """Everything that speaks against serving `candidate` and can be told without a device.
+
+        The server asks before every load, and `stoker check` asks in the same place, so that the two cannot disagree. All that is wrong
+        is named at once: parameters also where the signature is None.
+        """
+        return ()
+
+    @abc.abstractmethod
+    def load(self, request: LoadRequest) -> Instance:
+        """Loads one instance. Runs in a worker thread; may take long. `check` had no objection.
+
+        Raises:
+            ModelLoadError: the file cannot be loaded, contradicts the signature, or exceeds the device's limits.
+        """

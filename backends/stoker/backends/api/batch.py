@@ -1,0 +1,304 @@
+"""N requests in, one device execution, N outcomes out.
+
+A `BatchProcessor` copies every request's tensors once into preallocated `Buffer`s, runs the instance once, and answers each request with
+slices of the outputs. A request's outcome never depends on a batchmate: if the execution of several fails, each is run once more alone, so
+that only the culprit fails.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import BackendFailed, ErrorCode, ModelLoadError, ServingError
+from stoker.backends.api.layout import fits, is_plain, plain, reshaped
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.responses import Parameters, ResponseSink
+from stoker.backends.api.tensor import element_count
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+#: A block of variable size is kept for the next batch up to here, bytes: beyond it, the largest batch ever would decide what is held.
+KEPT_BYTES = 8 << 20
+#: A batch has failed, and so many of its requests after it, each alone and with UNAVAILABLE: it is the device, not a request.
+LOST_IN_A_ROW = 2
+
+
+class Share(Protocol):
+    """One request's share of a batch; whatever knows these things of a request is one."""
+
+    @property
+    def inputs(self) -> Arrays:
+        """By input name, `[rows, *dims]`, validated against the signature; views of what arrived, at any alignment."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch dimension; 1 where the model is not batched."""
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs this request wants."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """The client's own parameters, for backends that read them."""
+
+    @property
+    def responses(self) -> ResponseSink | None:
+        """Takes the responses of a model that may answer any number of times; None: exactly one answer is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """A share without a request, such as a warm-up's; see `Share`."""
+
+    inputs: Arrays
+    rows: int
+    output_names: tuple[str, ...]
+    parameters: Parameters = field(default_factory=dict)
+    responses: ResponseSink | None = None
+
+
+Outcome = Mapping[str, Array] | ServingError
+"""What became of one request: its outputs by name, `[rows, *dims]`, or its error."""
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """Outcomes in the order of the items, and where the time went (summed over retries).
+
+    Attributes:
+        outcomes: One for each item.
+        executions: Rows of each execution that the instance finished.
+        input_ns: Gathering inputs into Buffers.
+        infer_ns: Inside `Instance.execute`.
+        output_ns: Slicing outputs.
+        cpu_ns: What the thread that ran it spent on a processor, where that was measured.
+    """
+
+    outcomes: list[Outcome]
+    executions: list[int] = field(default_factory=list)
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    cpu_ns: int = 0
+
+
+class Buffer:
+    """A preallocated, typed `[max_batch, *dims]` block that requests are copied into.
+
+    Where `dims` has variable sizes the block grows with the batches, to `KEPT_BYTES` between them, and is viewed in the batch's shape, so
+    that its memory stays that of one batch. Confined to: the slot of the worker that owns it.
+    """
+
+    def __init__(self, spec: TensorSpec, max_batch_size: int) -> None:
+        """Allocates the block for `max_batch_size` rows.
+
+        Raises:
+            ModelLoadError: this host cannot allocate it.
+        """
+        self._spec = spec
+        self._empty: Array | None = None if spec.is_static else np.zeros(0, dtype=spec.datatype.numpy)
+        count = max(1, max_batch_size) * element_count(spec.dims) if spec.is_static else 0
+        try:
+            self._flat: Array = np.zeros(count, dtype=spec.datatype.numpy)
+        except (MemoryError, ValueError) as error:
+            raise ModelLoadError(
+                f"input '{spec.name}' of dims {list(spec.dims)} is too large for this host at max_batch_size {max_batch_size}: "
+                f"{count * spec.datatype.numpy.itemsize} bytes"
+            ) from error
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes held (for BYTES, of the references)."""
+        return int(self._flat.nbytes)
+
+    def view(self, rows: int, row_shape: tuple[int, ...]) -> Array:
+        """A C-contiguous `[rows, *row_shape]` window on the block; its content is what earlier batches left."""
+        count = rows * element_count(row_shape)
+        if count > self._flat.size:
+            self._flat = np.zeros(count, dtype=self._flat.dtype)
+        return self._flat[:count].reshape((rows, *row_shape))
+
+    def gather(self, arrays: Sequence[Array], pad_to: int | None = None) -> Array:
+        """Copies `arrays`, each `[rows_i, *row_shape]`, one below the other; returns the `[sum(rows_i), *row_shape]` window.
+
+        With `pad_to`, rows up to it follow, zeroed (empty strings for BYTES), so that nothing of an earlier batch reaches the device.
+        """
+        row_shape = arrays[0].shape[1:]
+        rows = sum([array.shape[0] for array in arrays])
+        if pad_to is None or pad_to <= rows:
+            return np.concatenate(arrays, out=self.view(rows, row_shape))
+        window = self.view(pad_to, row_shape)
+        np.concatenate(arrays, out=window[:rows])
+        window[rows:] = b"" if self._spec.datatype.is_bytes else 0
+        return window
+
+    def release(self) -> None:
+        """Drops references to request data that an object block would keep alive after the batch, and a large block of variable size."""
+        if self._empty is not None and self._flat.nbytes > KEPT_BYTES:
+            self._flat = self._empty
+        if self._spec.datatype.is_bytes:
+            self._flat.fill(None)
+
+
+class BatchProcessor:
+    """Runs batches on one instance, through one set of Buffers. Confined to: one slot of one worker.
+
+    An instance whose device takes requests by itself brings a subclass (`Instance.batch_processor`) with its own `run_together`.
+    """
+
+    def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
+        self._instance = instance
+        self._signature = signature
+        self._clock = clock
+        self._buffers = {spec.name: Buffer(spec, signature.max_batch_size) for spec in signature.inputs} if signature.is_batched else {}
+        # Looked up for every batch.
+        self._now_ns = clock.now_ns
+        self._is_batched = signature.is_batched
+        self._inputs = {spec.name: spec for spec in signature.inputs}
+        self._outputs = {spec.name: spec for spec in signature.outputs}
+        self._has_optional_inputs = any(spec.optional for spec in signature.inputs)
+        self._released = [
+            self._buffers[spec.name]
+            for spec in signature.inputs
+            if (spec.datatype.is_bytes or not spec.is_static) and spec.name in self._buffers
+        ]
+
+    def process(self, items: Sequence[Share]) -> BatchResult:
+        """Runs `items` (at most max_batch_size rows in all, all of one shape beyond the batch dimension). Never raises `Exception`."""
+        result = BatchResult(outcomes=[])
+        together = self._attempt(items, result)
+        if not isinstance(together, ServingError):
+            result.outcomes = together
+        elif len(items) == 1:
+            result.outcomes.append(together)
+        else:
+            # Its traceback holds this frame: with a name here, only the garbage collector would free both, and the inputs with them.
+            del together
+            self._run_apart(items, result)
+        return result
+
+    def _run_apart(self, items: Sequence[Share], result: BatchResult) -> None:
+        """Runs each of `items` alone, while the device lets it: one that hangs would else be waited for once for each of them."""
+        lost = 0
+        for item in items:
+            alone = self._attempt([item], result)
+            result.outcomes.append(alone if isinstance(alone, ServingError) else alone[0])
+            lost = lost + 1 if isinstance(alone, ServingError) and alone.code is ErrorCode.UNAVAILABLE else 0
+            if isinstance(alone, ServingError) and lost == LOST_IN_A_ROW:
+                result.outcomes.extend(alone for _ in items[len(result.outcomes) :])
+                return
+
+    def _attempt(self, items: Sequence[Share], result: BatchResult) -> list[Outcome] | ServingError:
+        try:
+            return self.run_together(items, result)
+        except ServingError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the contract of every backend: whatever it raises becomes this batch's failure
+            return as_failure(error)
+
+    def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
+        """Runs `items` as one batch, and adds to `result` its execution and where the time went.
+
+        Raises:
+            Exception: the batch failed, for all of them alike.
+        """
+        now_ns = self._now_ns
+        start = now_ns()
+        try:
+            rows = items[0].rows if len(items) == 1 else sum([item.rows for item in items])
+            wanted = _union(items)
+            inputs = self._gather(items, rows)
+            gathered = now_ns()
+            result.input_ns += gathered - start
+            try:
+                outputs = self._instance.execute(inputs, wanted)
+            finally:
+                executed = now_ns()
+                result.infer_ns += executed - gathered
+            result.executions.append(rows)
+            outcomes = self._split(items, rows, wanted, outputs)
+            result.output_ns += now_ns() - executed
+        finally:
+            for buffer in self._released:
+                buffer.release()
+        return outcomes
+
+    def _gather(self, items: Sequence[Share], rows: int) -> Arrays:
+        first = items[0].inputs
+        if self._has_optional_inputs and any(item.inputs.keys() != first.keys() for item in items):
+            # Optional inputs may be left out, but then not by some of a batch: each runs alone instead.
+            raise BackendFailed("the requests of one batch bring different sets of inputs")
+        pad_to = self._instance.static_batch_size if self._is_batched else None
+        inputs: dict[str, Array] = {}
+        for name, array in first.items():
+            spec = self._inputs.get(name)
+            if spec is None:
+                raise BackendFailed(f"batch holds an input '{name}' that the signature does not have")
+            if not self._is_batched:
+                whole = plain(array) if spec.reshape is None else reshaped(array, 0, spec.dims, spec.reshape)
+            elif len(items) == 1 and (pad_to is None or pad_to == rows) and is_plain(array):
+                # A request alone in its batch is already laid out as the device wants it: no copy.
+                whole = array if spec.reshape is None else reshaped(array, 1, spec.dims, spec.reshape)
+            else:
+                whole = self._buffers[name].gather([item.inputs[name] for item in items], pad_to)
+                if spec.reshape is not None:
+                    whole = reshaped(whole, 1, spec.dims, spec.reshape)
+            inputs[name] = whole
+        return inputs
+
+    def _split(self, items: Sequence[Share], rows: int, wanted: tuple[str, ...], outputs: Arrays) -> list[Outcome]:
+        whole = {name: self._checked(name, array, rows) for name, array in outputs.items()}
+        if not whole.keys() >= set(wanted):
+            raise BackendFailed(f"the model did not produce output(s) {', '.join(sorted(set(wanted) - whole.keys()))}")
+        if len(items) == 1:
+            return [{name: whole[name] for name in wanted}]
+        outcomes: list[Outcome] = []
+        at = 0
+        for item in items:
+            outcomes.append({name: whole[name][at : at + item.rows] for name in item.output_names})
+            at += item.rows
+        return outcomes
+
+    def _checked(self, name: str, array: Array, rows: int) -> Array:
+        spec = self._outputs.get(name)
+        if spec is None:
+            raise BackendFailed(f"the model produced '{name}', which is not an output of its signature")
+        if array.dtype != spec.datatype.numpy:
+            raise BackendFailed(f"output '{name}' came as {array.dtype}, the signature says {spec.datatype.value}")
+        lead = 1 if self._is_batched else 0
+        if lead:
+            expected = self._instance.static_batch_size or rows
+            if array.ndim == 0 or array.shape[0] != expected:
+                raise BackendFailed(f"output '{name}' came with shape {list(array.shape)}, expected {expected} rows in its first dimension")
+            if expected != rows:
+                array = array[:rows]
+        if not fits(array.shape[lead:], spec.model_dims):
+            raise BackendFailed(f"output '{name}' came with shape {list(array.shape[lead:])}, the signature says {list(spec.model_dims)}")
+        return array if spec.reshape is None else reshaped(array, lead, spec.reshape, spec.dims)
+
+
+def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -> BatchProcessor:
+    """A processor for one slot of `instance`'s worker: of the class that the instance brings, else the one for all."""
+    return (instance.batch_processor or BatchProcessor)(instance, signature, clock)
+
+
+def _union(items: Sequence[Share]) -> tuple[str, ...]:
+    """Outputs that any of `items` wants, in the order first wanted."""
+    first = items[0].output_names
+    for item in items:
+        if item.output_names != first:
+            return tuple(dict.fromkeys(name for each in items for name in each.output_names))
+    return first
+
+
+def as_failure(error: Exception) -> BackendFailed:
+    """The failure a client sees; the original is its cause, for the log. An OSError's text holds a path, its strerror does not."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    failure = BackendFailed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    failure.__cause__ = error
+    return failure

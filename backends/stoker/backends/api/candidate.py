@@ -1,0 +1,57 @@
+"""What would be served, judged before a device is touched: `Candidate` and the `Misfit`s a backend finds in it."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import ModelFacts, ModelSignature
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """One thing of a configuration that a backend cannot serve.
+
+    Attributes:
+        field: Path of the field in config.pbtxt, such as `input[1].dims` or `parameters["execution_mode"]`; the server finds its line.
+        message: What is wrong, and what is allowed.
+    """
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A version that may be served, as far as it is known without a device.
+
+    Attributes:
+        facts: What the backend's `inspect` read from the file.
+        signature: The completed signature; None if configuration and file already contradict each other, so that it has none.
+        parameters: config.pbtxt `parameters`, key to string value.
+        graph_level: config.pbtxt `optimization.graph.level`; None where not written.
+    """
+
+    facts: ModelFacts
+    signature: ModelSignature | None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    graph_level: int | None = None
+
+
+def parameter_path(key: str) -> str:
+    """The path of an entry of `parameters`: `parameters["execution_mode"]`."""
+    return f"parameters[{json.dumps(key, ensure_ascii=False)}]"
+
+
+def refuse(misfits: Iterable[Misfit]) -> None:
+    """Refuses a load that misfits speak against.
+
+    Raises:
+        ModelLoadError: there is at least one; the message has all of them.
+    """
+    found = [str(misfit) for misfit in misfits]
+    if found:
+        raise ModelLoadError("; ".join(found))

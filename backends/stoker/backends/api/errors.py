@@ -1,0 +1,149 @@
+"""One neutral error taxonomy for the whole server.
+
+Core code raises these; no transport number appears here. `stoker.server.rpc.status` maps each code once to HTTP and gRPC.
+The message names what was wrong, what was expected and where; it never holds a path or an address of this host, because it
+travels to clients.
+"""
+
+import enum
+
+
+class ErrorCode(enum.Enum):
+    """What kind of failure, and so whose it is and whether to try again."""
+
+    INVALID_REQUEST = "invalid_request"
+    TOO_LARGE = "too_large"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    UNSUPPORTED = "unsupported"
+    BACKEND_FAILED = "backend_failed"
+    INTERNAL = "internal"
+
+
+class ServingError(Exception):
+    """A failure with a code of the taxonomy.
+
+    Attributes:
+        code: The kind of failure.
+        message: Text for the client.
+        retry_after_s: When trying again makes sense, in seconds; None where it does not.
+        is_noted: Whether the access log has it.
+    """
+
+    code: ErrorCode = ErrorCode.INTERNAL
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.is_noted = False
+
+
+class InvalidRequest(ServingError):
+    """The request contradicts the protocol or the model's signature."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class TooLarge(ServingError):
+    """The request exceeds a size limit."""
+
+    code = ErrorCode.TOO_LARGE
+
+
+class Unauthenticated(ServingError):
+    """No valid credentials came with the request."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
+class Forbidden(ServingError):
+    """The credentials do not allow this."""
+
+    code = ErrorCode.FORBIDDEN
+
+
+class RestrictedCall(Forbidden):
+    """A call of a restricted kind without its key; a kind of its own because Triton answers it as unavailable over gRPC."""
+
+
+class NotFound(ServingError):
+    """No such model or version."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class UnknownModel(NotFound):
+    """No model of this name was ever known; a kind of its own because Triton answers it with another status than a missing version."""
+
+
+class Conflict(ServingError):
+    """The request contradicts the present state, for example a load during a load."""
+
+    code = ErrorCode.CONFLICT
+
+
+class AlreadyExists(Conflict):
+    """What the request would make is there already; a kind of its own because Triton answers it as a client's mistake."""
+
+
+class Overloaded(ServingError):
+    """A queue or a budget is full: refused at once, nothing was computed."""
+
+    code = ErrorCode.OVERLOADED
+
+
+class Unavailable(ServingError):
+    """The model or the server does not serve now."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class DeadlineExceeded(ServingError):
+    """The request's time ran out."""
+
+    code = ErrorCode.DEADLINE
+
+
+class QueueTimeout(DeadlineExceeded):
+    """The request waited in the queue longer than its queue policy allows; a kind of its own because Triton answers it as unavailable."""
+
+
+class Cancelled(ServingError):
+    """The client went away or took the request back."""
+
+    code = ErrorCode.CANCELLED
+
+
+class Unsupported(ServingError):
+    """Well-formed, but not offered here."""
+
+    code = ErrorCode.UNSUPPORTED
+
+
+class BackendFailed(ServingError):
+    """The backend raised, or broke its contract, while it ran this request."""
+
+    code = ErrorCode.BACKEND_FAILED
+
+
+class Internal(ServingError):
+    """A defect of the server itself."""
+
+    code = ErrorCode.INTERNAL
+
+
+class ModelLoadError(ServingError):
+    """A version cannot be loaded. Never reaches an inference client; shown in the index, the log and `stoker check`."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class BackendSettingError(Exception):
+    """An operator's setting that a backend does not have or cannot take; ends the start, never reaches a client."""

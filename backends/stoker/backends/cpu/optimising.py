@@ -1,0 +1,64 @@
+"""ONNX Runtime's own rewrites, those that stay within ONNX's operators: what is written is read by every runtime.
+
+Its further levels make operators of its own, for the processor it runs on; the server has them made when it loads the file.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnxruntime as ort
+
+import onnx
+from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.onnx_files.runtime_messages import public_text
+from stoker.compiler.errors import CompileError
+
+#: Above this a model does not fit into one protobuf message, in which it goes to the runtime and comes back.
+MAX_MODEL_BYTES = (1 << 31) - 1
+
+
+def optimised(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` after ONNX Runtime's basic rewrites.
+
+    Raises:
+        CompileError: ONNX Runtime refuses it, or it is too large.
+    """
+    check_size(model)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except ORT_ERRORS as error:
+            raise CompileError(f"ONNX Runtime cannot load the converted model: {public_text(error)}") from error
+        return _without_idle_opsets(onnx.load(path))
+
+
+def check_size(model: onnx.ModelProto) -> None:
+    """Raises:
+    CompileError: `model` does not fit into one message.
+    """
+    if model.ByteSize() > MAX_MODEL_BYTES:
+        raise CompileError(f"the model has {model.ByteSize():,} bytes; target 'cpu' makes files of up to {MAX_MODEL_BYTES:,}")
+
+
+def _without_idle_opsets(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model` without the operator sets that ONNX Runtime declares and no node is of: a runtime that lacks one would refuse the file."""
+    used = {"", "ai.onnx"} | {node.domain for graph in _graphs(model.graph) for node in graph.node}
+    kept = [each for each in model.opset_import if each.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return model
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """`graph` and all below it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                yield from _graphs(inner)

@@ -1,0 +1,55 @@
+"""Build flags: what the device computes in. Inputs and outputs of the engine keep the types of the model, whatever the flag.
+
+| flag | TopsInference | what is FLOAT16 |
+|---|---|---|
+| `fp32` | `KDEFAULT` | nothing that the model has not in FLOAT16 itself |
+| `fp16` | `KFP16` | everything that may be |
+| `mixed` | `KFP16_MIX` | Conv, ConvTranspose, Gemm and MatMul with their weights, where the time goes; all else, such as Softmax, normalisations, reductions and activations, stays FLOAT, since there sums and powers lose accuracy or leave FLOAT16's range |
+"""  # noqa: E501  a table's rows
+
+import enum
+
+import onnx_ir as ir
+
+from stoker.compiler.convert.option_fields import nearest
+from stoker.compiler.errors import OptionError
+from stoker.compiler.passes.precision.float_to_half import FloatToHalf
+from stoker.compiler.passes.precision.float_to_mixed import FloatToMixed
+
+
+class BuildFlag(enum.Enum):
+    """What an engine computes in."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    MIXED = "mixed"
+
+    @classmethod
+    def of(cls, text: str) -> "BuildFlag":
+        """The flag that `text` names, in our words or the vendor's.
+
+        Raises:
+            OptionError: there is none; the nearest is named.
+        """
+        wanted = text.strip()
+        found = _NAMES.get(wanted.lower())
+        if found is None:
+            known = [each.value for each in cls]
+            raise OptionError(f"build_flag: there is no '{text}'{nearest(wanted.lower(), known)}; expected {', '.join(known)}")
+        return cls(found)
+
+
+#: The vendor's names too, also as Adlik's requests spell them.
+_NAMES = {
+    "": "fp32", "fp32": "fp32", "kdefault": "fp32", "default": "fp32",
+    "fp16": "fp16", "kfp16": "fp16",
+    "mixed": "mixed", "mix": "mixed", "kfp16_mix": "mixed", "fp16_mix": "mixed",
+}  # fmt: skip
+
+
+def apply_build_flag(model: ir.Model, flag: BuildFlag) -> None:
+    """Changes the types inside `model`, which must be typed, in place."""
+    if flag is BuildFlag.FP16:
+        FloatToHalf(keep_io_types=True).run(model)
+    elif flag is BuildFlag.MIXED:
+        FloatToMixed().run(model)

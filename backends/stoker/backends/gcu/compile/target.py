@@ -1,0 +1,139 @@
+"""The GCU as a target of the compiler: `stoker compile --target gcu`."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from stoker.backends.gcu.compile.build_flags import BuildFlag
+from stoker.backends.gcu.compile.compiler import compile_source
+from stoker.backends.gcu.compile.limits import add_status, with_status
+from stoker.backends.gcu.compile.memory import memory_account
+from stoker.backends.gcu.compile.resources import clusters_of
+from stoker.backends.gcu.compile.supported import check_supported
+from stoker.backends.gcu.executable import ExecutableError, write_executable
+from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.program import GcuExecutable
+from stoker.backends.gcu.timing import run_time_s
+from stoker.compiler.convert.batch_rows import dependence_of_rows
+from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.lowering.typed_graph import typed_graph
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.session_options import effective
+from stoker.compiler.target import Artefact, SourceModel, Target
+
+#: Fields of `CompilerOptions` that are this compiler's.
+GCU_OPTIONS = frozenset({"build_flag", "resource_mode"})
+_logger = logging.getLogger(__name__)
+#: Options that count here, or that concern the command and the device's family, not the program.
+_HEEDED = GCU_OPTIONS | {
+    "batch_axis",
+    "compilation_progress_logger",
+    "enable_model_fusion",  # several models are refused, by `export`
+    "ipu_version",
+    "show_compilation_progress_bar",
+}
+
+
+class GcuTarget(Target):
+    """Compiles for a simulated Enflame i20, into a `model.exec` file."""
+
+    name = "gcu"
+    aliases = ("enflame", "topsinference", "engine")
+    artefact_filename = "model.exec"
+    takes_batch_sizes = True
+    build_options = GCU_OPTIONS
+    #: The device has 64-bit integers, so that inputs and outputs keep the types of the model.
+    skip_passes = ("int64_to_int32",)
+
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:
+        """Refuses a build flag or resource mode that there is not, and precisions that the device has not.
+
+        Raises:
+            OptionError: naming option, value and what was expected.
+        """
+        idle = [name for name in effective(options) if name not in _HEEDED]
+        if idle:
+            _logger.warning("the GCU's compiler has no option %s: it has no effect", ", ".join(idle))
+        with with_status():
+            BuildFlag.of(options.build_flag)
+            clusters_of(options.resource_mode, I20)
+            for precision in precisions:
+                if precision not in ("fp32", "fp16"):
+                    raise OptionError(f"precision {precision}: the i20 has fp32 and fp16; give build_flag fp16 or mixed")
+
+    def check_operators(self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]) -> None:
+        """Looks at a converted model whose outputs have no static shape: often it is an operator that the device has not.
+
+        Raises:
+            GcuUnsupportedOperators: listing all nodes that the device cannot run, with reasons.
+        """
+        with with_status():
+            check_supported(typed_graph(ir.to_proto(model)), I20)
+
+    def explain(self, error: CompileError) -> None:
+        """Adds the vendor's status name."""
+        add_status(error)
+
+    def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
+        """Compiles the one source into the file `path`, which appears whole or not at all.
+
+        Raises:
+            CompileError: see `compile_source`; there are several sources; or the file cannot be written.
+        """
+        with with_status():
+            if len(sources) != 1:
+                raise OptionError("the GCU runs one model in an executable: compile each by itself, and serve them side by side")
+            executable = compile_source(sources[0], options)
+            is_batched = _has_independent_rows(sources[0], executable)
+        try:
+            write_executable(path, executable)
+        except ExecutableError as error:
+            raise CompileError(f"the executable cannot be written: {error}") from error
+        datatypes = {each.name: (each.dtype,) for each in (*executable.inputs, *executable.outputs)}
+        return Artefact(
+            path=path, summary=summarise(executable, options), config=served_config(executable, is_batched=is_batched), datatypes=datatypes
+        )
+
+
+def served_config(executable: GcuExecutable, *, is_batched: bool = True) -> Mapping[str, object]:
+    """Fields of config.pbtxt: the largest compiled batch is the most that a run takes; 0 where it is not `is_batched`."""
+    return {"backend": "topsinference", "max_batch_size": executable.max_batch_size if is_batched else 0}
+
+
+def _has_independent_rows(source: SourceModel, executable: GcuExecutable) -> bool:
+    """Whether a server may join requests to a batch and fill it up; if not, that is warned of.
+
+    Raises:
+        ShapeError: it may not, and there are several batch sizes, of which a server fills up the next.
+    """
+    if executable.max_batch_size < 2:
+        return True
+    reason = dependence_of_rows(source)
+    if not reason:
+        return True
+    if len(executable.batches) > 1:
+        sizes = ", ".join(str(batch.batch_size) for batch in executable.batches)
+        raise ShapeError(
+            f"batch sizes {sizes}: {reason}, and a batch of another size would be filled up; compile for one size, which is served as it is"
+        )
+    _logger.warning("the model is served without batching, with the shapes it has: %s", reason)
+    return False
+
+
+def summarise(executable: GcuExecutable, options: CompilerOptions) -> Mapping[str, object]:
+    """What people want to know of an executable: device, precision, memory, and the modelled times of each batch size."""
+    clusters = clusters_of(options.resource_mode, I20)
+    latency = {batch.batch_size: run_time_s(batch, clusters) for batch in executable.batches}
+    account = memory_account(executable)
+    return {
+        "device": f"simulated GCU, {executable.card}, {clusters} cluster(s)",
+        "build_flag": executable.precision,
+        "batch_sizes": ", ".join(str(size) for size in latency),
+        "hbm_bytes": sum(account.values()),
+        "hbm_capacity_bytes": I20.hbm_bytes,
+        **{f"{name}_bytes": size for name, size in account.items()},
+        "modelled_latency_ms": {f"batch {size}": 1e3 * seconds for size, seconds in latency.items()},
+        "modelled_samples_per_s": {f"batch {size}": size / seconds for size, seconds in latency.items()},
+    }

@@ -1,0 +1,181 @@
+"""`Card`: one simulated card: its memory, clusters, host link, and when each of them is free.
+
+Modelled time: every piece of work begins when the work before it in its stream has ended, it was there, and what it needs (the link in
+one direction, its clusters) is free. The host does it as soon as it can; only whoever waits for its end waits for the modelled moment.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stoker.backends.gcu.hardware import GcuHardware
+from stoker.backends.gcu.runtime.cluster_turns import ClusterTurns
+from stoker.backends.gcu.runtime.errors import DeviceFailed
+from stoker.backends.gcu.runtime.figures import CardFigures, CopyFigures, Direction
+from stoker.backends.gcu.runtime.memory_account import MemoryAccount
+from stoker.backends.gcu.runtime.process_mark import ProcessMark
+from stoker.backends.simulated.clocks import NS_PER_S
+from stoker.backends.simulated.faults import FaultPlan
+from stoker.backends.simulated.pacing import Pacer, Pacing, Timeline
+
+#: No two cards have an address in common, however much is allocated and freed on one; all fit into 64 bits with a sign.
+_ADDRESS_BITS = 56
+
+
+@dataclass(slots=True)
+class Lane:
+    """How far one stream has come, on the card's time. Confined to: the thread that does the stream's work.
+
+    Attributes:
+        ready_at_ns: When its last piece of work ends.
+    """
+
+    ready_at_ns: int = 0
+
+
+class Card:
+    """Any thread may use it.
+
+    Attributes:
+        id: Its place in the system.
+        hardware: What it is.
+        hbm: Its memory.
+        turns: Who runs on which clusters.
+        faults: What goes wrong on it; runs of compiled batches are counted.
+        pacer: How time passes.
+        generation: Counts resets; what was on the card before one is gone.
+        process: Where the card was made.
+    """
+
+    def __init__(self, number: int, hardware: GcuHardware, pacer: Pacer, faults: FaultPlan, process: ProcessMark) -> None:
+        self.id = number
+        self.hardware = hardware
+        self.hbm = MemoryAccount(f"card {number} ({hardware.name})", hardware.hbm_bytes)
+        self.turns = ClusterTurns()
+        self.faults = faults
+        self.pacer = pacer
+        self.generation = 0
+        self.process = process
+        self._lock = threading.Lock()
+        self._clusters = tuple(Timeline() for _ in range(hardware.clusters))
+        self._links = {direction: Timeline() for direction in Direction}
+        self._copies = {direction: CopyFigures() for direction in Direction}
+        self._runs = self._samples = self._padded = self._slow_runs = self._streams = self._hanging = 0
+        self._stream_wait_ns = 0
+        self._next_address = (number + 1) << _ADDRESS_BITS
+        self._broken: DeviceFailed | None = None
+
+    @property
+    def figures(self) -> CardFigures:
+        """What it counted so far."""
+        with self._lock:
+            return CardFigures(
+                hbm_bytes=self.hbm.size_bytes,
+                hbm_used_bytes=self.hbm.used_bytes,
+                hbm_peak_bytes=self.hbm.peak_bytes,
+                cluster_busy_s=tuple(each.busy_ns / NS_PER_S for each in self._clusters),
+                copies=dict(self._copies),
+                runs=self._runs,
+                samples=self._samples,
+                padded_samples=self._padded,
+                slow_runs=self._slow_runs,
+                stream_wait_s=self._stream_wait_ns / NS_PER_S,
+                streams=self._streams,
+            )
+
+    @property
+    def failure(self) -> DeviceFailed | None:
+        """Why it does not work; None: it does."""
+        return self._broken
+
+    def refuse_if_broken(self) -> None:
+        """Raises what broke the card, if anything did."""
+        if self._broken is not None:
+            raise DeviceFailed(self._broken.message, is_lost=self._broken.is_lost)
+
+    def break_down(self, error: DeviceFailed) -> None:
+        """From here on every use raises `error`, until `reset` cures it."""
+        self._broken = error
+        with self.turns.condition:
+            self.turns.condition.notify_all()
+
+    def hang(self, is_stopped: Callable[[], bool]) -> None:
+        """Returns when `is_stopped`, or the card was reset or broke down; whoever stops it notifies the turns' condition."""
+        generation = self.generation
+        with self.turns.condition:
+            self._hanging += 1
+            self.turns.condition.notify_all()
+            try:
+                self.turns.condition.wait_for(lambda: is_stopped() or self._broken is not None or self.generation != generation)
+            finally:
+                self._hanging -= 1
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether a run on it hangs."""
+        return self._hanging > 0
+
+    def reset(self) -> None:
+        """Makes a broken card usable again. What was on it is gone: buffers and engines must be made anew.
+
+        Raises:
+            DeviceFailed: it is lost for good.
+        """
+        if self._broken is not None and self._broken.is_lost:
+            self.refuse_if_broken()
+        with self.turns.condition:
+            self.generation += 1
+            self._broken = None
+            self.turns.condition.notify_all()
+
+    def copy(self, direction: Direction, size_bytes: int, copy_s: float, lane: Lane, queued_ns: int) -> None:
+        """A copy of `size_bytes` that was queued at `queued_ns` takes the link for `copy_s`."""
+        with self._lock:
+            now = self._copies[direction]
+            self._copies[direction] = CopyFigures(copies=now.copies + 1, size_bytes=now.size_bytes + size_bytes, busy_s=now.busy_s + copy_s)
+            self._reserve([self._links[direction]], copy_s, lane, queued_ns)
+
+    def run(self, clusters: Sequence[int], run_s: float, lane: Lane, queued_ns: int) -> None:
+        """A run that was queued at `queued_ns` takes `clusters` for `run_s`."""
+        with self._lock:
+            self._reserve([self._clusters[each] for each in clusters], run_s, lane, queued_ns)
+
+    def count_run(self, *, samples: int, padded_samples: int, is_slow: bool) -> None:
+        """Adds one run of a compiled batch to the figures."""
+        with self._lock:
+            self._runs += 1
+            self._samples += samples
+            self._padded += padded_samples
+            self._slow_runs += is_slow
+
+    def count_wait(self, wait_ns: int) -> None:
+        """Adds time that a caller waited for a stream."""
+        with self._lock:
+            self._stream_wait_ns += wait_ns
+
+    def next_address(self, size_bytes: int, alignment: int) -> int:
+        """An address for a block of `size_bytes`, for which there is memory; none is given out twice."""
+        with self._lock:
+            address = self._next_address
+            self._next_address += -(-max(size_bytes, 1) // alignment) * alignment
+            return address
+
+    def add_stream(self, change: int) -> bool:
+        """Counts a stream in or out; False: there are as many as there can be."""
+        with self._lock:
+            if change > 0 and self._streams >= self.hardware.max_streams:
+                return False
+            self._streams += change
+            return True
+
+    def _reserve(self, timelines: Sequence[Timeline], duration_s: float, lane: Lane, queued_ns: int) -> None:
+        begins_ns = max(lane.ready_at_ns, queued_ns, *(each.free_at_ns for each in timelines))
+        if self.pacer.pacing is Pacing.REALTIME:
+            now_ns = self.pacer.clock.now_ns()
+            if now_ns - begins_ns > Timeline.SLACK_NS:  # so late is the host's doing, and no inexact waking of threads
+                begins_ns = now_ns
+        duration_ns = round(duration_s * NS_PER_S)
+        lane.ready_at_ns = begins_ns + duration_ns
+        for each in timelines:
+            each.free_at_ns = lane.ready_at_ns
+            each.busy_ns += duration_ns

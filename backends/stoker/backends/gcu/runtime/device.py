@@ -1,0 +1,180 @@
+"""`Device`: clusters of a card in somebody's hands, and what he has made on them."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stoker.backends.gcu.program import GcuExecutable
+from stoker.backends.gcu.runtime.card import Card, Lane
+from stoker.backends.gcu.runtime.device_buffer import DeviceBlock, DeviceBuffer
+from stoker.backends.gcu.runtime.engine import Engine
+from stoker.backends.gcu.runtime.errors import Status, StatusError
+from stoker.backends.gcu.runtime.executable_file import open_executable
+from stoker.backends.gcu.runtime.figures import CardFigures
+from stoker.backends.gcu.runtime.host_memory import first_bytes, readable_bytes, writable_bytes
+from stoker.backends.gcu.runtime.stream import Stream, copy_in, copy_out
+
+if TYPE_CHECKING:
+    from stoker.backends.gcu.runtime.system import GcuSystem
+
+_Made = TypeVar("_Made", Stream, DeviceBuffer, Engine)
+
+
+class Device:
+    """Any thread may use it; `release` gives back all that was made on it.
+
+    Attributes:
+        card: Whose clusters they are.
+        clusters: Their numbers, ascending.
+        is_exclusive: Whether no other device may have them.
+    """
+
+    def __init__(self, system: "GcuSystem", card: Card, clusters: tuple[int, ...], *, is_exclusive: bool) -> None:
+        """Made by `GcuSystem.acquire`."""
+        self.system = system
+        self.card = card
+        self.clusters = clusters
+        self.is_exclusive = is_exclusive
+        self._lock = threading.Lock()
+        self._is_released = False
+        self._streams: set[Stream] = set()
+        self._buffers: set[DeviceBuffer] = set()
+        self._engines: set[Engine] = set()
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = ", released" if self._is_released else ""
+        return f"<Device card {self.card.id} ({self.card.hardware.name}, simulated), clusters {list(self.clusters)}{state}>"
+
+    @property
+    def is_released(self) -> bool:
+        """Whether `release` was called."""
+        return self._is_released
+
+    @property
+    def figures(self) -> CardFigures:
+        """What its card counted, whoever used it."""
+        return self.card.figures
+
+    @property
+    def hbm_used_bytes(self) -> int:
+        """What engines and buffers of this device take."""
+        with self._lock:
+            return sum(each.size_bytes for each in self._buffers) + sum(each.hbm_bytes for each in self._engines)
+
+    def create_stream(self) -> Stream:
+        """A stream of its own.
+
+        Raises:
+            StatusError: the card has as many as it can have, or the device cannot be used.
+        """
+        self.check()
+        stream = Stream(self.system.next_number(), self.card, self.check, self._forget_stream)
+        if not self._keep(self._streams, stream):
+            stream.close()
+        return stream
+
+    def allocate(self, size_bytes: int) -> DeviceBuffer:
+        """A buffer of zeros.
+
+        Raises:
+            OutOfDeviceMemory: the card has not so much left.
+            StatusError: no positive size, or the device cannot be used.
+        """
+        self.check()
+        buffer = DeviceBuffer(self.card, size_bytes, self._forget_buffer)
+        if not self._keep(self._buffers, buffer):
+            buffer.discard()
+        return buffer
+
+    def load(self, executable: GcuExecutable | str | Path, clusters: Sequence[int] | None = None) -> Engine:
+        """An engine for `executable`, or for the `model.exec` file at that path.
+
+        Args:
+            executable: What to load.
+            clusters: Those of the device that it runs on; None: all.
+
+        Raises:
+            OutOfDeviceMemory: weights and workspace do not fit.
+            StatusError: the file cannot be read, it was compiled for other hardware, its graphs cannot be computed, or the
+                device cannot be used.
+        """
+        self.check()
+        if isinstance(executable, str | Path):
+            executable = open_executable(executable)
+        engine = Engine(executable, self, self.clusters if clusters is None else clusters, self._forget_engine)
+        if not self._keep(self._engines, engine):
+            engine.unload()
+        return engine
+
+    def copy_to_device(self, host: Any, buffer: DeviceBlock, offset: int = 0, size: int | None = None) -> None:
+        """As `Stream.copy_to_device`, in no stream's order; returns when it has ended on the card's time."""
+        source = first_bytes(readable_bytes(host), size)
+        self._copy(buffer, offset, source.nbytes, lambda lane, now_ns: copy_in(self.card, source, buffer, offset, lane, now_ns))
+
+    def copy_to_host(self, buffer: DeviceBlock, host: Any, offset: int = 0, size: int | None = None) -> None:
+        """As `Stream.copy_to_host`, in no stream's order; returns when it has ended on the card's time."""
+        target = first_bytes(writable_bytes(host), size)
+        self._copy(buffer, offset, target.nbytes, lambda lane, now_ns: copy_out(self.card, buffer, target, offset, lane, now_ns))
+
+    def check(self) -> None:
+        """Raises `StatusError` where the device cannot be used: released, its card broken, or in a process forked off."""
+        self.system.process.check()
+        if self._is_released:
+            raise StatusError(Status.TIF_NOT_INITIALIZED, f"{self!r} cannot be used any more")
+        self.card.refuse_if_broken()
+
+    def release(self) -> None:
+        """Ends its streams, unloads its engines, frees its buffers, and gives its clusters back; a second call does nothing."""
+        with self._lock:
+            if self._is_released:
+                return
+            self._is_released = True
+            streams, engines, buffers = tuple(self._streams), tuple(self._engines), tuple(self._buffers)
+        if not self.system.process.is_here:
+            return  # threads and locks of this device are another process's
+        with self.card.turns.condition:
+            self.card.turns.condition.notify_all()
+        for stream in streams:
+            stream.close()
+        for engine in engines:
+            engine.discard()
+        for buffer in buffers:
+            buffer.discard()
+        self.system.forget(self)
+
+    def _copy(self, buffer: DeviceBlock, offset: int, size_bytes: int, copy: Callable[[Lane, int], None]) -> None:
+        self.check()
+        buffer.check(self.card, offset, size_bytes, "copy")
+        lane = Lane()
+        buffer.pin()
+        try:
+            copy(lane, self.card.pacer.clock.now_ns())
+        finally:
+            buffer.unpin()
+        self.card.pacer.wait_until(lane.ready_at_ns, self.card.turns.condition, lambda: self._is_released)
+
+    def _keep(self, kept: set[_Made], made: _Made) -> bool:
+        """Whether `made` is kept; not on a device that was released meanwhile."""
+        with self._lock:
+            if not self._is_released:
+                kept.add(made)
+            return not self._is_released
+
+    def _forget_stream(self, stream: Stream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+
+    def _forget_buffer(self, buffer: DeviceBuffer) -> None:
+        with self._lock:
+            self._buffers.discard(buffer)
+
+    def _forget_engine(self, engine: Engine) -> None:
+        with self._lock:
+            self._engines.discard(engine)

@@ -1,0 +1,181 @@
+"""`DeviceBuffer`: a block of a card's HBM; `BufferPart`: what lies behind some offset in one; `DeviceBlock`: either."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from stoker.backends.gcu.runtime.card import Card
+from stoker.backends.gcu.runtime.errors import OutOfDeviceMemory, Status, StatusError
+from stoker.backends.gcu.runtime.host_memory import Bytes
+
+#: Buffers begin at multiples of this, as an allocator of device memory would have it.
+_PAGE_BYTES = 4096
+
+
+class DeviceBlock(Protocol):
+    """What copies and runs use of a buffer, see `DeviceBuffer`."""
+
+    def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
+        """Refuses what cannot be used."""
+
+    def pin(self) -> None:
+        """Queued work uses it from here on."""
+
+    def unpin(self) -> None:
+        """That work has ended."""
+
+    def read(self, offset: int, size_bytes: int) -> Bytes:
+        """A view of its bytes."""
+
+    def write(self, offset: int, source: Bytes) -> None:
+        """Puts `source` at `offset`."""
+
+    def write_zeros(self, offset: int, size_bytes: int) -> None:
+        """Puts zeros at `offset`."""
+
+
+class DeviceBuffer:
+    """A block of zeros at first. Any thread may use it.
+
+    Attributes:
+        size_bytes: Its size.
+        address: A number of its own on its card; never 0.
+    """
+
+    PURPOSE = "buffers"
+
+    def __init__(self, card: Card, size_bytes: int, on_free: Callable[["DeviceBuffer"], None]) -> None:
+        """Takes `size_bytes` of the card's HBM.
+
+        Raises:
+            StatusError: no positive size, or out of memory.
+        """
+        if size_bytes < 1:
+            raise StatusError(Status.TIF_INVALID_VALUE, f"a device buffer has at least one byte, not {size_bytes}")
+        card.hbm.take(size_bytes, self.PURPOSE, f"a buffer of {size_bytes} bytes")
+        try:
+            self._bytes: Bytes = np.zeros(size_bytes, np.uint8)
+        except MemoryError as error:
+            card.hbm.give_back(size_bytes, self.PURPOSE)
+            raise OutOfDeviceMemory(f"a buffer of {size_bytes} bytes: this host has not the memory to simulate it") from error
+        self.size_bytes = size_bytes
+        self.address = card.next_address(size_bytes, _PAGE_BYTES)
+        self.card = card
+        self._generation = card.generation
+        self._on_free = on_free
+        self._lock = threading.Lock()
+        self._uses = 0
+        self._is_freed = False
+        self._is_zero = True
+
+    def __repr__(self) -> str:
+        return f"<DeviceBuffer {self.size_bytes} bytes at {self.address:#x} of card {self.card.id}{', freed' if self._is_freed else ''}>"
+
+    @property
+    def is_freed(self) -> bool:
+        """Whether its memory was given back."""
+        return self._is_freed
+
+    def free(self) -> None:
+        """Gives its memory back.
+
+        Raises:
+            StatusError: it is freed already, or work that is queued on a stream uses it.
+        """
+        with self._lock:
+            if self._is_freed:
+                raise StatusError(Status.TIF_INVALID_PARAM, f"{self!r} is freed twice")
+            if self._uses:
+                raise StatusError(
+                    Status.TIF_INVALID_PARAM, f"{self!r} cannot be freed: work queued on a stream uses it; synchronize the stream first"
+                )
+            self._let_go()
+
+    def discard(self) -> None:
+        """Frees it if it is not free yet. For its device, whose streams have ended."""
+        with self._lock:
+            if not self._is_freed:
+                self._let_go()
+
+    def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
+        """Refuses what cannot be used.
+
+        Raises:
+            StatusError: freed, gone in a reset, on another card, or `offset` and `size_bytes` reach beyond it.
+        """
+        if self._is_freed:
+            raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: {self!r} cannot be used any more")
+        if self.card is not card:
+            raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: {self!r} is not on card {card.id}")
+        if self._generation != card.generation:
+            raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: {self!r} was lost when the card was reset")
+        if offset < 0 or size_bytes < 0 or offset + size_bytes > self.size_bytes:
+            raise StatusError(
+                Status.TIF_INVALID_VALUE,
+                f"{purpose}: bytes {offset} to {offset + size_bytes} are outside the buffer of {self.size_bytes} bytes",
+            )
+
+    def pin(self) -> None:
+        """Queued work uses it from here on."""
+        with self._lock:
+            if self._is_freed:
+                raise StatusError(Status.TIF_INVALID_PARAM, f"{self!r} cannot be used any more")
+            self._uses += 1
+
+    def unpin(self) -> None:
+        """That work has ended."""
+        with self._lock:
+            self._uses -= 1
+
+    def read(self, offset: int, size_bytes: int) -> Bytes:
+        """A view of its bytes. For work on a stream, which is checked and pinned."""
+        return self._bytes[offset : offset + size_bytes]
+
+    def write(self, offset: int, source: Bytes) -> None:
+        """Puts `source` at `offset`. As `read`."""
+        self._is_zero = False
+        np.copyto(self._bytes[offset : offset + source.nbytes], source)
+
+    def write_zeros(self, offset: int, size_bytes: int) -> None:
+        """Puts zeros at `offset`; costs nothing where nothing else was ever written. As `read`."""
+        if not self._is_zero:
+            self._bytes[offset : offset + size_bytes] = 0
+
+    def _let_go(self) -> None:
+        self._is_freed = True
+        self._bytes = np.zeros(0, np.uint8)
+        self.card.hbm.give_back(self.size_bytes, self.PURPOSE)
+        self._on_free(self)
+
+
+class BufferPart:
+    """What lies in `buffer` from byte `start` on."""
+
+    def __init__(self, buffer: DeviceBuffer, start: int) -> None:
+        self.buffer = buffer
+        self.start = start
+
+    @property
+    def size_bytes(self) -> int:
+        """From there to the end of the buffer."""
+        return self.buffer.size_bytes - self.start
+
+    def check(self, card: Card, offset: int, size_bytes: int, purpose: str) -> None:
+        self.buffer.check(card, self.start + offset, size_bytes, purpose)
+
+    def pin(self) -> None:
+        self.buffer.pin()
+
+    def unpin(self) -> None:
+        self.buffer.unpin()
+
+    def read(self, offset: int, size_bytes: int) -> Bytes:
+        return self.buffer.read(self.start + offset, size_bytes)
+
+    def write(self, offset: int, source: Bytes) -> None:
+        self.buffer.write(self.start + offset, source)
+
+    def write_zeros(self, offset: int, size_bytes: int) -> None:
+        self.buffer.write_zeros(self.start + offset, size_bytes)

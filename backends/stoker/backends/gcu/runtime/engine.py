@@ -1,0 +1,290 @@
+"""`Engine`: an executable on the clusters of a device.
+
+A call takes any number of samples. It runs the smallest compiled batch that takes what is left, or the largest as often as needed; so a
+call with one sample costs one sample's time where a batch of one was compiled.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stoker.backends.gcu.program import GcuExecutable, GcuTensor
+from stoker.backends.gcu.runtime.card import Lane
+from stoker.backends.gcu.runtime.device_buffer import BufferPart, DeviceBlock, DeviceBuffer
+from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed
+from stoker.backends.gcu.runtime.figures import Direction
+from stoker.backends.gcu.runtime.loaded_batch import LoadedBatch
+from stoker.backends.gcu.runtime.stream import Stream
+from stoker.backends.gcu.timing import copy_time_s, run_time_s
+from stoker.backends.simulated.clocks import NS_PER_S
+from stoker.backends.simulated.faults import Fault, FaultKind
+
+if TYPE_CHECKING:
+    from stoker.backends.gcu.runtime.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one run of a compiled batch takes of a call."""
+
+    first: int
+    samples: int
+    batch_size: int
+    inputs: Sequence[DeviceBlock]
+    outputs: Sequence[DeviceBlock]
+
+
+class Engine:
+    """Made by `Device.load`. Any thread may use it.
+
+    Attributes:
+        executable: What it runs.
+        device: Where.
+        clusters: Which of the device's it runs on.
+        inputs, outputs: In the order in which buffers are given.
+        hbm_bytes: What weights and the largest workspace take.
+    """
+
+    PURPOSE = "engines"
+
+    def __init__(self, executable: GcuExecutable, device: "Device", clusters: Sequence[int], on_unload: Callable[["Engine"], None]) -> None:
+        """Loads `executable`; see `Device.load`."""
+        card = device.card
+        if executable.card != card.hardware.name:
+            raise StatusError(
+                Status.TIF_EXECUTABLE_DEVICE_VERIFY_FAILED,
+                f"engine '{executable.name}' was compiled for {executable.card}; card {card.id} is of type {card.hardware.name}",
+            )
+        for tensor in (*executable.inputs, *executable.outputs):
+            if len(tensor.dims) + 1 > card.hardware.max_dims:
+                raise StatusError(
+                    Status.TIF_MIS_MATCHED_SHAPE_OR_DIM,
+                    f"engine '{executable.name}', tensor '{tensor.name}' has {len(tensor.dims) + 1} dimensions, the batch included; "
+                    f"the {card.hardware.name} takes {card.hardware.max_dims}",
+                )
+        if not clusters or not set(clusters) <= set(device.clusters):
+            raise StatusError(
+                Status.TIF_MORE_CLUSTER_APPLIED,
+                f"engine '{executable.name}' is to run on clusters {list(clusters)}; {device!r} has {list(device.clusters)}",
+            )
+        self.executable = executable
+        self.device = device
+        self.clusters = tuple(sorted(set(clusters)))
+        self.inputs = executable.inputs
+        self.outputs = executable.outputs
+        self.hbm_bytes = executable.weight_bytes + max(batch.workspace_bytes for batch in executable.batches)
+        self._card = card
+        self._generation = card.generation
+        self._on_unload = on_unload
+        self._changed = threading.Condition()
+        self._runs: Counter[int] = Counter()
+        self._uses = 0
+        self._is_unloaded = False
+        card.hbm.take(self.hbm_bytes, self.PURPOSE, f"engine '{executable.name}' (weights {executable.weight_bytes} bytes, and workspace)")
+        try:
+            system = device.system
+            self._batches = {
+                batch.batch_size: LoadedBatch(executable, batch, system.numerics, system.host_threads) for batch in executable.batches
+            }
+        except BaseException:
+            card.hbm.give_back(self.hbm_bytes, self.PURPOSE)
+            raise
+        lane, size_bytes = Lane(), executable.weight_bytes
+        card.copy(Direction.TO_DEVICE, size_bytes, copy_time_s(card.hardware, size_bytes), lane, card.pacer.clock.now_ns())
+        self._wait_for(lane)
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those compiled, ascending."""
+        return tuple(self._batches)
+
+    @property
+    def runs(self) -> Mapping[int, int]:
+        """How often each compiled batch ran."""
+        with self._changed:
+            return {size: self._runs[size] for size in self._batches}
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether `unload` was called."""
+        return self._is_unloaded
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it was unloaded, or lost in a reset of its card."""
+        return self._is_unloaded or self._generation != self._card.generation
+
+    def run_with_batch(
+        self, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock], stream: Stream | None = None
+    ) -> "Future[None]":
+        """Runs `samples` samples that lie one behind the other in `inputs`, and puts what comes of them into `outputs`.
+
+        Args:
+            samples: At least 1; any number, as far as the buffers reach.
+            inputs: One buffer for each of the engine's inputs.
+            outputs: One for each of its outputs.
+            stream: Queues it there; None: returns when it has ended.
+
+        Returns:
+            Completed when the run has ended on the card's time; with what made it fail, if anything.
+
+        Raises:
+            StatusError: the call makes no sense, or the engine or stream cannot be used. Without a stream also what made the run fail.
+        """
+        self._check(samples, inputs, outputs, stream)
+
+        def action(lane: Lane, queued_ns: int, is_stopped: Callable[[], bool]) -> None:
+            try:
+                for first, count, batch in self.plan(samples):
+                    self._run(_Part(first, count, batch, inputs, outputs), lane, queued_ns, is_stopped)
+            finally:
+                self._release()
+
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        self._hold()
+        if stream is not None:
+            try:
+                stream.submit(action, [*inputs, *outputs], future, on_skip=self._release)
+            except BaseException:
+                self._release()
+                raise
+        else:
+            self._run_now(action, [*inputs, *outputs])
+            future.set_result(None)
+        return future
+
+    def plan(self, samples: int) -> Iterator[tuple[int, int, int]]:
+        """The runs that `samples` samples need: the first sample, how many, and the compiled batch that takes them."""
+        first = 0
+        while first < samples:
+            size = self.executable.batch_for(samples - first).batch_size
+            count = min(samples - first, size)
+            yield first, count, size
+            first += count
+
+    def unload(self) -> None:
+        """Takes it off the device; a second call does nothing.
+
+        Raises:
+            StatusError: work that is queued on a stream uses it.
+        """
+        self._end(is_patient=False)
+
+    def discard(self) -> None:
+        """As `unload`, once the work that uses it has ended. For its device, which begins no more."""
+        self._end(is_patient=True)
+
+    def _end(self, *, is_patient: bool) -> None:
+        with self._changed:
+            if is_patient:
+                self._changed.wait_for(lambda: not self._uses)
+            if self._is_unloaded:
+                return
+            if self._uses:
+                raise StatusError(
+                    Status.TIF_INVALID_PARAM,
+                    f"engine '{self.executable.name}' cannot be unloaded: work queued on a stream uses it; synchronize the stream first",
+                )
+            self._is_unloaded = True
+            self._batches = {}
+        self._card.hbm.give_back(self.hbm_bytes, self.PURPOSE)
+        self._on_unload(self)
+
+    def _run_now(self, action: Callable[[Lane, int, Callable[[], bool]], None], buffers: Sequence[DeviceBlock]) -> None:
+        pinned: list[DeviceBlock] = []
+        lane = Lane()
+        try:
+            for buffer in buffers:
+                buffer.pin()
+                pinned.append(buffer)
+            action(lane, self._card.pacer.clock.now_ns(), lambda: self.device.is_released)
+        finally:
+            for buffer in pinned:
+                buffer.unpin()
+        self._wait_for(lane)
+
+    def _run(self, part: _Part, lane: Lane, queued_ns: int, is_stopped: Callable[[], bool]) -> None:
+        card, clusters = self._card, self.clusters
+        with card.turns.held(clusters, is_stopped) as is_held:
+            if not is_held:
+                raise StreamClosed(f"engine '{self.executable.name}' was stopped while it waited for its clusters")
+            card.refuse_if_broken()
+            self._refuse_if_lost()
+            fault = card.faults.strike()
+            if fault is not None:
+                self._apply(fault, is_stopped)
+            batch = self._batches[part.batch_size]
+            run_s = run_time_s(batch.compiled, len(clusters))
+            begun_ns = card.pacer.clock.now_ns()
+            card.run(clusters, run_s, lane, queued_ns)
+            batch.run(part.first, part.samples, part.inputs, part.outputs)
+            if fault is not None and fault.kind is FaultKind.BAD_OUTPUT:
+                batch.write_garbage(part.first, part.samples, part.outputs)
+            is_slow = batch.is_real and card.pacer.clock.now_ns() - begun_ns > run_s * NS_PER_S
+        card.count_run(samples=part.samples, padded_samples=part.batch_size - part.samples, is_slow=is_slow)
+        with self._changed:
+            self._runs[part.batch_size] += 1
+
+    def _apply(self, fault: Fault, is_stopped: Callable[[], bool]) -> None:
+        """Lets `fault` happen; returns where the run goes on all the same."""
+        card = self._card
+        where = f"card {card.id}, run {fault.execution} (injected)"
+        if fault.kind is FaultKind.OUT_OF_MEMORY:
+            raise OutOfDeviceMemory(f"{where}: out of memory while engine '{self.executable.name}' ran")
+        if fault.kind is FaultKind.HANG:
+            card.hang(is_stopped)
+            card.refuse_if_broken()
+            raise StreamClosed(f"{where}: engine '{self.executable.name}' hung until it was given up")
+        if fault.kind in (FaultKind.LOST, FaultKind.RESET):
+            is_lost = fault.kind is FaultKind.LOST
+            card.break_down(DeviceFailed(f"{where}: the card {'is lost' if is_lost else 'needs a reset'}", is_lost=is_lost))
+            card.refuse_if_broken()
+
+    def _check(self, samples: int, inputs: Sequence[DeviceBlock], outputs: Sequence[DeviceBlock], stream: Stream | None) -> None:
+        name = f"engine '{self.executable.name}'"
+        self.device.check()
+        if self._is_unloaded:
+            raise StatusError(Status.TIF_NOT_INITIALIZED, f"{name} is unloaded")
+        self._refuse_if_lost()
+        if samples < 1:
+            raise StatusError(Status.TIF_INVALID_VALUE, f"{name}: a run takes at least one sample, not {samples}")
+        if stream is not None and stream.card is not self._card:
+            raise StatusError(
+                Status.TIF_INVALID_PARAM, f"{name} is on card {self._card.id}, stream {stream.number} on card {stream.card.id}"
+            )
+        self._check_buffers(samples, self.inputs, inputs, f"{name}, input")
+        self._check_buffers(samples, self.outputs, outputs, f"{name}, output")
+
+    def _refuse_if_lost(self) -> None:
+        if self._generation != self._card.generation:
+            raise StatusError(
+                Status.TIF_NOT_INITIALIZED,
+                f"engine '{self.executable.name}' was lost when card {self._card.id} was reset; load it again",
+            )
+
+    def _check_buffers(self, samples: int, tensors: Sequence[GcuTensor], buffers: Sequence[DeviceBlock], where: str) -> None:
+        if len(buffers) != len(tensors):
+            names = ", ".join(f"'{tensor.name}'" for tensor in tensors)
+            raise StatusError(Status.TIF_INVALID_PARAM, f"{where}s: {len(buffers)} buffers for {len(tensors)} tensors ({names})")
+        for tensor, buffer in zip(tensors, buffers, strict=True):
+            if not isinstance(buffer, DeviceBuffer | BufferPart):
+                raise StatusError(
+                    Status.TIF_INVALID_PARAM, f"{where} '{tensor.name}': a buffer of the device is needed, not {type(buffer).__name__}"
+                )
+            buffer.check(self._card, 0, samples * tensor.sample_bytes, f"{where} '{tensor.name}', {samples} samples")
+
+    def _hold(self) -> None:
+        with self._changed:
+            self._uses += 1
+
+    def _release(self) -> None:
+        with self._changed:
+            self._uses -= 1
+            self._changed.notify_all()
+
+    def _wait_for(self, lane: Lane) -> None:
+        self._card.pacer.wait_until(lane.ready_at_ns, self._card.turns.condition, lambda: self.device.is_released)

@@ -1,0 +1,291 @@
+"""`Stream`: work of one card in the order in which it was queued; streams do not wait for each other.
+
+What fails stops the stream: what is queued behind it is skipped, since it would work on stale data, until somebody was told of the failure
+by `synchronize` or by a future. Only what is queued after that is done again: half of what belongs together is never done.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.backends.gcu.runtime.card import Card, Lane
+from stoker.backends.gcu.runtime.device_buffer import DeviceBlock
+from stoker.backends.gcu.runtime.errors import Status, StatusError, StreamClosed, StreamTimeout
+from stoker.backends.gcu.runtime.figures import Direction
+from stoker.backends.gcu.runtime.host_memory import Bytes, first_bytes, readable_bytes, writable_bytes
+from stoker.backends.gcu.timing import copy_time_s
+from stoker.backends.simulated.clocks import NS_PER_S
+from stoker.backends.simulated.pacing import Pacing
+
+#: Does the work, on a lane, given when it was queued; the last argument says whether the stream is being closed.
+Action = Callable[[Lane, int, Callable[[], bool]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    number: int
+    generation: int
+    action: Action
+    buffers: Sequence[DeviceBlock]
+    queued_ns: int
+    future: "Future[None] | None"
+    on_skip: Callable[[], None] | None
+
+
+class Stream:
+    """Any thread may use it. Its thread begins with the first work, and ends with `close`.
+
+    Attributes:
+        number: Of its own on its card's system.
+        card: Where it works.
+    """
+
+    def __init__(self, number: int, card: Card, check: Callable[[], None], on_close: Callable[["Stream"], None]) -> None:
+        """A stream of `card`; `check` raises where nothing can be queued any more.
+
+        Raises:
+            StatusError: the card has as many streams as it can have.
+        """
+        if not card.add_stream(1):
+            raise StatusError(
+                Status.TIF_VALIUE_OVERFLOW,
+                f"card {card.id} has {card.hardware.max_streams} streams already, which is as many as there can be",
+            )
+        self.number = number
+        self.card = card
+        self._check = check
+        self._on_close = on_close
+        self._changed = threading.Condition()
+        self._queue: deque[_Work] = deque()
+        self._queued = 0
+        self._done = 0
+        self._error: StatusError | None = None  # that nobody was told of yet
+        self._told: StatusError | None = None
+        self._told_through = 0  # the newest piece of work that was queued when somebody was told
+        self._is_closing = False
+        self._lane = Lane()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closing
+
+    def copy_to_device(self, host: Any, buffer: DeviceBlock, offset: int = 0, size: int | None = None) -> None:
+        """Queues a copy of the first `size` bytes of `host` (None: all) to `offset` of `buffer`.
+
+        `host`, a contiguous array or anything with the buffer protocol, must stay as it is until the stream has come to it.
+
+        Raises:
+            StatusError: the memory cannot be read, the bytes do not fit, or the buffer or the stream cannot be used.
+        """
+        source = first_bytes(readable_bytes(host), size)
+        purpose = f"stream {self.number}, copy to the device"
+        buffer.check(self.card, offset, source.nbytes, purpose)
+
+        def copy(lane: Lane, queued_ns: int, _: Callable[[], bool]) -> None:
+            copy_in(self.card, source, buffer, offset, lane, queued_ns)
+
+        self.submit(copy, [buffer])
+
+    def copy_to_host(self, buffer: DeviceBlock, host: Any, offset: int = 0, size: int | None = None) -> None:
+        """Queues a copy from `offset` of `buffer` into the first `size` bytes of `host` (None: all); it is there after `synchronize`.
+
+        Raises:
+            StatusError: the memory cannot be written, the buffer has not so many bytes, or the buffer or the stream cannot be used.
+        """
+        target = first_bytes(writable_bytes(host), size)
+        purpose = f"stream {self.number}, copy to the host"
+        buffer.check(self.card, offset, target.nbytes, purpose)
+
+        def copy(lane: Lane, queued_ns: int, _: Callable[[], bool]) -> None:
+            copy_out(self.card, buffer, target, offset, lane, queued_ns)
+
+        self.submit(copy, [buffer])
+
+    def submit(
+        self,
+        action: Action,
+        buffers: Sequence[DeviceBlock],
+        future: "Future[None] | None" = None,
+        on_skip: Callable[[], None] | None = None,
+    ) -> None:
+        """Queues `action`, which uses `buffers`; `future` is completed when it has ended on the card's time.
+
+        Where the action is never begun, `on_skip` is called instead of it.
+
+        Raises:
+            StatusError: the stream or its card cannot be used.
+        """
+        self._check()
+        pinned: list[DeviceBlock] = []
+        try:
+            for buffer in buffers:
+                buffer.pin()
+                pinned.append(buffer)
+            with self._changed:
+                if self._is_closing:
+                    raise StreamClosed(f"stream {self.number} is destroyed")
+                self._thread = self._thread or self._started()
+                self._queued += 1
+                queued_ns = self.card.pacer.clock.now_ns()
+                self._queue.append(_Work(self._queued, self.card.generation, action, tuple(buffers), queued_ns, future, on_skip))
+                self._changed.notify_all()
+        except BaseException:
+            for buffer in pinned:
+                buffer.unpin()
+            raise
+
+    def synchronize(self, timeout_s: float | None = None) -> None:
+        """Returns when all that was queued so far has ended, on the card's time.
+
+        Args:
+            timeout_s: How long to wait, on the card's clock; None: for ever.
+
+        Raises:
+            StreamTimeout: it has not ended in that time; it goes on.
+            StatusError: the first failure since the last call; the stream can be used again after it.
+        """
+        if threading.current_thread() is self._thread:
+            raise StatusError(
+                Status.TIF_INVALID_PARAM, f"stream {self.number} cannot wait for itself: a future's callback runs on its thread"
+            )
+        self.card.process.check()
+        clock = self.card.pacer.clock
+        begun_ns = clock.now_ns()
+        until_ns = None if timeout_s is None else begun_ns + round(timeout_s * NS_PER_S)
+        try:
+            with self._changed:
+                target = self._queued
+                while self._done < target:
+                    if until_ns is not None and clock.now_ns() >= until_ns:
+                        raise StreamTimeout(
+                            f"stream {self.number} has not done its work in {timeout_s} s; {target - self._done} pieces are left"
+                        )
+                    clock.wait(self._changed, until_ns)
+                error = self._error
+                self._tell()
+                ready_at_ns = self._lane.ready_at_ns
+            if error is not None:
+                raise error
+            ends_ns = ready_at_ns if until_ns is None else min(ready_at_ns, until_ns)
+            self.card.pacer.wait_until(ends_ns, self._changed, lambda: self._is_closing)
+            is_paced = self.card.pacer.pacing is not Pacing.NONE
+            if is_paced and ends_ns < ready_at_ns and not self._is_closing:
+                raise StreamTimeout(f"stream {self.number} has not done its work in {timeout_s} s; its last piece is under way")
+        finally:
+            self.card.count_wait(clock.now_ns() - begun_ns)
+
+    def acknowledge(self, error: BaseException) -> None:
+        """Somebody was told of `error` by a future: if it is what stopped the stream, new work is done again."""
+        with self._changed:
+            if self._error is error:
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._error is not None:
+            self._told, self._told_through, self._error = self._error, self._queued, None
+
+    def close(self) -> None:
+        """Ends the stream: what is under way comes to its end, or is given up if it hangs; what has not begun fails with `StreamClosed`.
+
+        A second call does nothing.
+        """
+        if not self.card.process.is_here:
+            self._is_closing = True  # its thread and locks are another process's
+            return
+        with self._changed:
+            is_first = not self._is_closing
+            self._is_closing = True
+            self._changed.notify_all()
+        with self.card.turns.condition:
+            self.card.turns.condition.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if is_first:
+            self.card.add_stream(-1)
+            self._on_close(self)
+
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name=f"gcu-{self.card.id}-stream-{self.number}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StatusError(
+                Status.TIF_ALLOCATE_FAILED, f"stream {self.number}: this host has no thread left to simulate it: {error}"
+            ) from error
+        return thread
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._is_closing:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                work = self._queue.popleft()
+            error = self._told if work.number <= self._told_through else None
+            is_new = error is None
+            if error is None:
+                error = self._outcome(work)
+            elif work.on_skip is not None:
+                work.on_skip()
+            for buffer in work.buffers:
+                buffer.unpin()
+            if is_new and error is not None:
+                with self._changed:
+                    self._error = self._error or error
+            if work.future is not None and error is None:
+                work.future.set_result(None)
+            elif work.future is not None:
+                work.future.set_exception(error)
+            with self._changed:
+                self._done += 1
+                self._changed.notify_all()
+
+    def _reason_to_skip(self, work: _Work) -> StatusError | None:
+        if self._error is not None:
+            return self._error
+        if self._is_closing:
+            return StreamClosed(f"stream {self.number} was destroyed before it came to this")
+        if work.generation != self.card.generation:
+            return StreamClosed(f"stream {self.number}: card {self.card.id} was reset before it came to this")
+        return self.card.failure
+
+    def _outcome(self, work: _Work) -> StatusError | None:
+        """Does the work, or skips it; why it failed."""
+        skipped_for = self._reason_to_skip(work)
+        if skipped_for is not None:
+            if work.on_skip is not None:
+                work.on_skip()
+            return skipped_for
+        try:
+            work.action(self._lane, work.queued_ns, lambda: self._is_closing)
+            if work.future is not None:
+                self.card.pacer.wait_until(self._lane.ready_at_ns, self._changed, lambda: self._is_closing)
+        except StatusError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits must hear of it
+            return StatusError(Status.TIF_INTERNAL_ERROR, f"stream {self.number}: {type(error).__name__}: {error}")
+        return None
+
+
+def copy_in(card: Card, source: Bytes, buffer: DeviceBlock, offset: int, lane: Lane, queued_ns: int) -> None:
+    """Copies bytes of the host into `buffer`, now."""
+    card.copy(Direction.TO_DEVICE, source.nbytes, copy_time_s(card.hardware, source.nbytes), lane, queued_ns)
+    buffer.write(offset, source)
+
+
+def copy_out(card: Card, buffer: DeviceBlock, target: Bytes, offset: int, lane: Lane, queued_ns: int) -> None:
+    """Copies bytes of `buffer` to the host, now."""
+    card.copy(Direction.TO_HOST, target.nbytes, copy_time_s(card.hardware, target.nbytes), lane, queued_ns)
+    target[:] = buffer.read(offset, target.nbytes)

@@ -1,0 +1,137 @@
+"""`ExecFacts`: what a `model.exec` file declares, read without a card; and what speaks against serving it in a certain way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stoker.backends.api.agreement import disagreements
+from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import VARIABLE, FileTensor, ModelFacts, ModelSignature
+from stoker.backends.containers.errors import ContainerError
+from stoker.backends.gcu.executable import read_executable, verify_executable
+from stoker.backends.gcu.hardware import GcuHardware
+from stoker.backends.gcu.program import GcuExecutable, GcuTensor
+from stoker.backends.gcu.serving.sample_layout import samples_of_a_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecFacts(ModelFacts):
+    """What `ModelFacts` has no place for.
+
+    The first dimension of every tensor is open: an engine takes any number of samples, whatever batch sizes were compiled.
+
+    Attributes:
+        executable: Perhaps without graphs and weights.
+        weight_bytes: What its weights take.
+    """
+
+    executable: GcuExecutable
+    weight_bytes: int
+
+    def misfits(self, candidate: Candidate, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Misfit]:
+        """What speaks against serving the executable as `candidate` says on such cards."""
+        if self.executable.card != hardware.name:
+            yield Misfit(
+                "default_model_filename",
+                f"the engine was compiled for card {self.executable.card}; the simulated cards are {hardware.name}",
+            )
+        if candidate.signature is None:
+            return
+        wrong = list(disagreements(candidate.signature, self.inputs or (), self.outputs or ()))
+        wrong = wrong or list(_open_samples(candidate.signature))
+        yield from wrong
+        if not wrong:
+            yield from self._memory_misfits(candidate.signature, hardware, pipeline_depth)
+
+    def buffer_bytes(self, samples: int) -> int:
+        """Device memory of the buffers for a batch of `samples`."""
+        return sum(max(1, samples * tensor.sample_bytes) for tensor in (*self.executable.inputs, *self.executable.outputs))
+
+    def _memory_misfits(self, signature: ModelSignature, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Misfit]:
+        workspace = max(batch.workspace_bytes for batch in self.executable.batches)
+        buffers = pipeline_depth * self.buffer_bytes(samples_of_a_batch(signature))
+        needed = self.weight_bytes + workspace + buffers
+        if needed > hardware.hbm_bytes:
+            yield Misfit(
+                "max_batch_size",
+                f"one instance needs {needed} bytes of device memory (weights {self.weight_bytes}, workspace {workspace}, buffers for "
+                f"{pipeline_depth} batches of {samples_of_a_batch(signature)} samples {buffers}); a card of type {hardware.name} has "
+                f"{hardware.hbm_bytes}",
+            )
+
+
+def read_facts(files: ModelFiles, model_filename: str) -> ExecFacts:
+    """What the file declares; every byte of it is checked, and nothing of its graphs and weights kept.
+
+    Raises:
+        ModelLoadError: it is missing, damaged or contradicts itself; names section and offset.
+    """
+    path = files.path(model_filename)
+    try:
+        executable, sections = verify_executable(path)
+    except ContainerError as error:
+        raise _unreadable(model_filename, error) from error
+    first_weight = 1 + len(executable.batches)
+    return facts_of(executable, sum(section.header.content_bytes for section in sections[first_weight:]))
+
+
+def facts_of(executable: GcuExecutable, weight_bytes: int) -> ExecFacts:
+    """What is said of `executable`, whose weights take `weight_bytes`."""
+    return ExecFacts(
+        inputs=tuple(_file_tensor(tensor) for tensor in executable.inputs),
+        outputs=tuple(_file_tensor(tensor) for tensor in executable.outputs),
+        notes=tuple(_notes(executable)),
+        max_batch_size=executable.max_batch_size,
+        executable=executable,
+        weight_bytes=weight_bytes,
+    )
+
+
+def load_executable(files: ModelFiles, model_filename: str) -> GcuExecutable:
+    """The whole of it.
+
+    Raises:
+        ModelLoadError: as `read_facts`.
+    """
+    try:
+        return read_executable(files.path(model_filename))
+    except ContainerError as error:
+        raise _unreadable(model_filename, error) from error
+
+
+def _unreadable(model_filename: str, error: ContainerError) -> ModelLoadError:
+    """What a client or an operator is told of `error`: the place in the file, and no path of this host."""
+    place = ", ".join(part for part in (error.place, "" if error.offset is None else f"offset {error.offset}") if part)
+    return ModelLoadError(f"'{model_filename}' is no readable executable: {place + ': ' if place else ''}{error.reason}")
+
+
+def _file_tensor(tensor: GcuTensor) -> FileTensor:
+    return FileTensor(tensor.name, tensor.dtype, (VARIABLE, *tensor.dims))
+
+
+def _open_samples(signature: ModelSignature) -> Iterator[Misfit]:
+    """Without max_batch_size, dims begin with the number of samples: it must be known, as buffers are made before requests come."""
+    if signature.is_batched:
+        return
+    counts = set()
+    for side, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for index, spec in enumerate(specs):
+            counts.add(spec.model_dims[0])
+            if spec.model_dims[0] < 1:
+                yield Misfit(
+                    f"{side}[{index}].dims",
+                    f"{side} '{spec.name}' leaves the number of samples open ({list(spec.model_dims)}): a device takes batches of known "
+                    "size; write max_batch_size, and dims without the first",
+                )
+    if len(counts) > 1:
+        yield Misfit("output", f"inputs and outputs have different numbers of samples: {', '.join(map(str, sorted(counts)))}")
+
+
+def _notes(executable: GcuExecutable) -> Iterator[str]:
+    sizes = ", ".join(str(batch.batch_size) for batch in executable.batches)
+    yield f"engine '{executable.name}' for card {executable.card}, precision {executable.precision}; runs on simulated cards"
+    yield (
+        f"compiled for batch size{'s' if len(executable.batches) > 1 else ''} {sizes}: a batch runs as the smallest that takes it; "
+        f"what is larger than {executable.max_batch_size} runs in parts"
+    )

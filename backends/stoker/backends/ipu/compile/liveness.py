@@ -1,0 +1,115 @@
+"""Which tensors a tile holds at each point of the schedule.
+
+A *storage* is a region of memory. Views share the storage of what they look at; an element-wise operator writes over an input that
+nobody needs any more (as PopART's in-placing does). A storage lives from the point that makes it to the last that reads it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from stoker.backends.ipu.compile.tile_map import TileBytes, TileSpan
+
+
+@dataclass(slots=True)
+class Storage:
+    """A region: what people call it, its place, and the first and last point at which it lives."""
+
+    name: str
+    span: TileSpan
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """What one point needs beside the storages: so many bytes on each of the first `tiles` tiles, for `owner`."""
+
+    owner: str
+    tile_bytes: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The fullest moment of the fullest tile.
+
+    Attributes:
+        tile: Its number.
+        live_bytes, temporary_bytes: Then, there.
+        holders: What is alive then and lies there, with the temporary data of the node that runs; most first.
+        most: Of each tile, at its own fullest moment, what lives there, temporary data and what is always there.
+    """
+
+    tile: int
+    live_bytes: int
+    temporary_bytes: int
+    holders: tuple[tuple[str, int], ...]
+    most: TileBytes
+
+
+def peak(storages: Sequence[Storage], temporaries: Sequence[Temporary], resident: TileBytes) -> Peak:
+    """The point and the tile at which `storages`, `temporaries` and `resident` together take most.
+
+    Args:
+        storages: All regions of one IPU.
+        temporaries: Of each point.
+        resident: What each tile holds all the time, `[tiles]`.
+    """
+    points = max(len(temporaries), 1)
+    begin: list[list[Storage]] = [[] for _ in range(points + 1)]
+    end: list[list[Storage]] = [[] for _ in range(points + 1)]
+    for each in storages:
+        begin[min(each.first, points - 1)].append(each)
+        end[min(each.last + 1, points)].append(each)
+    now = resident.copy()
+    most = resident.copy()
+    highest, at, tile, live_bytes, temporary_bytes = -1, 0, 0, 0, 0
+    for point in range(points):
+        for each in end[point]:
+            each.span.put(now, -1)
+        for each in begin[point]:
+            each.span.put(now)
+        temporary = temporaries[point] if temporaries else Temporary("", 0, 0)
+        now[: temporary.tiles] += temporary.tile_bytes
+        np.maximum(most, now, out=most)
+        fullest = int(np.argmax(now))
+        if now[fullest] > highest:
+            highest, at, tile = int(now[fullest]), point, fullest
+            temporary_bytes = temporary.tile_bytes if fullest < temporary.tiles else 0
+            live_bytes = highest - temporary_bytes - int(resident[fullest])
+        now[: temporary.tiles] -= temporary.tile_bytes
+    tiles = len(resident)
+    alive = (each for each in storages if min(each.first, points - 1) <= at <= each.last)
+    holders = [(each.name, each.span.on_tile(tile, tiles)) for each in alive]
+    if temporaries:
+        holders.append((f"temporary data of {temporaries[at].owner}", temporary_bytes))
+    return Peak(tile, live_bytes, temporary_bytes, tuple(sorted(holders, key=lambda item: -item[1])), most)
+
+
+class Aliases:
+    """Which values of a graph share memory as views, and at which node a group of them is read last."""
+
+    def __init__(self, graph: ir.Graph, views: Sequence[ir.Node]) -> None:
+        looking = set(views)
+        self._root: dict[ir.Value, ir.Value] = {}
+        self._last_read: dict[ir.Value, int] = {}
+        for index, node in enumerate(graph):
+            for value in node.inputs:
+                if value is not None:
+                    self._last_read[self.root(value)] = index
+            if node in looking and node.inputs and node.inputs[0] is not None:
+                for value in node.outputs:
+                    self._root[value] = self.root(node.inputs[0])
+        for value in graph.outputs:
+            self._last_read[self.root(value)] = len(graph)
+
+    def root(self, value: ir.Value) -> ir.Value:
+        """What `value` is a view of; itself where it is none."""
+        return self._root.get(value, value)
+
+    def is_read_after(self, value: ir.Value, index: int) -> bool:
+        """Whether a node behind number `index`, or the host, reads `value` or a view of the same memory."""
+        return self._last_read.get(self.root(value), -1) > index

@@ -1,0 +1,278 @@
+"""`plan_graph`: the schedule and the memory of a converted graph on a simulated IPU.
+
+The graph is planned as it was converted, with its precision visible; what the host computes to give its values is another matter
+(`lowering`). The schedule is the graph's order. A node's steps come from `cost_model`, its memory from what `Residency` keeps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from stoker.backends.ipu.compile.constants import FITTED, HOST_LATENCY_S, LINK_EFFICIENCY, PASSES, CostConstants
+from stoker.backends.ipu.compile.cost_model import VIEWS, Machine, NodeCost, move_cost, node_cost
+from stoker.backends.ipu.compile.liveness import Aliases
+from stoker.backends.ipu.compile.memory import check_fit
+from stoker.backends.ipu.compile.residency import Residency
+from stoker.backends.ipu.compile.sharding import Place, Sharding
+from stoker.backends.ipu.hardware import IpuHardware
+from stoker.backends.ipu.program import MemoryAccount, Step, StepKind
+from stoker.compiler.errors import OptionError
+from stoker.compiler.lowering.tensor_facts import TensorFacts, node_label, tensor_facts
+from stoker.compiler.options import CompilerOptions
+from stoker.compiler.passes.layout import marks
+from stoker.compiler.precision.representation import float8_use, is_float8_cast
+
+_DEFAULT_PROPORTION = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPlan:
+    """How a graph runs on one replica.
+
+    Attributes:
+        steps: The schedule of one micro-batch.
+        memory: One account an IPU.
+        code_bytes, weight_bytes: What loading it moves over the host link.
+        pipeline_stages: 1 where it is not pipelined.
+        holders: For each IPU what takes memory on its fullest tile, with its bytes there, most first.
+    """
+
+    steps: tuple[Step, ...]
+    memory: tuple[MemoryAccount, ...]
+    code_bytes: int
+    weight_bytes: int
+    pipeline_stages: int
+    holders: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+
+def plan_graph(
+    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
+) -> GraphPlan:
+    """Plans the converted `model` for `hardware`; `model` may be given shapes that were missing, and is not changed otherwise.
+
+    Raises:
+        OutOfTileMemory: a tile would have to hold more than it can.
+        CompileError: a tensor has no static shape, or a sharding number makes no sense.
+        OptionError: the options leave no tiles, or name no memory proportion in (0, 1].
+    """
+    plan = survey_graph(model, hardware=hardware, options=options, name=name, constants=constants)
+    for account, holders in zip(plan.memory, plan.holders, strict=True):
+        check_fit(account, name=name, holders=holders)
+    return plan
+
+
+def survey_graph(
+    model: ir.Model, *, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants = FITTED
+) -> GraphPlan:
+    """As `plan_graph`, for looking only: a plan that does not fit is returned too, its accounts over capacity.
+
+    Raises:
+        CompileError: as `plan_graph`, except for memory.
+    """
+    return _Planner(model, hardware, options, name, constants).plan()
+
+
+class _Planner:
+    """Walks one graph once."""
+
+    def __init__(self, model: ir.Model, hardware: IpuHardware, options: CompilerOptions, name: str, constants: CostConstants) -> None:
+        self._graph = _with_shapes(model).graph
+        self._hardware = hardware
+        self._options = options
+        self._name = name
+        self._constants = constants
+        self._tiles_per_ipu = options.tiles_per_ipu or hardware.tiles
+        self._tiles = self._tiles_per_ipu - options.num_io_tiles
+        if self._tiles < 1 or options.num_io_tiles < 0:
+            raise OptionError(
+                f"num_io_tiles is {options.num_io_tiles}: it must be at least 0 and leave some of {self._tiles_per_ipu} tiles"
+            )
+        self._sharding = Sharding(self._graph, is_pipelined=options.enable_pipelining)
+        self._made_in: dict[ir.Value, int] = {}
+        self._views = [node for node in self._graph if _is_view(node)]
+        self._is_view = set(self._views)
+        self._aliases = Aliases(self._graph, self._views)
+        self._steps: list[Step] = []
+        self._residencies: dict[int, Residency] = {}
+        self._facts: dict[ir.Value, TensorFacts] = {}
+
+    def plan(self) -> GraphPlan:
+        for value in self._graph.inputs:
+            if value.const_value is None:
+                self._host(value, StepKind.HOST_READ, self._sharding.of_input(value))
+        for index, node in enumerate(self._graph):
+            self._node(index, node)
+        for value in self._graph.outputs:
+            self._host(value, StepKind.HOST_WRITE, self._sharding.of_output(value))
+        residencies = self.residencies
+        return GraphPlan(
+            steps=tuple(self._steps),
+            memory=tuple(each.account(capacity_bytes=self._hardware.tile_memory_bytes) for each in residencies),
+            code_bytes=sum(each.code_bytes for each in residencies),
+            weight_bytes=sum(each.weight_bytes for each in residencies),
+            pipeline_stages=self._sharding.stages if self._options.enable_pipelining else 1,
+            holders=tuple(tuple(each.holders()) for each in residencies),
+        )
+
+    @property
+    def residencies(self) -> list[Residency]:
+        """By number of their IPU."""
+        return [self._residencies[ipu] for ipu in sorted(self._residencies)]
+
+    def _node(self, index: int, node: ir.Node) -> None:
+        where = f"node '{node_label(node)}' ({node.op_type})"
+        place = self._sharding.of(node)
+        residency = self._residency(place.ipu)
+        for value in node.inputs:
+            if value is not None:
+                self._bring(value, residency, place, where)
+        inputs = [None if value is None else self._fact(value, where) for value in node.inputs]
+        is_view = node in self._is_view
+        for value in node.outputs:
+            facts = tensor_facts(value, where)
+            self._facts[value] = _as_viewed(facts, inputs) if is_view else facts
+            self._made_in[value] = place.stage
+        outputs = [self._facts[value] for value in node.outputs]
+        if is_view:
+            cost = NodeCost()
+        elif marks.REMAP in node.metadata_props:
+            cost = move_cost(outputs[0], self._machine(node))
+        else:
+            use = float8_use(node)
+            cost = node_cost(node, inputs, outputs, self._machine(node), is_fp8=use is not None and use.computes)
+        self._place_outputs(index, node, residency)
+        self._emit(node, cost, place)
+        residency.ran(where, (node.op_type, *inputs, *outputs) if self._options.enable_outlining else node, cost)
+
+    def _place_outputs(self, index: int, node: ir.Node, residency: Residency) -> None:
+        for value in node.outputs:
+            source: ir.Value | None = None
+            if node in self._is_view:
+                source = node.inputs[0] if node.inputs else None
+            elif node.op_type in PASSES:
+                source = self._overwritten(index, node, value, residency)
+            if source is not None and residency.holds(source):
+                residency.share(value, source)
+            elif value.const_value is not None or self._facts[value].is_constant:
+                residency.hold_weight(value, self._facts[value])
+            else:
+                residency.hold(value, self._facts[value])
+
+    def _overwritten(self, index: int, node: ir.Node, output: ir.Value, residency: Residency) -> ir.Value | None:
+        """The input that `output` may be written over: as large, here, and read by nobody behind this node."""
+        for value in node.inputs:
+            if value is None or self._facts[value].is_constant or not residency.holds(value):
+                continue
+            if self._facts[value].byte_count == self._facts[output].byte_count and not self._aliases.is_read_after(value, index):
+                return value
+        return None
+
+    def _fact(self, value: ir.Value, where: str) -> TensorFacts:
+        if value not in self._facts:
+            self._facts[value] = tensor_facts(value, where)
+        return self._facts[value]
+
+    def _residency(self, ipu: int) -> Residency:
+        if ipu not in self._residencies:
+            self._residencies[ipu] = Residency(ipu, tiles=self._tiles, io_tiles=self._options.num_io_tiles, constants=self._constants)
+        return self._residencies[ipu]
+
+    def _bring(self, value: ir.Value, residency: Residency, place: Place, where: str) -> None:
+        """Sees that `value` is on the IPU: weights are loaded there once, activations come over the link.
+
+        In a pipeline an activation waits here while the micro-batches before it pass the stages between its maker and its reader.
+        """
+        facts = self._fact(value, where)
+        if not residency.holds(value):
+            if facts.is_constant:
+                residency.hold_weight(value, facts)
+            else:
+                one_way = self._hardware.ipu_link_bytes_per_s / 2 * LINK_EFFICIENCY
+                cycles = facts.byte_count / one_way * self._hardware.clock_hz + self._constants.sync_cycles
+                self._step(StepKind.LINK, cycles, value.name or "", "Copy", facts.byte_count, place)
+                behind = place.stage - self._made_in.get(value, place.stage) if self._options.enable_pipelining else 0
+                residency.hold(value, facts, waiting=max(behind - 1, 0))
+        residency.read(value)
+
+    def _host(self, value: ir.Value, kind: StepKind, place: Place) -> None:
+        """Streams `value` from or to the host, through buffers that are there all the time."""
+        facts = self._fact(value, f"graph '{self._name}'")
+        seconds = HOST_LATENCY_S + facts.byte_count / self._hardware.host_link_bytes_per_s
+        self._step(kind, seconds * self._hardware.clock_hz, value.name or "", "Stream", facts.byte_count, place)
+        residency = self._residency(place.ipu)
+        if self._options.num_io_tiles > 0:  # through the IO tiles, which exchange it with the others
+            residency.buffer(facts.byte_count)
+            rate = self._hardware.exchange_bytes * self._options.num_io_tiles
+            cycles = facts.byte_count / rate + self._constants.step_cycles
+            self._step(StepKind.EXCHANGE, cycles, value.name or "", "Stream", facts.byte_count, place)
+        if kind is StepKind.HOST_READ:
+            residency.hold(value, facts)
+            self._made_in[value] = place.stage
+        else:
+            residency.read(value)
+
+    def _step(self, kind: StepKind, cycles: float, node: str, op_type: str, data_bytes: int, place: Place) -> None:
+        self._steps.append(
+            Step(
+                kind=kind,
+                cycles=math.ceil(cycles),
+                node=node,
+                op_type=op_type,
+                tiles=self._tiles,
+                data_bytes=data_bytes,
+                ipu=place.ipu,
+                stage=place.stage,
+            )
+        )
+
+    def _machine(self, node: ir.Node) -> Machine:
+        proportion = self._options.available_memory_proportion
+        if not isinstance(proportion, int | float):
+            proportion = proportion.get(node_label(node), proportion.get(node.op_type, _DEFAULT_PROPORTION))
+        if not 0 < proportion <= 1:
+            raise OptionError(f"available_memory_proportion is {proportion} for node '{node_label(node)}', expected a number in (0, 1]")
+        return Machine(
+            hardware=self._hardware,
+            tiles=self._tiles,
+            temporary_limit_bytes=math.floor(proportion * self._hardware.tile_memory_bytes),
+            partials_type=self._options.partials_type,
+            constants=self._constants,
+        )
+
+    def _emit(self, node: ir.Node, cost: NodeCost, place: Place) -> None:
+        label = node_label(node)
+        for step in cost.steps:
+            is_sync = step.kind is StepKind.SYNC
+            self._steps.append(
+                Step(
+                    kind=step.kind,
+                    cycles=step.cycles,
+                    node="" if is_sync else label,
+                    op_type="" if is_sync else node.op_type,
+                    tiles=step.tiles,
+                    flops=step.flops,
+                    data_bytes=step.data_bytes,
+                    ipu=place.ipu,
+                    stage=place.stage,
+                )
+            )
+
+
+def _is_view(node: ir.Node) -> bool:
+    """Whether the node's output is memory of its input: a remap looks like an Identity, and moves everything."""
+    return (node.op_type in VIEWS and marks.REMAP not in node.metadata_props) or is_float8_cast(node)
+
+
+def _as_viewed(facts: TensorFacts, inputs: Sequence[TensorFacts | None]) -> TensorFacts:
+    """A view is as wide and as constant as what it looks at (decoded fp8 is read as its codes)."""
+    source = inputs[0] if inputs else None
+    return facts if source is None else replace(facts, bits=source.bits, is_constant=source.is_constant)
+
+
+def _with_shapes(model: ir.Model) -> ir.Model:
+    """`model` with inferred shapes where any is missing."""
+    is_known = all(value.shape is not None and value.shape.is_static() for node in model.graph for value in node.outputs if value.name)
+    return model if is_known else ShapeInferencePass()(model).model

@@ -1,0 +1,265 @@
+"""The summary report as one page of HTML that needs nothing else: no script, no network, light and dark."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from stoker.backends.ipu.compile import report_charts as charts
+from stoker.backends.ipu.compile.op_runs import OpRun
+from stoker.backends.ipu.compile.report_charts import MEMORY_KINDS, TIME_KINDS, microseconds
+from stoker.backends.ipu.compile.summary_report import GraphReport, IpuMemory, SummaryReport
+from stoker.compiler.output_files import written_whole
+
+_FILE = "summary_report"
+#: Rows of the table of operations, and bars beside it.
+TOP_OPERATIONS = 25
+_TOP_BARS = 12
+#: Micro-batches that the picture of the lanes shows.
+_SHOWN_MICRO_BATCHES = 4
+
+_STYLE = """
+:root{color-scheme:light dark;--page:#f9f9f7;--card:#fcfcfb;--ink:#0b0b0b;--ink2:#52514e;--grid:#e1e0d9;--axis:#c3c2b7;
+--c0:#b4b2a9;--c1:#2a78d6;--c2:#1baf7a;--c3:#eb6834;--c4:#4a3aa7;--c5:#e87ba4;--c6:#eda100;--bad:#d03b3b;--good:#0a7a0a;--on:#fff}
+@media (prefers-color-scheme:dark){:root{--page:#0d0d0d;--card:#1a1a19;--ink:#fff;--ink2:#c3c2b7;--grid:#2c2c2a;--axis:#383835;
+--c0:#6b6a65;--c1:#3987e5;--c2:#199e70;--c3:#d95926;--c4:#9085e9;--c5:#d55181;--c6:#c98500;--bad:#e66767;--good:#0ca30c;--on:#fff}}
+body{margin:0;background:var(--page);color:var(--ink);font:14px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
+main{max-width:940px;margin:0 auto;padding:24px 20px 60px}
+h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:36px 0 8px}h3{font-size:15px;margin:22px 0 6px}
+.note{color:var(--ink2);margin:0 0 12px}.bad{color:var(--bad)}.good{color:var(--good)}
+.tag{border:1px solid var(--axis);border-radius:10px;padding:1px 10px;font-size:12px;color:var(--ink2);margin-left:8px}
+section{background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:14px 18px;margin:12px 0;overflow-x:auto}
+.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:10px;margin:14px 0}
+.tiles div{background:var(--card);border:1px solid var(--grid);border-radius:8px;padding:10px 14px}
+.tiles b{display:block;font-size:20px;font-weight:600}.tiles span{color:var(--ink2);font-size:12px}
+table{border-collapse:collapse;width:100%;font-size:13px}th{text-align:left;color:var(--ink2);font-weight:500}
+th,td{padding:4px 8px;border-bottom:1px solid var(--grid);white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+td.name{max-width:260px;overflow:hidden;text-overflow:ellipsis}
+tr.own td{font-weight:600}
+.legend{margin:0 0 6px;color:var(--ink2);font-size:12px}.legend span{margin-right:16px}
+.legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
+svg{width:100%;height:auto;display:block}svg text{fill:var(--ink2);font-size:11px}svg text.on{fill:var(--on)}
+.grid{stroke:var(--grid)}.axis{stroke:var(--axis)}.limit{stroke:var(--bad);stroke-width:2;stroke-dasharray:5 3}
+.line{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c1)}.hollow{fill:var(--card);stroke:var(--bad);stroke-width:2}
+pre{white-space:pre-wrap;margin:0;font-size:12px}
+""" + "".join(f"rect.c{at}{{fill:var(--c{at})}}i.c{at}{{background:var(--c{at})}}\n" for at in range(7))
+
+
+def render_page(report: SummaryReport) -> str:
+    """The whole page."""
+    names = ", ".join(graph.name for graph in report.graphs)
+    body = "".join((_head(report, names), *map(_memory, report.memory), *(_graph(graph, report) for graph in report.graphs)))
+    title = f"{escape(names)}: summary report (simulated)"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body><main>{body}</main></body></html>\n"
+    )
+
+
+def write_report(report: SummaryReport, folder: Path) -> tuple[Path, Path]:
+    """Writes `report` into `folder` as `summary_report.json` and `summary_report.html`, each whole or not at all; returns their paths.
+
+    Raises:
+        CompileError: a file cannot be written.
+    """
+    paths = folder / f"{_FILE}.json", folder / f"{_FILE}.html"
+    for path, text in zip(paths, (report.to_json(), render_page(report)), strict=True):
+        with written_whole(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    return paths
+
+
+def _head(report: SummaryReport, names: str) -> str:
+    hardware = report.hardware
+    fullest = max((each.fullest_bytes for each in report.memory), default=0)
+    facts = {
+        "device": f"{hardware.system} (ipu{hardware.ipu_version})",
+        "IPUs x replicas": f"{report.num_ipus} x {report.replication_factor}",
+        "tiles of an IPU, for IO": f"{hardware.tiles:,}, {report.num_io_tiles}",
+        "batches per step": f"{report.batches_per_step}",
+        "pipeline stages": f"{report.pipeline_stages}",
+        "fullest tile": f"{fullest / hardware.tile_memory_bytes:.1%}",
+        "weights": _size(report.weight_bytes),
+        "code, all tiles": _size(report.code_bytes),
+        "load time": f"{report.load_s:.2f} s",
+    }
+    tiles = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in facts.items())
+    verdict = (
+        '<p class="good">The program fits into the tiles.</p>'
+        if report.fits
+        else f'<section><p class="bad">The program does not fit into the tiles.</p><pre>{escape(report.out_of_memory)}</pre></section>'
+    )
+    return (
+        f'<h1>{escape(names)}<span class="tag">simulated</span></h1>'
+        '<p class="note">Summary report of the compilation. Every figure is computed by a cost model; no device was measured.</p>'
+        f'{verdict}<div class="tiles">{tiles}</div>'
+    )
+
+
+def _size(count: int) -> str:
+    """Bytes in the unit that leaves digits to read."""
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**19 else f"{count / 2**10:,.1f} KiB"
+
+
+def _memory(memory: IpuMemory) -> str:
+    account = memory.account
+    kinds = [MEMORY_KINDS[key] for key in account.by_category if key in MEMORY_KINDS]
+    rows = [(MEMORY_KINDS[key].name if key in MEMORY_KINDS else key, size) for key, size in account.by_category.items()]
+    quartiles = _quartiles(account.tile_bytes)
+    return (
+        f'<h2>Memory of IPU {account.ipu}<span class="tag">simulated</span></h2>'
+        f"<section><h3>Fullest tile, at its fullest moment</h3>{charts.legend(kinds)}"
+        f"{charts.memory_bar(account.by_category, account.capacity_bytes)}"
+        + _table(
+            ("kind", "bytes", "share of a tile"),
+            [
+                (name, f"{size:,}", f"{size / account.capacity_bytes:.1%}")
+                for name, size in (*rows, ("all", sum(account.by_category.values())))
+            ],
+        )
+        + f"</section><section><h3>Tiles by bytes held</h3>{charts.tile_histogram(account.tile_bytes, account.capacity_bytes)}"
+        + _table(tuple(quartiles), [tuple(f"{size:,}" for size in quartiles.values())], numbers_from=0)
+        + "</section><section><h3>What holds the fullest tile</h3>"
+        + _table(("holder", "bytes there"), [(what, f"{size:,}") for what, size in memory.holders])
+        + "</section>"
+    )
+
+
+def _graph(graph: GraphReport, report: SummaryReport) -> str:
+    timing = graph.timing
+    rows = "calls" if not graph.micro_batch_size else "rows"
+    facts = {
+        "latency of a call": microseconds(timing.latency_s),
+        "between calls, when busy": microseconds(timing.period_s),
+        f"{rows} a second": f"{timing.rows_per_s:,.0f}",
+        "rows of a call": f"{timing.rows:,}" if timing.rows else "no batch dimension",
+        "precision": graph.precision,
+    }
+    tiles = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for name, value in facts.items())
+    return f'<h2>Time of {escape(graph.name)}<span class="tag">simulated</span></h2><div class="tiles">{tiles}</div>' + "".join(
+        _time_sections(graph, report)
+    )
+
+
+def _time_sections(graph: GraphReport, report: SummaryReport) -> Iterator[str]:
+    used = [kind for key, kind in TIME_KINDS.items() if any(getattr(run, key) for run in graph.runs)]
+    totals = {key: sum(getattr(run, key) for run in graph.runs) for key in TIME_KINDS}
+    whole = sum(totals.values()) or 1.0
+    yield (
+        f"<section><h3>Time line of one micro-batch</h3>{charts.legend(used)}{charts.activity(graph.runs)}"
+        + _table(
+            ("what", "time", "share"),
+            [(TIME_KINDS[key].name, microseconds(time), f"{time / whole:.1%}") for key, time in totals.items() if time],
+        )
+        + "</section>"
+    )
+    if len(graph.lane_s) > 1:
+        shown = max(1, min(report.batches_per_step, _SHOWN_MICRO_BATCHES))
+        slowest = max(graph.lane_s)
+        yield (
+            f"<section><h3>Lanes that work side by side: the first {shown} micro-batches of a call</h3>"
+            + charts.lanes(graph.lane_names, graph.lane_s, shown)
+            + _table(
+                ("lane", "time of a micro-batch", "busy"),
+                [(name, microseconds(time), f"{time / slowest:.0%}") for name, time in zip(graph.lane_names, graph.lane_s, strict=True)],
+            )
+            + "</section>"
+        )
+    yield _operations(graph, report.hardware.clock_hz)
+    if graph.batches:
+        yield _batches(graph)
+
+
+def _operations(graph: GraphReport, clock_hz: float) -> str:
+    whole = sum(run.total_s for run in graph.runs) or 1.0
+    top = sorted(graph.runs, key=lambda run: -run.total_s)[:TOP_OPERATIONS]
+    by_type: dict[str, list[OpRun]] = defaultdict(list)
+    for run in graph.runs:
+        by_type[run.op_type].append(run)
+    types = sorted(by_type.items(), key=lambda item: -sum(run.total_s for run in item[1]))
+    bars = [(name, _parts(runs), f"{sum(run.total_s for run in runs) / whole:.1%}") for name, runs in types[:_TOP_BARS]]
+    used = [kind for key, kind in TIME_KINDS.items() if any(getattr(run, key) for run in graph.runs)]
+    return (
+        f"<section><h3>By operator</h3>{charts.legend(used)}{charts.stacked_rows(bars)}"
+        + _table(
+            ("operator", "nodes", "cycles", "share", "GFLOP", "MB moved"),
+            [
+                (
+                    name,
+                    f"{len(runs):,}",
+                    f"{sum(run.total_s for run in runs) * clock_hz:,.0f}",
+                    f"{sum(run.total_s for run in runs) / whole:.1%}",
+                    f"{sum(run.flops for run in runs) / 1e9:,.3f}",
+                    f"{sum(run.data_bytes for run in runs) / 1e6:,.2f}",
+                )
+                for name, runs in types
+            ],
+        )
+        + f"</section><section><h3>Longest operations ({len(top)} of {len(graph.runs)})</h3>{charts.legend(used)}"
+        + charts.stacked_rows([(run.node, _parts([run]), f"{run.total_s / whole:.1%}") for run in top[:_TOP_BARS]])
+        + _table(
+            ("node", "operator", "IPU", "cycles", "compute", "exchange, link, IO", "sync", "share"),
+            [
+                (
+                    run.node,
+                    run.op_type,
+                    str(run.ipu),
+                    f"{run.total_s * clock_hz:,.0f}",
+                    microseconds(run.compute_s),
+                    microseconds(run.exchange_s + run.link_s + run.host_s),
+                    microseconds(run.sync_s),
+                    f"{run.total_s / whole:.1%}",
+                )
+                for run in top
+            ],
+            numbers_from=2,
+        )
+        + "</section>"
+    )
+
+
+def _batches(graph: GraphReport) -> str:
+    rows = [
+        (
+            str(each.batch),
+            "fits" if each.fits else "does not fit" if each.rows_per_s is not None else "not planned",
+            f"{each.tile_bytes:,}" if each.tile_bytes else "",
+            microseconds(each.latency_s) if each.latency_s is not None else each.note,
+            f"{each.rows_per_s:,.0f}" if each.rows_per_s is not None else "",
+        )
+        for each in graph.batches
+    ]
+    own = next((at for at, each in enumerate(graph.batches) if each.batch == graph.micro_batch_size), None)
+    return (
+        f"<section><h3>Other batch sizes, planned anew</h3>{charts.throughput(graph.batches, graph.micro_batch_size)}"
+        '<p class="note">The larger dot is the batch that this program was compiled for; hollow ones do not fit, and show what they'
+        " would give if they did.</p>"
+        + _table(
+            ("rows of a micro-batch", "memory", "fullest tile, bytes", "latency of a call", "rows a second"), rows, numbers_from=2, own=own
+        )
+        + "</section>"
+    )
+
+
+def _parts(runs: Sequence[OpRun]) -> Mapping[str, float]:
+    return {key: sum(getattr(run, key) for run in runs) for key in TIME_KINDS}
+
+
+def _quartiles(tile_bytes: Sequence[int]) -> Mapping[str, int]:
+    ordered = sorted(tile_bytes) or [0]
+    last = len(ordered) - 1
+    shares = {"emptiest": 0.0, "quarter": 0.25, "median": 0.5, "three quarters": 0.75, "fullest": 1.0}
+    return {name: ordered[round(share * last)] for name, share in shares.items()}
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 1, own: int | None = None) -> str:
+    """Columns from number `numbers_from` on are aligned as numbers; row `own` is set apart."""
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} class="{"n" if at >= numbers_from else "name"}" title="{escape(text)}">{escape(text)}</{tag}>'
+            for at, text in enumerate(texts)
+        )
+
+    lines = "".join(f"<tr{' class=own' if at == own else ''}>{cells('td', row)}</tr>" for at, row in enumerate(rows))
+    return f"<table><thead><tr>{cells('th', headings)}</tr></thead><tbody>{lines}</tbody></table>"

@@ -1,0 +1,209 @@
+"""How a matrix product or convolution is spread over tiles.
+
+A contraction has five extents: groups (independent products), rows (batch and output positions), inner (input channels), outer (output
+channels) and taps (positions of the kernel). A *partition* cuts groups, rows, inner and outer into pieces, one for each tile; a
+*serialised* one makes the outputs in several slices, one after the other, so that less is held at once. All cuts are tried, as Poplibs'
+planner does, and the quickest that keeps its temporary data within the allowed share of a tile is taken:
+
+* Each tile receives its piece of the input, with the halo of the kernel, and of the weights, except where only one piece of rows needs
+  them: then they stay where they are.
+* The matrix unit takes blocks of 16 outputs x (16 fp16, 32 fp8, 4 fp32) inputs, and passes all rows of the tile by each. Few rows, or
+  extents that are no multiple of a block, waste it: this is why small batches are slow.
+* If inner is cut, the partial sums are exchanged and added.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.backends.ipu.compile.constants import CYCLES_PER_POSITION, OUTPUT_CHANNELS, VECTOR_BYTES, WEIGHT_LOAD_BYTES, CostConstants
+from stoker.backends.ipu.hardware import IpuHardware
+
+_Array = NDArray[np.float64]
+_SERIAL_SLICES = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction:
+    """A matrix product or convolution, without names.
+
+    Attributes:
+        groups: Independent products of the same extents.
+        rows: Rows of the output of one group: batch x output positions.
+        inner, outer: Input and output channels of one group.
+        taps: Positions of the kernel; 1 for a matrix product.
+        kernel, strides: Of a convolution's spatial dimensions; empty for a matrix product.
+        macs_per_cycle: Of a tile in the precision it multiplies in.
+        input_bytes, weight_bytes, partial_bytes, output_bytes: An element.
+        is_weight_constant: Known at compile time, so that it already lies where it is used, in the order the matrix unit wants.
+        is_rearranged: Each tile must bring the input it receives into that order itself. A convolution finds its input in the blocks in
+            which the one before it left its output; a matrix product reads what normalisations and transposes left in rows.
+    """
+
+    groups: int
+    rows: int
+    inner: int
+    outer: int
+    taps: int = 1
+    kernel: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    macs_per_cycle: int
+    input_bytes: float
+    weight_bytes: float
+    partial_bytes: float
+    output_bytes: float
+    is_weight_constant: bool = True
+    is_rearranged: bool = False
+
+    @property
+    def macs(self) -> int:
+        return self.groups * self.rows * self.inner * self.outer * self.taps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """The cut chosen for a contraction, with what one slice of it costs the busiest tile.
+
+    Attributes:
+        tiles: Tiles that take part.
+        slices: Slices of the output, one after the other.
+        receive_bytes: Input and weights received.
+        compute_cycles: Of the matrix unit, and of bringing its inputs into order.
+        partials_bytes: Partial sums received; 0 where inner is not cut.
+        reduce_cycles: Of adding them.
+        temporary_bytes: Held beside inputs and outputs.
+    """
+
+    tiles: int
+    slices: int
+    receive_bytes: int
+    compute_cycles: int
+    partials_bytes: int
+    reduce_cycles: int
+    temporary_bytes: int
+
+
+@functools.lru_cache(maxsize=4096)
+def partition(contraction: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants) -> Partition:
+    """The quickest partition of `contraction` over `tiles` tiles whose temporary data stays within `limit_bytes` a tile.
+
+    If none does, the one with the least temporary data.
+    """
+    candidates = [_best(form, hardware, tiles, limit_bytes, constants) for form in _forms(contraction)]
+    fitting = [each for each in candidates if each[0].temporary_bytes <= limit_bytes]
+    if not fitting:
+        return min(candidates, key=lambda each: each[0].temporary_bytes)[0]
+    return min(fitting, key=lambda each: each[1])[0]
+
+
+def _forms(contraction: Contraction) -> list[Contraction]:
+    """The contraction itself, and for narrow inputs with the last or all kernel dimensions unrolled into input channels."""
+    forms = [contraction]
+    block = _inner_block(contraction)
+    if contraction.taps > 1 and contraction.inner < block:
+        last = contraction.kernel[-1]
+        forms.append(
+            replace(contraction, inner=contraction.inner * last, taps=contraction.taps // last, kernel=(*contraction.kernel[:-1], 1))
+        )
+        forms.append(replace(contraction, inner=contraction.inner * contraction.taps, taps=1, kernel=(1,) * len(contraction.kernel)))
+    return forms
+
+
+def _inner_block(contraction: Contraction) -> int:
+    return contraction.macs_per_cycle * CYCLES_PER_POSITION // OUTPUT_CHANNELS
+
+
+def _best(form: Contraction, hardware: IpuHardware, tiles: int, limit_bytes: int, constants: CostConstants) -> tuple[Partition, float]:
+    """The best cut of one form, and its cycles."""
+    block = _inner_block(form)
+    packed = max(1, min(form.groups, OUTPUT_CHANNELS // max(form.inner, form.outer, 1)))
+    groups = math.ceil(form.groups / packed)
+    group_cut, outer_cut, inner_cut, slices = (
+        axis.ravel()
+        for axis in np.meshgrid(
+            _cuts(groups, tiles),
+            _cuts(math.ceil(form.outer * packed / OUTPUT_CHANNELS), tiles),
+            _cuts(math.ceil(form.inner * packed / block), tiles),
+            np.array(_SERIAL_SLICES, dtype=np.float64),
+            indexing="ij",
+        )
+    )
+    others = group_cut * outer_cut * inner_cut
+    keep = (others <= tiles) & (slices * outer_cut <= max(form.outer, 1))
+    group_cut, outer_cut, inner_cut, slices, others = (axis[keep] for axis in (group_cut, outer_cut, inner_cut, slices, others))
+    row_cut = np.minimum(float(form.rows), np.floor(tiles / others))
+
+    group = np.ceil(groups / group_cut) * packed
+    rows = np.ceil(form.rows / row_cut)
+    outer = np.ceil(form.outer / (outer_cut * slices))
+    inner = np.ceil(form.inner / inner_cut)
+
+    blocks = np.ceil(group / packed) * np.ceil(outer * packed / OUTPUT_CHANNELS) * np.ceil(inner * packed / block) * form.taps
+    load_cycles = OUTPUT_CHANNELS * block * form.weight_bytes / WEIGHT_LOAD_BYTES
+    workers = hardware.worker_threads
+    multiply = blocks * (np.ceil(rows / workers) * workers * CYCLES_PER_POSITION + load_cycles + constants.block_cycles)
+
+    input_bytes = group * _input_positions(form, rows) * inner * form.input_bytes
+    weights = group * form.taps * inner * outer * form.weight_bytes
+    rearranged = (input_bytes if form.is_rearranged else 0.0) + (0.0 if form.is_weight_constant else weights)
+    copy_cycles = rearranged / form.input_bytes * constants.copy_cycles
+    compute = multiply + copy_cycles
+    weight_bytes = weights if not form.is_weight_constant else np.where(row_cut > 1, weights, 0.0)
+    is_cut = inner_cut > 1
+    results = group * rows * outer
+    partials = np.where(is_cut, results * form.partial_bytes * (inner_cut - 1) / inner_cut, 0.0)
+    has_partials = is_cut | (form.partial_bytes > form.output_bytes)
+    reduce_cycles = np.where(has_partials, results * (form.partial_bytes + form.output_bytes / inner_cut) / VECTOR_BYTES, 0.0)
+
+    step = constants.step_cycles + constants.sync_cycles
+    steps = 2 + np.where(is_cut, 1, 0) + np.where(has_partials, 1, 0)
+    receive = input_bytes + weight_bytes
+    cycles = slices * (compute + reduce_cycles + (receive + partials) / hardware.exchange_bytes + steps * step)
+    temporary = receive + rearranged + np.where(has_partials, results * form.partial_bytes, 0.0) + partials
+
+    feasible = temporary <= limit_bytes
+    if feasible.any():
+        is_quick = feasible & (cycles <= cycles[feasible].min() * (1 + constants.plan_tolerance))
+        index = int(np.argmin(np.where(is_quick, temporary, np.inf)))
+    else:
+        index = int(np.argmin(temporary))
+    chosen = Partition(
+        tiles=int(others[index] * row_cut[index]),
+        slices=int(slices[index]),
+        receive_bytes=int(receive[index]),
+        compute_cycles=int(compute[index]),
+        partials_bytes=int(partials[index]),
+        reduce_cycles=int(reduce_cycles[index]),
+        temporary_bytes=int(temporary[index]),
+    )
+    return chosen, float(cycles[index])
+
+
+def _input_positions(form: Contraction, rows: _Array) -> _Array:
+    """Input positions that a tile needs for `rows` output positions: a patch as square as may be, and its halo."""
+    dims = len(form.kernel)
+    if dims == 0:
+        return rows
+    side = rows ** (1 / dims)
+    positions = np.ones_like(rows)
+    for kernel, stride in zip(form.kernel, form.strides, strict=True):
+        positions = positions * np.minimum(side * kernel, (side - 1) * stride + kernel)
+    return positions
+
+
+def _cuts(extent: int, tiles: int) -> _Array:
+    """Into how many pieces an extent of `extent` blocks may be cut: those that change the size of a piece, thinned to a few dozen."""
+    pieces = {1}
+    size = extent
+    while size >= 1 and len(pieces) < 24:
+        count = math.ceil(extent / size)
+        if count > tiles:
+            break
+        pieces.add(count)
+        size = min(size - 1, int(size / 1.25))
+    if extent <= tiles:
+        pieces.add(max(extent, 1))
+    return np.array(sorted(pieces), dtype=np.float64)

@@ -1,0 +1,269 @@
+"""The schema's records to protobuf messages and back.
+
+Writing checks the same things as reading, so that what is written can be read.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from stoker.backends.containers import messages
+from stoker.backends.containers.errors import ContainerError
+from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.layout import MAX_INFO_BYTES, MAX_METADATA_BYTES
+from stoker.backends.ipu.popef.pb import popef_pb2 as pb
+from stoker.backends.ipu.popef.schema import Anchor, BlobType, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
+
+#: What numpy holds, with room for the axis of a feed's samples.
+MAX_RANK = 32
+MAX_ANCHORS = 1 << 16
+MAX_OPTIONS = 1 << 12
+#: Of tensors and blobs: what fits a signed 64-bit size.
+MAX_BYTES = (1 << 63) - 1
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobInfo:
+    """What a blob is called and belongs to.
+
+    Attributes:
+        name: Of the executable, tensor, feed or opaque blob; metadata have their executable's.
+        executable: The executable it belongs to; empty for tensor and feed data of whichever executable has an anchor of that name.
+        tensor_info: Of tensor data, and of one sample of feed data.
+        samples: Of feed data: how many.
+    """
+
+    name: str
+    executable: str = ""
+    tensor_info: TensorInfo | None = None
+    samples: int = 0
+
+    def check_names(self, kind: BlobType) -> None:
+        """Whether a blob of that type is named as it must be.
+
+        Raises:
+            PopefError: It is not; the text says why.
+        """
+        if not self.name:
+            raise PopefError(f"a blob of type {kind.name} needs a name")
+        if kind in (BlobType.METADATA, BlobType.OPAQUE) and not self.executable:
+            raise PopefError(f"a blob of type {kind.name} must name its executable")
+
+    def check(self, kind: BlobType, content_bytes: int) -> None:
+        """Whether this describes a blob of that type and size.
+
+        Raises:
+            PopefError: It does not; the text says why.
+        """
+        self.check_names(kind)
+        if kind is BlobType.DATA_TENSOR or kind is BlobType.DATA_FEED:
+            if self.tensor_info is None:
+                raise PopefError(f"a blob of type {kind.name} needs a shape and a data type")
+            count = self.samples if kind is BlobType.DATA_FEED else 1
+            check_tensor_info(self.tensor_info, self.name, count)
+            expected = self.tensor_info.size_in_bytes * count
+            if expected != content_bytes:
+                raise PopefError(f"{count} x {describe(self.tensor_info)} take {expected} bytes, but there are {content_bytes}")
+
+    def serialized(self) -> bytes:
+        """As bytes, the same for the same info.
+
+        Raises:
+            PopefError: A name cannot be stored.
+        """
+        message = make_message(pb.BlobInfo, name=self.name, executable=self.executable, samples=self.samples)
+        if self.tensor_info is not None:
+            message.tensor_info.CopyFrom(_tensor_message(self.tensor_info))
+        data = message.SerializeToString(deterministic=True)
+        if len(data) > MAX_INFO_BYTES:
+            raise PopefError(f"name and shape of a blob take {len(data)} bytes; at most {MAX_INFO_BYTES} are allowed")
+        return data
+
+    @classmethod
+    def parse(cls, data: bytes) -> "BlobInfo":
+        """Reads what `serialized` wrote.
+
+        Raises:
+            PopefError: It is no such message.
+        """
+        message = parse_message(pb.BlobInfo, data, {})
+        info = _tensor_info(message.tensor_info, message.name) if message.HasField("tensor_info") else None
+        return cls(name=message.name, executable=message.executable, tensor_info=info, samples=message.samples)
+
+
+def check_tensor_info(info: TensorInfo, name: str, samples: int = 1) -> None:
+    """Whether numpy can hold that many tensors of this shape as one array.
+
+    Raises:
+        PopefError: It cannot; the text names the tensor.
+    """
+    # An empty axis makes no bytes, but the other axes must still be possible.
+    extent = math.prod(max(1, size) for size in (*info.shape[:MAX_RANK], samples)) * info.data_type.numpy.itemsize
+    if len(info.shape) > MAX_RANK or min(info.shape, default=0) < 0 or extent > MAX_BYTES:
+        raise PopefError(f"tensor {name!r} has the impossible shape {list(info.shape[:MAX_RANK])}, {samples} times")
+
+
+def check_metadata(metadata: Metadata) -> None:
+    """Whether metadata are complete: names that are not empty, anchors told apart by their names, counts that are counts.
+
+    Raises:
+        PopefError: They are not; the text names the field or anchor.
+    """
+    if not metadata.executable:
+        raise PopefError("metadata must name their executable")
+    counts = ("replication_factor", "num_ipus", "num_processes", "device_iterations")
+    for name in counts:
+        if getattr(metadata, name) < 1:
+            raise PopefError(f"metadata of {metadata.executable!r}: {name} is {getattr(metadata, name)}; at least 1 is expected")
+    for kind in ("engine_options", "device_options"):
+        if not all(option.name for option in getattr(metadata, kind)):
+            raise PopefError(f"metadata of {metadata.executable!r}: one of {kind} has no name")
+    if len(metadata.anchors) > MAX_ANCHORS:
+        raise PopefError(f"metadata of {metadata.executable!r}: {len(metadata.anchors)} anchors; at most {MAX_ANCHORS} are allowed")
+    seen: set[str] = set()
+    for anchor in metadata.anchors:
+        if not anchor.name:
+            raise PopefError(f"metadata of {metadata.executable!r}: an anchor has no name")
+        if anchor.name in seen:
+            raise PopefError(f"metadata of {metadata.executable!r}: two anchors are named {anchor.name!r}")
+        seen.add(anchor.name)
+        check_tensor_info(anchor.tensor_info, anchor.name)
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    """As bytes, the same for the same metadata.
+
+    Raises:
+        PopefError: They are not complete, or a value cannot be stored.
+    """
+    check_metadata(metadata)
+    flow = metadata.program_flow
+    message = make_message(
+        pb.Metadata,
+        executable=metadata.executable,
+        replication_factor=metadata.replication_factor,
+        num_ipus=metadata.num_ipus,
+        ipu_version=metadata.ipu_version,
+        is_pod=metadata.is_pod,
+        num_processes=metadata.num_processes,
+        is_inference=metadata.is_inference,
+        engine_options=_option_messages(metadata.engine_options),
+        device_options=_option_messages(metadata.device_options),
+        seed_handle=metadata.seed_handle,
+        device_iterations=metadata.device_iterations,
+        anchors=[_anchor_message(anchor) for anchor in metadata.anchors],
+        program_flow=make_message(pb.ProgramFlow, load=flow.load, main=flow.main, save=flow.save),
+        programs_map=dict(metadata.programs_map),
+    )
+    data: bytes = message.SerializeToString(deterministic=True)
+    if len(data) > MAX_METADATA_BYTES:
+        raise PopefError(f"metadata of {metadata.executable!r} take {len(data)} bytes; at most {MAX_METADATA_BYTES} are allowed")
+    return data
+
+
+def decode_metadata(data: bytes) -> Metadata:
+    """Reads what `encode_metadata` wrote.
+
+    Raises:
+        PopefError: It is no such message, or the metadata are not complete.
+    """
+    message = parse_message(pb.Metadata, data, {8: MAX_OPTIONS, 9: MAX_OPTIONS, 12: MAX_ANCHORS, 14: MAX_OPTIONS})
+    flow = message.program_flow
+    metadata = Metadata(
+        executable=message.executable,
+        replication_factor=message.replication_factor,
+        num_ipus=message.num_ipus,
+        ipu_version=message.ipu_version,
+        is_pod=message.is_pod,
+        num_processes=message.num_processes,
+        is_inference=message.is_inference,
+        engine_options=tuple(Option(each.name, each.value) for each in message.engine_options),
+        device_options=tuple(Option(each.name, each.value) for each in message.device_options),
+        seed_handle=message.seed_handle,
+        device_iterations=message.device_iterations,
+        anchors=tuple(_anchor(each) for each in message.anchors),
+        program_flow=ProgramFlow(tuple(flow.load), tuple(flow.main), tuple(flow.save)),
+        programs_map=dict(sorted(message.programs_map.items())),
+    )
+    check_metadata(metadata)
+    return metadata
+
+
+def describe(info: TensorInfo) -> str:
+    """Type and shape, as people write them: `F32[2, 3]`."""
+    return f"{info.data_type.name}{list(info.shape)}"
+
+
+def parse_message(kind: Callable[[], _Message], data: bytes, limits: Mapping[int, int]) -> _Message:
+    """Parses bytes as a message of that type, with at most `limits[field]` entries of a repeated field.
+
+    Raises:
+        PopefError: They are not one, or have more entries.
+    """
+    return messages.parse_message(kind, data, limits, PopefError)
+
+
+def make_message(kind: Callable[..., _Message], /, **fields: object) -> _Message:
+    """A message of these values.
+
+    Raises:
+        PopefError: A value does not fit its field: a negative count, text that is no Unicode.
+    """
+    try:
+        return messages.make_message(kind, **fields)
+    except ContainerError as error:
+        raise PopefError(error.reason) from error
+
+
+def _option_messages(options: Iterable[Option]) -> list[pb.Option]:
+    return [make_message(pb.Option, name=each.name, value=each.value) for each in options]
+
+
+def _tensor_message(info: TensorInfo) -> pb.TensorInfo:
+    return make_message(pb.TensorInfo, shape=info.shape, data_type=int(info.data_type), size_in_bytes=info.size_in_bytes)
+
+
+def _anchor_message(anchor: Anchor) -> pb.Anchor:
+    return make_message(
+        pb.Anchor,
+        name=anchor.name,
+        handle=anchor.handle,
+        tensor_info=_tensor_message(anchor.tensor_info),
+        is_per_replica=anchor.is_per_replica,
+        type=int(anchor.type),
+        programs=anchor.programs,
+    )
+
+
+def _tensor_info(message: pb.TensorInfo, name: str) -> TensorInfo:
+    try:
+        data_type = DataType(message.data_type)
+    except ValueError as error:
+        raise PopefError(f"tensor {name!r} has the unknown data type {message.data_type}") from error
+    if len(message.shape) > MAX_RANK:
+        raise PopefError(f"tensor {name!r} has {len(message.shape)} dimensions; at most {MAX_RANK} are allowed")
+    info = TensorInfo(tuple(message.shape), data_type)
+    check_tensor_info(info, name)
+    if info.size_in_bytes != message.size_in_bytes:
+        raise PopefError(f"tensor {name!r} says {message.size_in_bytes} bytes, but {describe(info)} takes {info.size_in_bytes}")
+    return info
+
+
+def _anchor(message: pb.Anchor) -> Anchor:
+    try:
+        direction = TensorType(message.type)
+    except ValueError as error:
+        raise PopefError(f"anchor {message.name!r} has the unknown type {message.type}") from error
+    return Anchor(
+        name=message.name,
+        handle=message.handle,
+        tensor_info=_tensor_info(message.tensor_info, message.name),
+        type=direction,
+        is_per_replica=message.is_per_replica,
+        programs=tuple(message.programs),
+    )

@@ -1,0 +1,215 @@
+"""Reading PopEF files: the headers at once, the contents when asked for."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from stoker.backends.containers.byte_source import ByteSource
+from stoker.backends.containers.walking import walk as walk_records
+from stoker.backends.ipu.popef.blob import Blob
+from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.layout import MAX_METADATA_BYTES, POPEF
+from stoker.backends.ipu.popef.messages import BlobInfo, decode_metadata
+from stoker.backends.ipu.popef.schema import BlobType, Metadata, TensorDataInfo
+
+
+@dataclass(frozen=True, slots=True)
+class BlobReader:
+    """A named blob, whose content is read when asked for."""
+
+    blob: Blob
+
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.blob.info.name
+
+    @property
+    def executable(self) -> str:
+        """Name of the executable it belongs to; empty where that is not said."""
+        return self.blob.info.executable
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of the content, decompressed."""
+        return self.blob.header.content_bytes
+
+    def data(self) -> bytes:
+        """The content, checked.
+
+        Raises:
+            PopefError: It is damaged.
+        """
+        return self.blob.data()
+
+    def get_standalone_data_stream(self) -> BinaryIO:
+        """The content as a stream of its own, checked when its end is read."""
+        return self.blob.open()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableReader(BlobReader):
+    """An executable blob; `name` links it to its metadata."""
+
+    def get_standalone_executable_stream(self) -> BinaryIO:
+        """The executable as a stream of its own, checked when its end is read."""
+        return self.blob.open()
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueReader(BlobReader):
+    """A framework's private bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReader(BlobReader):
+    """Values of one tensor."""
+
+    @property
+    def info(self) -> TensorDataInfo:
+        """Name, shape and type."""
+        assert self.blob.info.tensor_info is not None  # the walk refused a blob without
+        return TensorDataInfo(self.name, self.blob.info.tensor_info)
+
+    def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
+        """The values, read-only, in the shape and type that `info` says (8-bit floats as their codes in uint8).
+
+        Raises:
+            PopefError: The content is damaged.
+        """
+        info = self.info.tensor_info
+        return np.frombuffer(self.data(), info.data_type.numpy).reshape(info.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedReader(TensorReader):
+    """Several consecutive samples for one tensor; `info` is of one sample."""
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return self.blob.info.samples
+
+    def array(self) -> "np.ndarray[Any, np.dtype[Any]]":
+        """All samples, read-only, along a new first axis.
+
+        Raises:
+            PopefError: The content is damaged.
+        """
+        info = self.info.tensor_info
+        return np.frombuffer(self.data(), info.data_type.numpy).reshape(len(self), *info.shape)
+
+
+class Reader:
+    """Collects what lies in one or several files.
+
+    A file is walked when it is given: all headers, and so its completeness, are checked then and metadata are read; a content is read and
+    checked when asked for, `verify` reads them all. Two blobs of the same type, executable and name are refused, in one file or in two.
+    """
+
+    def __init__(self) -> None:
+        self._blobs: list[Blob] = []
+        self._metadata: list[Metadata] = []
+        self._seen: dict[tuple[BlobType, str, str], Blob] = {}
+
+    def parse_file(self, path: str | os.PathLike[str]) -> None:
+        """Takes in a file.
+
+        Raises:
+            PopefError: It cannot be opened, or is no whole PopEF file; names blob and offset. Nothing of it is taken in then.
+        """
+        self._parse(ByteSource.of_file(path, PopefError))
+
+    def parse_stream(self, stream: BinaryIO) -> None:
+        """Takes in a binary stream that can seek, from where it stands. It must stay open as long as something may be read from it.
+
+        Raises:
+            PopefError: It is text, or no whole PopEF file; names blob and offset. Nothing of it is taken in then.
+        """
+        self._parse(ByteSource.of_stream(stream, PopefError))
+
+    def blobs(self) -> tuple[Blob, ...]:
+        """Every blob in the order of the files."""
+        return tuple(self._blobs)
+
+    def metadata(self) -> tuple[Metadata, ...]:
+        """Of every executable."""
+        return tuple(self._metadata)
+
+    def executables(self) -> tuple[ExecutableReader, ...]:
+        """Executable blobs."""
+        return tuple(ExecutableReader(blob) for blob in self._of(BlobType.POPLAR_EXECUTABLE))
+
+    def tensors(self) -> tuple[TensorReader, ...]:
+        """Tensor data."""
+        return tuple(TensorReader(blob) for blob in self._of(BlobType.DATA_TENSOR))
+
+    def feeds(self) -> tuple[FeedReader, ...]:
+        """Feed data."""
+        return tuple(FeedReader(blob) for blob in self._of(BlobType.DATA_FEED))
+
+    def opaque_blobs(self) -> tuple[OpaqueReader, ...]:
+        """Opaque blobs."""
+        return tuple(OpaqueReader(blob) for blob in self._of(BlobType.OPAQUE))
+
+    def verify(self) -> None:
+        """Reads every content through.
+
+        Raises:
+            PopefError: One is damaged; names blob and offset.
+        """
+        for blob in self._blobs:
+            blob.verify()
+
+    def _of(self, kind: BlobType) -> Iterator[Blob]:
+        return (blob for blob in self._blobs if blob.type is kind)
+
+    def _parse(self, source: ByteSource) -> None:
+        blobs: list[Blob] = []
+        metadata: list[Metadata] = []
+        seen = dict(self._seen)
+        metadata_bytes = 0
+        for blob in walk(source):
+            key = (blob.type, blob.info.executable, blob.info.name)
+            if key in seen:
+                other = seen[key]
+                raise blob.error(f"the same blob is in {other.source.path} at offset {other.offset} already", blob.offset)
+            seen[key] = blob
+            blobs.append(blob)
+            if blob.type is BlobType.METADATA:
+                metadata_bytes += blob.header.content_bytes
+                if metadata_bytes > MAX_METADATA_BYTES:
+                    raise blob.error(f"the file has more than {MAX_METADATA_BYTES} bytes of metadata", blob.offset)
+                metadata.append(_read_metadata(blob))
+        self._blobs += blobs
+        self._metadata += metadata
+        self._seen = seen
+
+
+def walk(source: ByteSource) -> Iterator[Blob]:
+    """The blobs of a file, by their headers and infos; the end of the iteration says that the closing record agrees.
+
+    Raises:
+        PopefError: A header, info or the closing record is damaged or missing; names blob and offset.
+    """
+    for record in walk_records(source, POPEF):
+        try:
+            info = BlobInfo.parse(record.info)
+            info.check(BlobType(record.header.kind), record.header.content_bytes)
+        except PopefError as error:
+            raise record.error(error.reason, record.offset) from error
+        yield Blob(record, info)
+
+
+def _read_metadata(blob: Blob) -> Metadata:
+    try:
+        metadata = decode_metadata(blob.data())
+    except PopefError as error:
+        if error.blob:
+            raise
+        raise blob.error(error.reason) from error
+    if metadata.executable != blob.info.executable:
+        raise blob.error(f"the metadata are of executable {metadata.executable!r}, the blob is of {blob.info.executable!r}")
+    return metadata

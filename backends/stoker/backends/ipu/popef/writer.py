@@ -1,0 +1,261 @@
+"""Writing PopEF: blob after blob, each streamed, and a closing record. The same blobs give the same bytes."""
+
+import contextlib
+import enum
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
+
+from stoker.backends.containers.framing import HEADER_BYTES
+from stoker.backends.containers.record_row import RecordRow
+from stoker.backends.ipu.popef.blob import Blob
+from stoker.backends.ipu.popef.blob_row import BlobWriter
+from stoker.backends.ipu.popef.errors import PopefError
+from stoker.backends.ipu.popef.layout import MAX_BLOBS, MAX_METADATA_BYTES, POPEF
+from stoker.backends.ipu.popef.messages import BlobInfo, encode_metadata
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.popef.schema import BlobType, Metadata, TensorDataInfo
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class Writer:
+    """Writes blobs to a binary stream that can seek, from where it stands; `close` ends them with the closing record.
+
+    Only one blob may be open at a time. As a context manager it closes at the end, but not after an exception: what was written then lacks
+    its closing record, and no reader takes it for whole.
+    """
+
+    def __init__(self, stream: BinaryIO, path: str = "<stream>") -> None:
+        """Starts at the stream's position.
+
+        Args:
+            stream: Stays the caller's to close.
+            path: What to call it in messages.
+
+        Raises:
+            PopefError: It takes text, or cannot go back to fill in a header.
+        """
+        try:
+            stream.write(b"")
+            seekable = stream.seekable()
+        except TypeError as error:  # takes str
+            raise PopefError("a binary stream is needed: open the file in mode 'wb'", path=path) from error
+        except (OSError, ValueError, AttributeError) as error:  # read-only, closed, or no stream at all
+            raise PopefError(f"cannot be written to as a stream: {error}", path=path) from error
+        if not seekable:
+            raise PopefError("a stream that can seek is needed: write to io.BytesIO first", path=path)
+        self.path = path
+        self._row = RecordRow(stream, POPEF, path)
+        self._open: tuple[BlobWriter, tuple[BlobType, str, str]] | None = None
+        self._seen: set[tuple[BlobType, str, str]] = set()
+        self._metadata_bytes = 0
+        self._closed = False
+
+    def create_executable(self, name: str, compress: bool = False) -> BlobWriter:
+        """Begins an executable; its name links it to its metadata.
+
+        Raises:
+            PopefError: The name is empty or taken, or another blob is open.
+        """
+        return self._begin(BlobType.POPLAR_EXECUTABLE, BlobInfo(name=name), compress)
+
+    def create_opaque_blob(self, name: str, executable: str, compress: bool = False) -> BlobWriter:
+        """Begins an opaque blob: a framework's private bytes.
+
+        Raises:
+            PopefError: A name is empty, the executable has one of that name, or another blob is open.
+        """
+        return self._begin(BlobType.OPAQUE, BlobInfo(name=name, executable=executable), compress)
+
+    def create_tensor_data(self, info: TensorDataInfo, executable: str = "", compress: bool = False) -> BlobWriter:
+        """Begins the data of one tensor, exactly as many bytes as `info` says.
+
+        Args:
+            info: Name, shape and type.
+            executable: Whose; empty: any that has an anchor of that name.
+            compress: Whether to store it compressed.
+
+        Raises:
+            PopefError: The name is empty or taken, or another blob is open.
+        """
+        return self._begin(BlobType.DATA_TENSOR, BlobInfo(name=info.name, executable=executable, tensor_info=info.tensor_info), compress)
+
+    def create_feed_data(
+        self, info: TensorDataInfo, samples: "Sequence[ReadableBuffer]", executable: str = "", compress: bool = False
+    ) -> None:
+        """Writes consecutive samples for one tensor; each has as many bytes as `info` says.
+
+        Raises:
+            PopefError: The name is empty or taken, a sample has another size, or another blob is open.
+        """
+        described = BlobInfo(name=info.name, executable=executable, tensor_info=info.tensor_info, samples=len(samples))
+        with self._begin(BlobType.DATA_FEED, described, compress) as blob:
+            for number, sample in enumerate(samples):
+                size, expected = blob.write(sample), info.tensor_info.size_in_bytes
+                if size != expected:
+                    raise PopefError(f"sample {number} has {size} bytes; {expected} are expected", path=self.path, blob=blob.label)
+
+    def write(self, metadata: Metadata) -> None:
+        """Writes metadata.
+
+        Raises:
+            PopefError: They are not complete, their executable has some already, or another blob is open.
+        """
+        content = encode_metadata(metadata)
+        if self._metadata_bytes + len(content) > MAX_METADATA_BYTES:
+            raise PopefError(f"all metadata of a file take at most {MAX_METADATA_BYTES} bytes; write another file", path=self.path)
+        with self._begin(BlobType.METADATA, BlobInfo(name=metadata.executable, executable=metadata.executable), compress=False) as blob:
+            blob.write(content)
+        self._metadata_bytes += len(content)
+
+    def copy(self, blob: Blob) -> None:
+        """Writes a blob of another file as it is stored there.
+
+        Raises:
+            PopefError: It is damaged, its name is taken here, or another blob is open.
+        """
+        key = self._admit(blob.type, blob.info)
+        at = self._row.offset + HEADER_BYTES
+        for piece in (blob.info.serialized(), *blob.stored_chunks()):
+            self._row.put(at, piece)
+            at += len(piece)
+        self._row.complete(blob.header)
+        if blob.type is BlobType.METADATA:
+            self._metadata_bytes += blob.header.content_bytes
+        self._seen.add(key)
+
+    def close(self) -> None:
+        """Writes the closing record; a second call does nothing.
+
+        Raises:
+            PopefError: A blob is still open.
+        """
+        if not self._closed:
+            self._settle()
+            self._row.close()
+            self._closed = True
+
+    def __enter__(self) -> Self:
+        """For use in a with statement."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes, unless the block failed."""
+        if kind is None:
+            self.close()
+
+    def _begin(self, kind: BlobType, info: BlobInfo, compress: bool) -> BlobWriter:
+        key = self._admit(kind, info)
+        blob = BlobWriter(self._row, kind, info, compress)
+        self._open = blob, key
+        return blob
+
+    def _admit(self, kind: BlobType, info: BlobInfo) -> tuple[BlobType, str, str]:
+        """Whether such a blob may be begun now; returns what tells it from others."""
+        if self._closed:
+            raise PopefError("the file is complete: its closing record has been written", path=self.path)
+        self._settle()
+        try:
+            info.check_names(kind)
+        except PopefError as error:
+            raise PopefError(error.reason, path=self.path) from error
+        key = (kind, info.executable, info.name)
+        if key in self._seen:
+            of = f" of executable {info.executable!r}" if info.executable else ""
+            raise PopefError(f"there is a blob {kind.name} {info.name!r}{of} already", path=self.path)
+        if self._row.records >= MAX_BLOBS:
+            raise PopefError(f"a file holds at most {MAX_BLOBS} blobs", path=self.path)
+        return key
+
+    def _settle(self) -> None:
+        """Makes sure that no blob is open, and remembers the last one if it is in the file."""
+        if self._open is None:
+            return
+        blob, key = self._open
+        if blob.is_open:
+            raise PopefError(f"{blob.label} is still open: only one blob may be open at a time", path=self.path)
+        if blob.is_complete:
+            self._seen.add(key)
+        self._open = None
+
+
+class Mode(enum.Enum):
+    """What to do with a file that exists."""
+
+    CREATE = "create"
+    APPEND = "append"
+
+
+class FileWriter(Writer):
+    """Writes a file, which appears under its name, whole, when it is closed; until then what had that name stays.
+
+    As a context manager it closes at the end, and after an exception leaves everything as it was.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: Mode = Mode.CREATE) -> None:
+        """Begins beside `path`.
+
+        Args:
+            path: The file.
+            mode: `CREATE` replaces what is there; `APPEND` begins with the blobs of the file that is there.
+
+        Raises:
+            PopefError: It cannot be written, or to be appended to, it is no whole PopEF file.
+        """
+        self._target = Path(path)
+        reader = Reader()
+        if mode is Mode.APPEND:
+            reader.parse_file(path)
+        try:
+            self._beside = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}")
+            self._file = cast("BinaryIO", self._beside.open("xb"))
+        except (OSError, ValueError) as error:  # ValueError: no name at all, or a NUL in it
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise PopefError(f"cannot be written: {reason}", path=str(path)) from error
+        super().__init__(self._file, str(path))
+        try:
+            for blob in reader.blobs():
+                self.copy(blob)
+            if mode is Mode.APPEND:
+                shutil.copymode(self._target, self._beside)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def close(self) -> None:
+        """Completes the file and gives it its name; a second call does nothing.
+
+        Raises:
+            PopefError: A blob is still open, or the file cannot be written.
+        """
+        if self._file.closed:
+            return
+        super().close()
+        try:
+            self._file.close()
+            self._beside.replace(self._target)
+        except OSError as error:
+            self.abandon()
+            raise PopefError(f"cannot be written: {error.strerror}", path=self.path) from error
+
+    def abandon(self) -> None:
+        """Leaves everything as it was; does nothing once the file has its name."""
+        with contextlib.suppress(OSError):  # what a full disk did not take is not wanted any more
+            self._file.close()
+        self._beside.unlink(missing_ok=True)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes, or after an exception abandons."""
+        if kind is None:
+            try:
+                self.close()
+            finally:
+                self.abandon()
+        else:
+            self.abandon()

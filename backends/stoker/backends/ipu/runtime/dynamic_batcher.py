@@ -1,0 +1,245 @@
+"""`DynamicBatcher`: requests of any size in the batching dimension, merged into batches of the compiled size.
+
+Callers queue full batches on threads of their own. While a batch is open and will be due, one thread waits for that.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.backends.ipu.popef.schema import Anchor
+from stoker.backends.ipu.runtime.batching import Batch, BatchPlan, BatchTimeouts, Piece
+from stoker.backends.ipu.runtime.data_desc import user_shape
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, SessionStopped
+from stoker.backends.ipu.runtime.inference_future import Answer, InferenceFuture
+from stoker.backends.ipu.runtime.micro_batches import MicroBatch, is_direct, refuse_misfit
+from stoker.backends.ipu.runtime.runner_io import GraphIo, RunnerIo
+from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS, RuntimeConfig, nanoseconds
+from stoker.backends.ipu.runtime.selection import Selection
+from stoker.backends.simulated.clocks import WaitableClock
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    inputs: Mapping[str, Array]
+    """By stream, in the user's shapes."""
+    outputs: Mapping[str, Array]
+    """Likewise; memory that is written piece by piece."""
+    answer: Answer
+
+
+class DynamicBatcher:
+    """Any thread may use it."""
+
+    def __init__(self, io: RunnerIo, config: RuntimeConfig, clock: WaitableClock, submit: Callable[[Sequence[MicroBatch]], None]) -> None:
+        """A batcher for all sub-graphs of an executable.
+
+        Args:
+            io: The executable's streams.
+            config: With `batching_dim`.
+            clock: What timeouts go by.
+            submit: Queues micro-batches, and tells each its end also where it raises.
+
+        Raises:
+            ApplicationRuntimeError: an input or output does not have the dimension, or not with the size of the others.
+        """
+        self._io = io
+        self._dim = config.batching_dim
+        self._clock = clock
+        self._submit = submit
+        self._condition = threading.Condition()
+        self._is_closed = False
+        self._watcher: threading.Thread | None = None
+        timeouts = _timeouts(config)
+        self._plans: dict[int, BatchPlan[_Request]] = {}
+        for graph in io.graphs.values():
+            rows, replicas = self._compiled_rows(graph), io.executable.program.replication_factor if self._dim == 0 else 1
+            self._plans[graph.index] = BatchPlan(rows, timeouts, replicas=replicas if rows % replicas == 0 else 1)
+
+    def add(self, selection: Selection, future: InferenceFuture) -> None:
+        """Takes a request; queues what is full.
+
+        Raises:
+            ApplicationRuntimeError: a shape or dtype is wrong; says which was expected.
+            IpuRuntimeError: the device failed before, or now.
+        """
+        graph = selection.graph
+        rows = self._given_rows(selection)
+        if selection.missing:
+            self._submit([self._unfit(selection, Answer(future, {}, 1))])
+            return
+        memory = {
+            anchor.name: np.zeros(self._shape(anchor, rows), anchor.tensor_info.data_type.numpy)
+            for anchor in graph.outputs
+            if selection.outputs is None
+        }
+        memory.update(selection.outputs or {})
+        results = {selection.given_names[name]: array for name, array in memory.items()}
+        plan = self._plans[graph.index]
+        with self._condition:
+            if self._is_closed:
+                raise SessionStopped(f"the runner of '{self._io.executable.name}' is closed")
+            request = _Request(selection.inputs, memory, Answer(future, results, plan.count_pieces(rows)))
+            full = plan.add(request, rows, self._clock.now_ns())
+            self._watch()
+        self._submit([self._micro_batch(graph, batch) for batch in full])
+
+    def close(self) -> None:
+        """Ends the thread; requests that wait for a batch to fill fail. May be called again."""
+        with self._condition:
+            self._is_closed = True
+            waiting = [plan.take() for plan in self._plans.values()]
+            self._condition.notify_all()
+            watcher = self._watcher
+        error = SessionStopped(f"the runner of '{self._io.executable.name}' was closed while the request waited for its batch to fill")
+        for batch in waiting:
+            for piece in batch.pieces:
+                piece.request.answer.end_part(error)
+        if watcher is not None and watcher is not threading.current_thread():
+            watcher.join()
+
+    def _watch(self) -> None:
+        """Lets the thread know of what is open. REQUIRES: the condition is held."""
+        if self._watcher is not None:
+            self._condition.notify_all()
+        elif self._next_due_ns() is not None:
+            self._watcher = threading.Thread(target=self._run, name=f"ipu-batcher-{self._io.executable.name}", daemon=True)
+            self._watcher.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._is_closed and (due_ns := self._next_due_ns()) is not None and due_ns > self._clock.now_ns():
+                    self._clock.wait(self._condition, due_ns)
+                if self._is_closed or self._next_due_ns() is None:
+                    self._watcher = None
+                    return
+                now_ns = self._clock.now_ns()
+                due = [(index, plan.take()) for index, plan in self._plans.items() if (at := plan.due_ns()) is not None and at <= now_ns]
+            for index, batch in due:
+                try:
+                    self._submit([self._micro_batch(self._io.graphs[index], batch)])
+                except IpuRuntimeError:
+                    continue  # the requests in the batch were told
+
+    def _next_due_ns(self) -> int | None:
+        return min((at for plan in self._plans.values() if (at := plan.due_ns()) is not None), default=None)
+
+    def _micro_batch(self, graph: GraphIo, batch: Batch[_Request]) -> MicroBatch:
+        """`batch` for the device: the user's memory where it is one whole batch as it lies there, else copies of its pieces."""
+        only = batch.pieces[0] if len(batch.pieces) == 1 and batch.rows == self._plans[graph.index].capacity else None
+        inputs = {}
+        for anchor in graph.inputs:
+            if anchor.name in self._io.defaults:
+                inputs[anchor.name] = self._io.defaults[anchor.name]
+                continue
+            whole = None if only is None else self._rows(only.request.inputs[anchor.name], only)
+            if whole is None or not whole.flags.c_contiguous:
+                whole = self._gathered(anchor, batch)
+            inputs[anchor.name] = whole.reshape(anchor.tensor_info.shape)
+        outputs, copies = {}, []
+        for anchor in graph.outputs:
+            wanted = None if only is None else only.request.outputs.get(anchor.name)
+            room = None if only is None or wanted is None else self._rows(wanted, only)
+            if room is None or not is_direct(room):
+                room = np.zeros(user_shape(anchor), anchor.tensor_info.data_type.numpy)
+                copies.append((anchor.name, room))
+            outputs[anchor.name] = room.reshape(anchor.tensor_info.shape)
+
+        def end(error: Exception | None) -> None:
+            for piece in batch.pieces:
+                if error is None:
+                    self._scatter(copies, piece)
+                piece.request.answer.end_part(error)
+
+        return MicroBatch(graph=graph, inputs=inputs, outputs=outputs, on_end=end)
+
+    def _gathered(self, anchor: Anchor, batch: Batch[_Request]) -> Array:
+        """The rows of all pieces behind each other, and zeros up to the end of the batch."""
+        data = np.zeros(user_shape(anchor), anchor.tensor_info.data_type.numpy)
+        for piece in batch.pieces:
+            data[self._slices(piece.offset, piece.offset + piece.rows)] = self._rows(piece.request.inputs[anchor.name], piece)
+        return data
+
+    def _scatter(self, copies: Sequence[tuple[str, Array]], piece: Piece[_Request]) -> None:
+        for name, computed in copies:
+            target = piece.request.outputs.get(name)
+            if target is not None:
+                np.copyto(self._rows(target, piece), computed[self._slices(piece.offset, piece.offset + piece.rows)])
+
+    def _rows(self, array: Array, piece: Piece[_Request]) -> Array:
+        return array[self._slices(piece.start, piece.stop)]
+
+    def _slices(self, start: int, stop: int) -> tuple[slice, ...]:
+        return (*(slice(None) for _ in range(self._dim)), slice(start, stop))
+
+    def _unfit(self, selection: Selection, answer: Answer) -> MicroBatch:
+        """What becomes of a request that lacks streams: it keeps the device waiting, and its data does not matter."""
+        inputs = {
+            anchor.name: np.zeros(anchor.tensor_info.shape, anchor.tensor_info.data_type.numpy)
+            for anchor in selection.graph.inputs
+            if anchor.name not in selection.missing
+        }
+        return MicroBatch(graph=selection.graph, inputs=inputs, outputs={}, on_end=answer.end_part, missing=selection.missing)
+
+    def _shape(self, anchor: Anchor, rows: int) -> tuple[int, ...]:
+        shape = user_shape(anchor)
+        return (*shape[: self._dim], rows, *shape[self._dim + 1 :])
+
+    def _compiled_rows(self, graph: GraphIo) -> int:
+        sizes = {}
+        for anchor in (*graph.inputs, *graph.outputs):
+            if anchor.name in self._io.defaults:
+                continue  # the same in every batch, whatever its shape
+            shape = user_shape(anchor)
+            if len(shape) <= self._dim:
+                raise ApplicationRuntimeError(f"batching_dim is {self._dim}, but '{anchor.name}' has shape {list(shape)}")
+            sizes[anchor.name] = shape[self._dim]
+        if len(set(sizes.values())) != 1 or not min(sizes.values()):
+            each = ", ".join(f"'{name}' {size}" for name, size in sizes.items()) or "none"
+            raise ApplicationRuntimeError(
+                f"batching_dim is {self._dim}, but that dimension is not the compiled batch: its sizes differ, or are 0 ({each})"
+            )
+        return next(iter(sizes.values()))
+
+    def _given_rows(self, selection: Selection) -> int:
+        """How many rows the request has."""
+        anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
+        sizes = {}
+        for name, array in (*selection.inputs.items(), *(selection.outputs or {}).items()):
+            refuse_misfit(anchors[name], array)
+            if name in self._io.defaults:
+                raise ApplicationRuntimeError(
+                    f"input '{name}' has data of its own (tensor data or frozen_inputs), which requests of one batch share; "
+                    "with batching_dim a request cannot give other data"
+                )
+            shape = user_shape(anchors[name])
+            if array.ndim != len(shape) or self._shape(anchors[name], array.shape[self._dim]) != array.shape or not array.size:
+                wanted = [*map(str, shape[: self._dim]), "N", *map(str, shape[self._dim + 1 :])]
+                raise ApplicationRuntimeError(
+                    f"'{name}' has shape {list(array.shape)}, expected [{', '.join(wanted)}] for any N from 1 (batching_dim {self._dim})"
+                )
+            sizes[name] = array.shape[self._dim]
+        if len(set(sizes.values())) > 1:
+            each = ", ".join(f"'{name}' {size}" for name, size in sizes.items())
+            raise ApplicationRuntimeError(f"inputs and outputs differ in dimension {self._dim} (batching_dim): {each}")
+        return next(iter(sizes.values()), self._plans[selection.graph.index].capacity)
+
+
+def _timeouts(config: RuntimeConfig) -> BatchTimeouts:
+    """`timeout_ns` for both, unless the two of their own count; 0 of the former and the maximum of the latter mean for ever."""
+    if not config.is_batch_size_timeout_enabled:
+        timeout_ns = nanoseconds(config.timeout_ns, "timeout_ns") or None
+        return BatchTimeouts(partial_ns=timeout_ns, data_parallel_ns=timeout_ns)
+    partial_ns = nanoseconds(config.batch_size_timeout_ns, "batch_size_timeout_ns")
+    data_parallel_ns = nanoseconds(config.data_parallel_timeout_ns, "data_parallel_timeout_ns")
+    return BatchTimeouts(
+        partial_ns=partial_ns if partial_ns < MAX_TIMEOUT_NS else None,
+        data_parallel_ns=data_parallel_ns if data_parallel_ns < MAX_TIMEOUT_NS else None,
+    )

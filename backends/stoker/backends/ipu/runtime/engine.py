@@ -1,0 +1,213 @@
+"""`Engine`: the loop that a device runs: calls of the main program, micro-batch by micro-batch.
+
+For each micro-batch the device reads its inputs through the streams (and waits for the host where there is nothing yet), computes, and
+writes its outputs. In a fused program it reads the index first and then touches the streams of that sub-graph only; inputs given to
+another sub-graph stay where they are, and the device starves until a timeout tells the host.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from stoker.backends.ipu.popef.schema import Anchor
+from stoker.backends.ipu.runtime.computation import Computation
+from stoker.backends.ipu.runtime.delivery import Delivery, OnStarved, Results
+from stoker.backends.ipu.runtime.device import Device, Resident
+from stoker.backends.ipu.runtime.device_faults import apply_fault, garbage
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
+from stoker.backends.ipu.runtime.gate import Gate
+from stoker.backends.ipu.runtime.streams import zeros_of
+from stoker.backends.ipu.runtime.tensor_manager import TensorManager
+from stoker.backends.simulated.faults import Fault, FaultKind
+from stoker.backends.simulated.pacing import Pacer, Pacing
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class _MicroBatch:
+    computation: Computation
+    inputs: dict[str, Array]
+    dummies: set[str]
+    was_waiting: bool
+    """Whether its data were there before the device asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """What an engine works with.
+
+    Attributes:
+        computations: By the index that selects them.
+        index_anchor: The input that selects; None where there is one sub-graph.
+        streams: Where data come from and go to.
+        weights: What the load programs left on the device, by anchor.
+        device: What it runs on.
+        program: As the device knows it.
+        gate: Where host and device wait for each other.
+        pacer: How time passes.
+        iterations: Micro-batches of a call.
+        undelivered: Results that the run before this one has left, and this one leaves.
+        timeout_ns: How long the device starves before `on_starved`; 0: for ever.
+        on_starved: Told the anchors waited for.
+    """
+
+    computations: Mapping[int, Computation]
+    index_anchor: Anchor | None
+    streams: TensorManager
+    weights: Mapping[str, Array]
+    device: Device
+    program: Resident
+    gate: Gate
+    pacer: Pacer
+    iterations: int
+    undelivered: deque[Results]
+    timeout_ns: int
+    on_starved: OnStarved
+
+
+class Engine:
+    """Confined to: the thread that calls `run`."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._gate = parts.gate
+        self._flushes_seen = parts.gate.flushes
+        self._is_begun = False
+        overlaps = any(each.latency_ns > each.period_ns for each in parts.computations.values())
+        self._delivery = Delivery(
+            parts.streams,
+            parts.gate,
+            parts.pacer,
+            parts.undelivered,
+            timeout_ns=parts.timeout_ns,
+            on_starved=parts.on_starved,
+            is_overlapped=overlaps and parts.pacer.pacing is Pacing.REALTIME,
+        )
+
+    def run(self, calls: int | None) -> None:
+        """Runs `calls` calls of the main program, or calls until the gate stops; None: for ever.
+
+        Raises:
+            IpuRuntimeError: the device failed, or the program cannot go on.
+        """
+        try:
+            self._delivery.catch_up()
+            done = 0
+            while (calls is None or done < calls) and self._call():
+                done += 1
+        finally:
+            self._delivery.close()
+
+    def _call(self) -> bool:
+        """One call of the main program; False: stopped. The device is claimed once the call's first data are there."""
+        device = self._parts.device
+        self._is_begun = False
+        batch = self._next_batch()
+        if batch is None:
+            return False
+        self._is_begun = True
+        with device.claimed(self._parts.program, lambda: self._gate.is_stopping) as fault:
+            if fault is not None:
+                apply_fault(fault, device, self._gate)
+            for iteration in range(self._parts.iterations):
+                if iteration:
+                    batch = self._next_batch()
+                if batch is None or not self._process(batch, fault):
+                    return False
+        return True
+
+    def _process(self, batch: _MicroBatch, fault: Fault | None) -> bool:
+        device, clock, computation = self._parts.device, self._gate.clock, batch.computation
+        begun_ns = clock.now_ns()
+        begins_ns = device.timeline.reserve(computation.period_ns, now_ns=begun_ns, was_waiting=batch.was_waiting)
+        values = computation.run(batch.inputs, self._parts.weights)
+        for name in batch.inputs:
+            if name not in batch.dummies:
+                self._parts.streams.input(name).release(None)
+        if fault is not None and fault.kind is FaultKind.BAD_OUTPUT:
+            values = {name: garbage(value) for name, value in values.items()}
+        device.count(
+            micro_batches=1,
+            busy_ns=computation.period_ns,
+            cycles=computation.cycles,
+            slow_micro_batches=int(computation.is_timed and clock.now_ns() - begun_ns > computation.period_ns),
+        )
+        is_dummy = len(batch.dummies) == len(batch.inputs) and bool(batch.inputs)
+        self._delivery.deliver(Results(dict(values), begins_ns + computation.latency_ns, bool(batch.dummies), is_dummy))
+        return not self._gate.is_stopping
+
+    def _next_batch(self) -> _MicroBatch | None:
+        """The inputs of the next micro-batch, once the device is free for it; None: stopped."""
+        if not self._parts.pacer.wait_until(self._parts.device.timeline.free_at_ns, self._gate.condition, lambda: self._gate.is_stopping):
+            return None
+        batch = _MicroBatch(next(iter(self._parts.computations.values())), {}, set(), was_waiting=True)
+        index_anchor = self._parts.index_anchor
+        if index_anchor is not None:
+            if not self._gather(batch, [index_anchor]):
+                return None
+            if index_anchor.name not in batch.dummies:
+                batch.computation = self._selected(index_anchor, batch.inputs[index_anchor.name])
+        return batch if self._gather(batch, batch.computation.inputs) else None
+
+    def _selected(self, anchor: Anchor, index: Array) -> Computation:
+        number = int(index.reshape(-1)[0])
+        try:
+            return self._parts.computations[number]
+        except KeyError:
+            known = ", ".join(map(str, sorted(self._parts.computations)))
+            raise ApplicationRuntimeError(f"input '{anchor.name}' selects sub-graph {number}; the executable has {known}") from None
+
+    def _gather(self, batch: _MicroBatch, anchors: Sequence[Anchor]) -> bool:
+        """Adds the data of `anchors` to `batch`, waiting for the host where there are none; False: stopped."""
+        missing = {anchor.name: anchor for anchor in anchors}
+        is_patient = True  # an idle device tells once that it starves; one in a call tells again and again
+        starving_since_ns: int | None = None
+        try:
+            while True:
+                seen = self._gate.changes
+                if self._fetch(batch, missing):
+                    starving_since_ns, is_patient = None, True
+                if not missing:
+                    return True
+                if self._gate.is_stopping:
+                    return False
+                if self._is_flushed(batch):
+                    batch.inputs |= {name: zeros_of(anchor) for name, anchor in missing.items()}
+                    batch.dummies |= set(missing)
+                    return True
+                batch.was_waiting = False
+                self._gate.set_starving(missing)
+                now_ns = self._gate.clock.now_ns()
+                if starving_since_ns is None:
+                    starving_since_ns = now_ns
+                until_ns = starving_since_ns + self._parts.timeout_ns if self._parts.timeout_ns and is_patient else None
+                if until_ns is not None and now_ns >= until_ns:
+                    starving_since_ns = now_ns
+                    is_patient = self._is_begun or bool(batch.inputs)
+                    self._parts.on_starved(tuple(missing))
+                    continue
+                self._gate.wait_for_change(seen, until_ns)
+        finally:
+            self._gate.set_starving(())
+
+    def _fetch(self, batch: _MicroBatch, missing: dict[str, Anchor]) -> bool:
+        """Takes what is there; whether that was anything. Not under the gate: a user's handler may block."""
+        found = False
+        for name in tuple(missing):
+            data = self._parts.streams.input(name).fetch()
+            if data is not None:
+                batch.inputs[name] = data
+                del missing[name]
+                found = True
+        return found
+
+    def _is_flushed(self, batch: _MicroBatch) -> bool:
+        """Whether dummy data shall fill in: a flush was asked for in this call. A device that has begun nothing ignores it."""
+        if self._is_begun or batch.inputs:
+            return self._gate.flushes != self._flushes_seen
+        self._flushes_seen = self._gate.flushes
+        return False

@@ -1,0 +1,104 @@
+"""`Gate`: where the host's threads and the device's thread wait for each other.
+
+One condition for all streams of a session: whatever changes (data came, a slot became free, someone stops or flushes, an error) notifies
+it, and whoever waits looks again. It also holds how the session's run ended, so that nobody waits for a thread that is gone.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError
+from stoker.backends.simulated.clocks import WaitableClock
+
+
+class Gate:
+    """A condition with an end. Any thread may use it.
+
+    Attributes:
+        condition: Notified at every change; may be entered again by the thread that holds it.
+        clock: What timeouts are measured with.
+        changes: Counts up with every notification: who saw the same number twice missed nothing in between.
+        flushes: How often a flush was asked for; the device compares it with what it saw before.
+        device_threads: Threads of the device. None of them waits for the end of another: that one may be waiting for it.
+    """
+
+    def __init__(self, name: str, clock: WaitableClock) -> None:
+        """A gate of the executable `name`."""
+        self._name = name
+        self.condition = threading.Condition()
+        self.clock = clock
+        self.changes = 0
+        self.flushes = 0
+        self.device_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._is_stopping = False
+        self._error: IpuRuntimeError | None = None
+        self._starving: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the device's threads shall end."""
+        return self._is_stopping
+
+    @property
+    def error(self) -> IpuRuntimeError | None:
+        """Why the run ended, if it did not end because somebody stopped it."""
+        return self._error
+
+    def notify(self) -> None:
+        """Says that something changed."""
+        with self.condition:
+            self.changes += 1
+            self.condition.notify_all()
+
+    def flush(self) -> None:
+        """Lets the device take dummy data for what is missing in the call it is in."""
+        with self.condition:
+            self.flushes += 1
+            self.notify()
+
+    def stop(self) -> None:
+        """Tells the device's threads to end."""
+        with self.condition:
+            self._is_stopping = True
+            self.notify()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the run with `error`, as an `IpuRuntimeError` if it is none; the first error stays."""
+        if not isinstance(error, IpuRuntimeError):
+            cause, error = error, ApplicationRuntimeError(f"executable '{self._name}' failed: {type(error).__name__}: {error}")
+            error.__cause__ = cause
+        with self.condition:
+            if self._error is None:
+                self._error = error
+            self._is_stopping = True
+            self.notify()
+
+    def reopen(self) -> None:
+        """Lets threads run again after `stop`, or after `fail` once its cause is gone."""
+        with self.condition:
+            self._is_stopping = False
+            self._error = None
+
+    def wait_for(self, is_ready: Callable[[], bool], until_ns: int | None) -> bool:
+        """Waits until `is_ready`, the moment, or the end; what `is_ready` says then. It is asked with the condition held."""
+        with self.condition:
+            while not is_ready():
+                if self._is_stopping or (until_ns is not None and self.clock.now_ns() >= until_ns):
+                    return is_ready()
+                self.clock.wait(self.condition, until_ns)
+            return True
+
+    def wait_for_change(self, seen: int, until_ns: int | None) -> None:
+        """Waits until `changes` is no longer `seen`, until the moment, or until the end."""
+        self.wait_for(lambda: self.changes != seen, until_ns)
+
+    def set_starving(self, anchors: Iterable[str]) -> None:
+        """Records which anchors the calling thread waits for."""
+        with self.condition:
+            self._starving[threading.get_ident()] = tuple(anchors)
+
+    def starving(self) -> tuple[str, ...]:
+        """Anchors that the device waits for now: inputs without data, outputs without room."""
+        with self.condition:
+            return tuple(anchor for anchors in self._starving.values() for anchor in anchors)

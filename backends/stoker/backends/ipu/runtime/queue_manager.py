@@ -1,0 +1,199 @@
+"""Queues of the user's memory, one ring per tensor, from which the device takes data when it needs it.
+
+Preparing data and running the model overlap: the user's thread fills the rings, the device's thread drains them in the same order.
+`enqueue` stores a view and returns; nothing blocks the device but a ring without data, and nothing blocks the user but a full one.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy.typing as npt
+
+from stoker.backends.ipu.popef.schema import Anchor, TensorInfo
+from stoker.backends.ipu.runtime.enqueued import Callback, Enqueued, view_of
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, SessionStopped
+from stoker.backends.ipu.runtime.gate import Gate
+from stoker.backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer
+
+Array = npt.NDArray[Any]
+_logger = logging.getLogger(__name__)
+Q = TypeVar("Q", "InputQueue", "OutputQueue")
+
+
+class _Queue:
+    """What input and output queues share. One producer thread; the device is the consumer."""
+
+    def __init__(self, ring: InputRingBuffer | OutputRingBuffer, gate: Gate, *, is_written: bool) -> None:
+        self.ring = ring
+        self._gate = gate
+        self._is_written = is_written
+        self._is_connected = True
+
+    @property
+    def anchor(self) -> Anchor:
+        """Whose data it holds."""
+        return self.ring.anchor
+
+    @property
+    def tensor_info(self) -> TensorInfo:
+        """Shape and type of one entry."""
+        return self.ring.anchor.tensor_info
+
+    def read_available(self) -> int:
+        """Entries that the device has not taken yet, the one it works on included."""
+        return self.ring.read_available
+
+    def enqueue(self, memory: Array, size: int | None = None, callback: Callback | None = None) -> Enqueued:
+        """Queues one micro-batch of memory; waits while the ring is full.
+
+        The memory must stay untouched until `callback` is called, which happens once, on a thread of the device: with None when the device
+        has read it (or written it, for outputs), or with the error that prevents it. It should return soon: the device waits for it.
+
+        Args:
+            memory: C-contiguous, exactly the anchor's size; held, not copied.
+            size: Its size in bytes, if the caller wants that checked.
+            callback: Told when the memory is the caller's again.
+
+        Returns:
+            The entry, which `withdraw` takes back.
+
+        Raises:
+            ApplicationRuntimeError: the memory does not fit the anchor.
+            SessionStopped: the queue is disconnected, or the session stopped while the ring was full.
+            IpuRuntimeError: the session failed.
+        """
+        entry = Enqueued(view_of(self.anchor, memory, size, is_written=self._is_written), callback)
+        with self._gate.condition:
+            self._refuse_if_dead()
+            if not self._gate.wait_for(lambda: self.ring.write_available > 0 or not self._is_connected, None):
+                self._refuse_if_dead()
+                raise SessionStopped(f"queue '{self.anchor.name}' is full and the session has stopped")
+            self._refuse_if_dead()
+            self.ring.push(entry)
+            self._gate.notify()
+        return entry
+
+    def withdraw(self, entry: Enqueued) -> bool:
+        """Takes back an entry that the device has not begun with; False if it has. Its callback is not called then."""
+        with self._gate.condition:
+            return entry.withdraw()
+
+    def fail_all(self, error: Exception) -> None:
+        """Ends all entries with `error`. REQUIRES: no device thread uses the ring."""
+        while self.ring.read_available:
+            try:
+                self.release(error)
+            except Exception:  # a callback that raises must not keep the others from being told
+                _logger.exception("a callback of queue '%s' raised when it was told that its data will not be moved", self.anchor.name)
+
+    def disconnect(self) -> None:
+        """No more data from here on."""
+        self._is_connected = False
+        self._gate.notify()
+
+    def release(self, error: Exception | None) -> None:
+        """See `InputStream.release` and `OutputStream.release`."""
+        with self._gate.condition:
+            entry = self.ring.pop()
+            callback = entry.end() if entry is not None else None
+        if callback is not None:
+            callback(error)
+        self._gate.notify()
+
+    def _front(self) -> Array | None:
+        with self._gate.condition:
+            while (entry := self.ring.front()) is not None and entry.is_ended:
+                self.ring.pop()  # withdrawn
+                self._gate.notify()
+            if entry is None:
+                return None
+            entry.take()
+            return entry.view
+
+    def _refuse_if_dead(self) -> None:
+        if self._gate.error is not None:
+            raise self._gate.error
+        if not self._is_connected:
+            raise SessionStopped(f"queue '{self.anchor.name}' is disconnected")
+
+
+class InputQueue(_Queue):
+    """Data for one input anchor."""
+
+    def fetch(self) -> Array | None:
+        """See `InputStream.fetch`."""
+        return self._front()
+
+
+class OutputQueue(_Queue):
+    """Room for one output anchor."""
+
+    def slot(self) -> Array | None:
+        """See `OutputStream.slot`."""
+        return self._front()
+
+
+Queue: TypeAlias = InputQueue | OutputQueue
+#: Told which queue the device starves at.
+TimeoutCallback = Callable[[Queue], None]
+
+
+class QueueManager:
+    """The queues of a session. `Session.create_queue_manager` makes it."""
+
+    def __init__(self, inputs: Sequence[Anchor], outputs: Sequence[Anchor], num_buffers: int, gate: Gate) -> None:
+        """One ring of `num_buffers` entries for each anchor."""
+        self.inputs: Mapping[str, InputQueue] = {
+            anchor.name: InputQueue(InputRingBuffer(anchor, num_buffers), gate, is_written=False) for anchor in inputs
+        }
+        self.outputs: Mapping[str, OutputQueue] = {
+            anchor.name: OutputQueue(OutputRingBuffer(anchor, num_buffers), gate, is_written=True) for anchor in outputs
+        }
+        self._gate = gate
+
+    def input_queue(self, name: str) -> InputQueue:
+        """The queue of input anchor `name`.
+
+        Raises:
+            ApplicationRuntimeError: there is none.
+        """
+        return _named(self.inputs, name, "input")
+
+    def output_queue(self, name: str) -> OutputQueue:
+        """The queue of output anchor `name`.
+
+        Raises:
+            ApplicationRuntimeError: there is none.
+        """
+        return _named(self.outputs, name, "output")
+
+    def starving(self) -> tuple[str, ...]:
+        """Anchors that the device waits for at this moment."""
+        return self._gate.starving()
+
+    def flush_all(self) -> None:
+        """Lets the device finish the call of the main program it is in, with zeros for what is missing.
+
+        Results of what was queued before then drain; outputs of dummy data are dropped. A device that has not begun a call stays idle.
+        """
+        self._gate.flush()
+
+    def fail_all(self, error: Exception) -> None:
+        """Ends whatever is queued with `error`. REQUIRES: the session's loop does not run."""
+        for queue in (*self.inputs.values(), *self.outputs.values()):
+            queue.fail_all(error)
+
+    def disconnect_all(self) -> None:
+        """Ends whatever is queued, and takes nothing more. REQUIRES: the session's loop does not run."""
+        for queue in (*self.inputs.values(), *self.outputs.values()):
+            queue.disconnect()
+        self.fail_all(SessionStopped("the queues were disconnected"))
+
+
+def _named(queues: Mapping[str, Q], name: str, kind: str) -> Q:
+    try:
+        return queues[name]
+    except KeyError:
+        known = ", ".join(sorted(queues)) or "none"
+        raise ApplicationRuntimeError(f"there is no {kind} queue '{name}'; there are {known}") from None

@@ -1,0 +1,112 @@
+"""`PopefFacts`: what a PopEF file and the name map beside it declare, read without a device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.backends.api.agreement import disagreements
+from stoker.backends.api.candidate import Candidate, Misfit, parameter_path
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelFacts
+from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
+from stoker.backends.ipu.popef.model import ModelBuilder
+from stoker.backends.ipu.popef.package_hash import check_package_hash
+from stoker.backends.ipu.popef.reader import Reader
+from stoker.backends.ipu.runtime import Executable, IpuRuntimeError
+from stoker.backends.ipu.serving.name_map import read_name_map
+from stoker.backends.ipu.serving.parameters import ModelParameters
+from stoker.backends.ipu.serving.served_graph import ServedGraph, ServedStream, served_graphs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopefFacts(ModelFacts):
+    """What `ModelFacts` has no place for.
+
+    `inputs` and `outputs` are None where the executable is fused: config.pbtxt says which sub-graph is served, and with it all of its
+    tensors.
+
+    Attributes:
+        executable: What was read.
+        graphs: What may be served from it.
+    """
+
+    executable: Executable
+    graphs: tuple[ServedGraph, ...]
+
+    def graph(self, sub_graph: str) -> ServedGraph | None:
+        """The one that the parameter `sub_graph` chooses by index or name; None: it chooses none, or more than one."""
+        if not sub_graph:
+            return self.graphs[0] if len(self.graphs) == 1 else None
+        found = [graph for graph in self.graphs if sub_graph in graph.names]
+        if not found and sub_graph.isdecimal():
+            found = [graph for graph in self.graphs if str(graph.index) == sub_graph]
+        return found[0] if len(found) == 1 else None
+
+    def misfits(self, candidate: Candidate, parameters: ModelParameters) -> Iterator[Misfit]:
+        """What speaks against serving the executable as `candidate` says."""
+        if parameters.check_package_hash:
+            try:
+                check_package_hash(self.executable.program.package_hash)
+            except PackageHashMismatch as error:
+                yield Misfit("default_model_filename", error.reason)
+        graph = self.graph(parameters.sub_graph)
+        if graph is None:
+            given = f"'{parameters.sub_graph[:40]}' chooses none or several" if parameters.sub_graph else "must be written: this is fused"
+            yield Misfit(parameter_path("sub_graph"), f"{given}; the executable's sub-graphs: {', '.join(map(str, self.graphs))}")
+        elif candidate.signature is not None:
+            yield from disagreements(candidate.signature, graph.input_tensors, graph.output_tensors)
+
+
+def read_facts(files: ModelFiles, model_filename: str) -> PopefFacts:
+    """What the file `model_filename` and the name map beside it declare.
+
+    Raises:
+        ModelLoadError: a file is missing, damaged or contradicts itself; names file, blob and offset.
+    """
+    path = files.path(model_filename)
+    try:
+        executable = _executable(path)
+    except PopefError as error:
+        place = ", ".join(part for part in (error.blob, "" if error.offset is None else f"offset {error.offset}") if part)
+        raise ModelLoadError(f"'{model_filename}' is no readable PopEF file: {place + ': ' if place else ''}{error.reason}") from error
+    except IpuRuntimeError as error:
+        raise ModelLoadError(f"'{model_filename}': {error}") from error
+    try:
+        graphs = served_graphs(executable, read_name_map(files))
+    except ModelLoadError as error:
+        raise ModelLoadError(f"'{model_filename}': {error.message}") from error
+    single = graphs[0] if len(graphs) == 1 else None
+    return PopefFacts(
+        inputs=single.input_tensors if single else None,
+        outputs=single.output_tensors if single else None,
+        notes=tuple(_notes(executable, graphs)),
+        executable=executable,
+        graphs=graphs,
+    )
+
+
+def _executable(path: Path) -> Executable:
+    reader = Reader()
+    reader.parse_file(path)
+    for blob in reader.blobs():
+        blob.verify()  # also what nothing reads: a damaged file is replaced, not served
+    return Executable(ModelBuilder(reader).create_model(), check_package_hash=False)
+
+
+def _notes(executable: Executable, graphs: tuple[ServedGraph, ...]) -> Iterator[str]:
+    program = executable.program
+    ipus = executable.num_ipus
+    yield (
+        f"executable {executable.name}, for {ipus} {program.system} IPU{'s' if ipus > 1 else ''} (ipu{program.ipu_version}), "
+        f"precision {program.attributes.get('precision') or 'not stated'}; runs on simulated IPUs"
+    )
+    if len(graphs) == 1:
+        yield graphs[0].rows_note
+        return
+    for graph in graphs:
+        yield f"sub-graph {graph}: inputs {_listed(graph.inputs)}; outputs {_listed(graph.outputs)}; {graph.rows_note}"
+
+
+def _listed(streams: tuple[ServedStream, ...]) -> str:
+    return ", ".join(f"'{each.name}' {each.tensor.datatype.config_name} {list(each.tensor.shape or ())}" for each in streams)

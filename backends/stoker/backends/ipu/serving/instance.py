@@ -1,0 +1,98 @@
+"""`PoplarInstance`: a model's share of a resident executable, with the casts and the padding at the border."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.errors import BackendFailed, InvalidRequest
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.ipu.popef.schema import Anchor
+from stoker.backends.ipu.serving.casts import cast_into
+from stoker.backends.ipu.serving.resident import Resident
+from stoker.backends.ipu.serving.served_graph import ServedGraph, ServedStream
+
+Array = npt.NDArray[Any]
+
+
+class PoplarInstance(Instance):
+    """Runs batches of 1 to max_batch_size rows; the device always computes a whole call, so the rest is zeros, cut off again.
+
+    The padding happens here and not in the batch processor, because most tensors are cast here anyway: one copy does both. Several threads
+    may execute at once, up to `pipeline_depth`.
+    """
+
+    def __init__(
+        self,
+        resident: Resident,
+        graph: ServedGraph,
+        signature: ModelSignature,
+        *,
+        index_anchor: Anchor | None,
+        pipeline_depth: int,
+        on_close: Callable[[], None],
+    ) -> None:
+        """An instance of what `graph` computes.
+
+        Args:
+            resident: The executable.
+            graph: Which of its sub-graphs.
+            signature: What is served; agrees with `graph`.
+            index_anchor: The input that selects the sub-graph of a fused executable; None where there is one.
+            pipeline_depth: Batches that may be on their way at once.
+            on_close: Gives the resident back.
+        """
+        self.pipeline_depth = pipeline_depth
+        self._resident = resident
+        self._is_batched = signature.is_batched
+        self._inputs = {stream.name: stream for stream in graph.inputs}
+        self._outputs = {stream.name: (stream, spec.datatype.numpy) for stream in graph.outputs if (spec := signature.output(stream.name))}
+        self._index: dict[str, Array] = {}
+        if index_anchor is not None:
+            info = index_anchor.tensor_info
+            self._index[index_anchor.name] = np.full(info.shape, graph.index, info.data_type.numpy)
+        self._on_close = on_close
+
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        fed: dict[str, Array] = {
+            self._inputs[name].anchor.name: self._call_block(self._inputs[name], array) for name, array in inputs.items()
+        }
+        rows = next((array.shape[0] for array in inputs.values()), 0) if self._is_batched else 0
+        found = self._resident.run({**fed, **self._index})
+        return {name: self._answer(name, found, rows) for name in output_names}
+
+    def close(self) -> None:
+        self._on_close()
+
+    def _call_block(self, stream: ServedStream, array: Array) -> Array:
+        """`array` as the executable's type, zeros behind it up to a whole call; the array itself where that is what it is."""
+        dtype = stream.anchor.tensor_info.data_type.numpy
+        if array.dtype == dtype and array.shape == stream.call_shape:
+            return array
+        block = np.zeros(stream.call_shape, dtype)
+        misfit = cast_into(_head(block, array.shape), array)
+        if misfit:
+            raise InvalidRequest(f"input '{stream.name}' {misfit}")
+        return block
+
+    def _answer(self, name: str, found: Mapping[str, Array], rows: int) -> Array:
+        stream, dtype = self._outputs[name]
+        block = found[stream.anchor.name]
+        shape = (rows, *stream.call_shape[1:]) if self._is_batched else stream.tensor.shape or ()
+        part = _head(block, shape)
+        if part.dtype == dtype:
+            return part
+        answer = np.zeros(shape, dtype)
+        misfit = cast_into(answer, part)
+        if misfit:
+            raise BackendFailed(f"output '{name}' {misfit}")
+        return answer
+
+
+def _head(block: Array, shape: tuple[int, ...]) -> Array:
+    """The first rows of a call's memory, in `shape`; of scalars, the first one."""
+    if block.ndim > len(shape):
+        return block[0, ...]
+    return block[: shape[0]] if shape else block

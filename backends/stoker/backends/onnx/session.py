@@ -1,0 +1,267 @@
+"""One ONNX Runtime session as an `Instance`."""
+
+import contextlib
+import ctypes
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnxruntime as ort
+
+from stoker.backends.api.backend import Arrays, Instance
+from stoker.backends.api.batch import Array
+from stoker.backends.api.candidate import Misfit
+from stoker.backends.api.errors import BackendFailed, InvalidRequest
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.ragged_batch import RaggedProcessor
+from stoker.backends.api.tensor import DataType
+from stoker.backends.onnx.arena import LARGE_BYTES, Spikes
+from stoker.backends.onnx.bindings import Bindings, are_worth_it
+from stoker.backends.onnx.element_types import BFLOAT16
+from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
+from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.onnx_files.runtime_messages import public_text
+
+log = logging.getLogger("stoker.backends.onnxruntime")
+
+_GRAPH_LEVELS = {
+    GraphOptimization.NONE: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    GraphOptimization.BASIC: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    GraphOptimization.EXTENDED: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    GraphOptimization.ALL: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def session_options(knobs: SessionKnobs) -> ort.SessionOptions:
+    """ONNX Runtime's form of `knobs`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = knobs.intra_op_threads
+    options.inter_op_num_threads = knobs.inter_op_threads
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if knobs.parallel else ort.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_cpu_mem_arena = knobs.mem_arena
+    options.enable_mem_pattern = knobs.mem_pattern
+    options.graph_optimization_level = _GRAPH_LEVELS[knobs.graph]
+    # Whatever goes wrong comes back as an exception with the same text; on stderr it would break up the server's own log. 4 = fatal only.
+    options.log_severity_level = 4
+    for key, value in knobs.entries.items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+class OnnxInstance(Instance):
+    """A session on CPU. Confined to: the one worker that owns it."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        signature: ModelSignature,
+        *,
+        static_batch_size: int | None,
+        shrink_arena: bool,
+        mem_arena: bool = True,
+        is_work_open: bool = False,
+    ) -> None:
+        """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing.
+
+        `is_work_open`: what requests hold, beside their shapes, decides how much there is to do.
+        """
+        self.static_batch_size = static_batch_size
+        # Strings are as long as they are, whatever their tensor's shape.
+        self.only_computes = not is_work_open and not _named(signature.inputs, DataType.BYTES)
+        self.batch_processor = RaggedProcessor if signature.is_ragged else None
+        self._session: ort.InferenceSession | None = session
+        self._shrinking = ort.RunOptions()
+        self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._run_options: ort.RunOptions | None = self._shrinking if shrink_arena else None
+        # Ends before the first operator, and the arena shrinks all the same.
+        self._only_shrinking = ort.RunOptions()
+        self._only_shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        self._only_shrinking.terminate = True
+        has_one_size = all(spec.is_static for spec in signature.inputs) and not is_work_open
+        self._spikes = Spikes() if mem_arena and not shrink_arena and not has_one_size else None
+        #: The shapes of the smallest batch that ran, for `give_memory_back`, and what it took.
+        self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
+        self._signature = signature
+        self._dtypes = {spec.name: spec.datatype for spec in signature.inputs}
+        #: Bytes of the largest batch, in or out, since memory was given back.
+        self._largest_bytes = 0
+        self._outputs = [spec.name for spec in signature.outputs]
+        self._strings_in = _named(signature.inputs, DataType.BYTES)
+        self._strings_out = _named(signature.outputs, DataType.BYTES)
+        # numpy has no bfloat16: such tensors travel as OrtValues, and an output among them takes all others of its run along.
+        self._bfloat16_in = _named(signature.inputs, DataType.BF16)
+        self._bfloat16_out = _named(signature.outputs, DataType.BF16)
+        self._bindings = Bindings(session, signature) if are_worth_it(signature) else None
+
+    def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        if self._strings_in:
+            inputs = {name: _decoded(name, array) if name in self._strings_in else array for name, array in inputs.items()}
+        try:
+            outputs = self._run(inputs, output_names)
+        except ORT_ERRORS as error:
+            raise BackendFailed(public_text(error)) from error
+        if self._strings_out:
+            outputs = {name: _encoded(array) if name in self._strings_out else array for name, array in outputs.items()}
+        return outputs
+
+    def prime(self) -> None:
+        """Runs zeros in the smallest shapes, where shapes vary: the arena never gives back the region of its first allocation.
+
+        Models that do not run in them are served as they are: their first batch then decides on that region.
+        """
+        session, signature = self._session, self._signature
+        if self._spikes is None or session is None or signature.is_ragged or not self.only_computes:
+            return
+        rows = (self.static_batch_size or 1,) if signature.is_batched else ()
+        shapes = {spec.name: (*rows, *(1 if size < 0 else size for size in spec.model_dims)) for spec in signature.inputs}
+        try:
+            self._run_with(session, self._nothing(shapes), self._outputs, None)
+        except ORT_ERRORS as error:
+            log.debug("zeros in the smallest shapes do not run: %s", public_text(error))
+        else:
+            self._least = 0, shapes
+
+    @property
+    def owes_memory(self) -> bool:
+        """Whether a batch of more than `LARGE_BYTES` has run since `give_memory_back`."""
+        return self._largest_bytes > LARGE_BYTES
+
+    def give_memory_back(self) -> None:
+        """Has the arena of a session of variable sizes give back all that no tensor lies in. Any thread may call it, beside a run.
+
+        ONNX Runtime does so at the end of a run only. So this begins one on the shapes of the smallest batch so far, and terminates it
+        before its first operator: zeros are nothing that a client has sent, and a model may loop on them for ever.
+        """
+        session, least = self._session, self._least
+        if self._spikes is None or session is None or least is None or not self._largest_bytes:
+            return
+        self._largest_bytes = 0
+        with contextlib.suppress(*ORT_ERRORS):  # how a terminated run ends
+            self._run_with(session, self._nothing(least[1]), self._outputs, self._only_shrinking)
+
+    def _nothing(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+        """Zeros of those shapes by input."""
+        return {name: _zeros(self._dtypes[name], shape) for name, shape in shapes.items()}
+
+    def close(self) -> None:
+        self._session = self._bindings = None
+
+    def _run(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        session = self._open()
+        bindings = self._bindings
+        if bindings is None:
+            return self._run_unbound(session, inputs, output_names)
+        try:
+            bound = bindings.run(inputs, output_names, self._run_options)
+        except ORT_ERRORS:
+            # Where the request is at fault, the ordinary way says so too. Where it is not, the model gives other shapes than it declares.
+            outputs = self._run_unbound(session, inputs, output_names)
+            self._bindings = None
+            return outputs
+        return self._run_unbound(session, inputs, output_names) if bound is None else bound
+
+    def _run_unbound(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
+        if self._spikes is None:
+            return self._run_with(session, inputs, output_names, self._run_options)
+        size_bytes = sum([array.nbytes for array in inputs.values()])
+        # Before the run: one that fails leaves its memory behind, too.
+        self._largest_bytes = max(size_bytes, self._largest_bytes)
+        if self._least is None:
+            self._least = sys.maxsize, _shapes(inputs)
+        outputs = self._run_with(session, inputs, output_names, self._shrinking if self._spikes.gives_back(size_bytes) else None)
+        if size_bytes < self._least[0]:
+            self._least = size_bytes, _shapes(inputs)
+        # Read again: memory may have been given back beside the run.
+        self._largest_bytes = max(self._largest_bytes, size_bytes, *(array.nbytes for array in outputs.values()))
+        return outputs
+
+    def _run_with(
+        self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None
+    ) -> Arrays:
+        if not self._bfloat16_out.isdisjoint(output_names):
+            return self._run_values(session, inputs, output_names, options)
+        feeds: Mapping[str, object] = inputs
+        if self._bfloat16_in:
+            feeds = {name: _bfloat16(array) if name in self._bfloat16_in else array for name, array in inputs.items()}
+        # The session's inner `run` would save 2 us of 6, and is not public.
+        return dict(zip(output_names, session.run(output_names, feeds, options), strict=True))
+
+    def _run_values(
+        self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None
+    ) -> Arrays:
+        feeds = {
+            name: _bfloat16(array) if name in self._bfloat16_in else ort.OrtValue.ortvalue_from_numpy(array)
+            for name, array in inputs.items()
+        }
+        values = session.run_with_ort_values(output_names, feeds, options)
+        given = {value.data_ptr() for value in feeds.values()}
+        outputs = {name: _from_value(value) for name, value in zip(output_names, values, strict=True)}
+        # An output that is an input, too, is the input's memory, which the next batch overwrites.
+        return {name: array.copy() if array.ctypes.data in given else array for name, array in outputs.items()}
+
+    def _open(self) -> ort.InferenceSession:
+        if self._session is None:
+            raise BackendFailed("the session is closed")
+        return self._session
+
+
+def mixture_misfits(signature: ModelSignature) -> Iterator[Misfit]:
+    """Tensors that ONNX Runtime's Python interface cannot run together."""
+    strings = sorted(_named(signature.inputs, DataType.BYTES))
+    for index, output in enumerate(signature.outputs):
+        if strings and output.datatype is DataType.BF16:
+            yield Misfit(
+                f"output[{index}].data_type",
+                f"string input(s) {', '.join(strings)} beside bfloat16 output {output.name}: "
+                "ONNX Runtime's Python interface cannot run both; cast the output in the graph",
+            )
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:
+    """Zeros, or empty strings as ONNX Runtime takes them."""
+    return np.full(shape, "", np.object_) if datatype is DataType.BYTES else np.zeros(shape, datatype.numpy)
+
+
+def _named(specs: Sequence[TensorSpec], datatype: DataType) -> frozenset[str]:
+    return frozenset(spec.name for spec in specs if spec.datatype is datatype)
+
+
+def _bfloat16(bits: Array) -> ort.OrtValue:
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, BFLOAT16)
+
+
+def _from_value(value: ort.OrtValue) -> Array:
+    if value.element_type() != BFLOAT16:
+        array: Array = value.numpy()
+        return array
+    size = value.tensor_size_in_bytes()
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    # bytearray: the copy is writable, as every other output is.
+    return np.frombuffer(bytearray(raw), dtype=np.uint16).reshape(value.shape())
+
+
+def _decoded(name: str, array: Array) -> Array:
+    """Elements as `str`: ONNX Runtime would take `bytes` and silently make "b'...'" of them."""
+    text = np.empty(array.shape, dtype=np.object_)
+    flat = text.reshape(-1)
+    for place, element in enumerate(array.reshape(-1)):
+        try:
+            flat[place] = element.decode() if isinstance(element, bytes) else str(element)
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(
+                f"input '{name}' element {place} is not UTF-8 ({error.reason} at byte {error.start}); ONNX strings are UTF-8 text"
+            ) from None
+    return text
+
+
+def _encoded(array: Array) -> Array:
+    raw = np.empty(array.shape, dtype=np.object_)
+    flat = raw.reshape(-1)
+    for place, element in enumerate(array.reshape(-1)):
+        flat[place] = element.encode() if isinstance(element, str) else element
+    return raw

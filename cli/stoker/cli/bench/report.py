@@ -1,0 +1,100 @@
+"""What a run says: a table for people, perf_analyzer's columns for spreadsheets, JSON for machines."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.cli.bench.figures import PERCENTILES, Outcome
+from stoker.cli.bench.levels import Level
+from stoker.cli.failure import CommandFailed
+from stoker.cli.output import print_line, print_table
+
+#: A load generator at this part of a core, or late by that much, measures itself.
+_BUSY_CLIENT = 0.9
+_LATE_US = 2000.0
+_TABLE = ("load", "req/s", "rows/s", "mean ms", "p50 ms", "p90 ms", "p95 ms", "p99 ms", "errors", "queue ms", "compute ms", "rows/batch")
+_SPARE = ("rows/batch", "mean ms", "p90 ms", "rows/s", "compute ms", "queue ms", "p95 ms")
+
+
+def load_text(level: Level) -> str:
+    """The load, for people."""
+    return f"{level.rate_per_s:g}/s" if level.rate_per_s is not None else str(level.concurrency)
+
+
+def print_outcomes(outcomes: Sequence[Outcome], within: float, subject: str) -> None:
+    """Prints what was measured (`subject`), the table, and below it what makes figures doubtful."""
+    print_line(subject)
+    closed = outcomes[0].level.rate_per_s is None
+    columns = ("concurrency" if closed else "request rate", *_TABLE[1:])
+    print_table(columns, [_row(outcome) for outcome in outcomes], numeric=frozenset(columns), spare=_SPARE)
+    for outcome in outcomes:
+        for note in _notes(outcome, within):
+            print_line(f"{load_text(outcome.level)}: {note}")
+
+
+def write_csv(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Writes the file that perf_analyzer's -f writes: the same columns, whole microseconds, rows by throughput.
+
+    Where the server's protocol tells no times, the columns that need them are left out, as perf_analyzer leaves them out.
+
+    Raises:
+        CommandFailed: the file cannot be written.
+    """
+    is_told = all(outcome.server is not None for outcome in outcomes)
+    first = "Concurrency" if outcomes[0].level.rate_per_s is None else "Request Rate"
+    server = ("Network+Server Send/Recv", "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output")
+    percentiles = [f"p{percent} latency" for percent in PERCENTILES]
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            lines = csv.writer(file, lineterminator="\n")
+            lines.writerow([first, "Inferences/Second", "Client Send", *(server if is_told else ()), "Client Recv", *percentiles])
+            for outcome in sorted(outcomes, key=lambda each: each.rows_per_s):
+                lines.writerow(_csv_row(outcome, is_told))
+    except OSError as error:
+        raise CommandFailed(f"cannot write {path}: {error.strerror}") from error
+
+
+def _csv_row(outcome: Outcome, is_told: bool) -> list[str]:
+    figures, times = outcome.figures, outcome.server
+    level = outcome.level
+    load = f"{level.rate_per_s:g}" if level.rate_per_s is not None else str(level.concurrency)
+    server: list[float] = []
+    if is_told and times is not None:
+        rest_us = figures.mean_us - figures.send_us - figures.receive_us - times.total_us
+        parts = (times.queue_us, times.compute_input_us, times.compute_infer_us, times.compute_output_us)
+        server = [max(0.0, rest_us), *parts]
+    latencies = [figures.latency_us[percent] for percent in PERCENTILES]
+    whole = [str(round(value)) for value in (figures.send_us, *server, figures.receive_us, *latencies)]
+    return [load, f"{outcome.rows_per_s:g}", *whole]
+
+
+def _row(outcome: Outcome) -> list[str]:
+    figures, times = outcome.figures, outcome.server
+    told = ["-", "-", "-"]
+    if times is not None:
+        told = [_ms(times.queue_us), _ms(times.total_us - times.queue_us), f"{times.rows_per_batch:.1f}"]
+    return [
+        load_text(outcome.level),
+        f"{figures.requests_per_s:.1f}",
+        f"{outcome.rows_per_s:.1f}",
+        _ms(figures.mean_us),
+        *(_ms(figures.latency_us[percent]) for percent in PERCENTILES),
+        str(figures.errors),
+        *told,
+    ]
+
+
+def _ms(value_us: float) -> str:
+    return f"{value_us / 1000:.3f}"
+
+
+def _notes(outcome: Outcome, within: float) -> list[str]:
+    notes = []
+    if not outcome.is_stable:
+        notes.append(f"not stable: three windows in a row never agreed within {within:.0%}; the figures are of the last windows")
+    if outcome.client_cpu >= _BUSY_CLIENT and outcome.level.rate_per_s is None:
+        notes.append(f"this client used {outcome.client_cpu:.0%} of a core: it may be the limit, not the server")
+    if outcome.figures.lag_us >= _LATE_US:
+        notes.append(f"requests left up to {_ms(outcome.figures.lag_us)} ms late (p99): latency counts from when they were due")
+    notes.extend(f"{count} x {text}" for text, count in sorted(outcome.failures.items(), key=lambda item: -item[1])[:3])
+    return notes

@@ -1,0 +1,125 @@
+"""`stoker check`: validates a repository without serving it, explains every value of every configuration, and tries to load its models."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.options import AsJson
+from stoker.cli.output import print_json, print_line, print_table, printable
+
+if TYPE_CHECKING:
+    from stoker.server.lifecycle.check import ModelReport, RepositoryReport, VersionReport
+
+
+class Links(StrEnum):
+    """Which links in the repository are followed: the values of the server's flag."""
+
+    NONE = "none"
+    WITHIN_ROOT = "within-root"
+
+
+Repositories = Annotated[
+    list[Path], typer.Argument(metavar="REPOSITORY...", help="Model repository; several are checked as one.", show_default=False)
+]
+Suggest = Annotated[bool, typer.Option("--suggest", help="Print for each model a config.pbtxt that says all that was inferred.")]
+
+Load = Annotated[
+    bool | None,
+    typer.Option(
+        "--load/--no-load",
+        help="Load every version for a trial, in a process of its own, or none. Default: those whose files have up to 64 MiB together.",
+        show_default=False,
+    ),
+]
+AllowLinks = Annotated[
+    Links, typer.Option("--allow-links", help="As `serve --allow-links`: follow links that lead to what is below the repository's root.")
+]
+LoadTimeout = Annotated[float, typer.Option("--load-timeout", min=0.1, max=86400, help="Seconds that the load of one version may take.")]
+
+
+def check(
+    repositories: Repositories,
+    as_json: AsJson = False,
+    suggest: Suggest = False,
+    load: Load = None,
+    load_timeout: LoadTimeout = 120.0,
+    allow_links: AllowLinks = Links.NONE,
+) -> int:
+    """Validate a model repository without serving it: what is written, what is inferred and why, what conflicts, and what does not load."""
+    from stoker.backends.api.registry import BackendRegistry
+    from stoker.server.lifecycle.check import Loading, check_repository
+    from stoker.server.lifecycle.repository import RepositoryUnreadable
+
+    try:
+        report = check_repository(
+            repositories,
+            BackendRegistry(),
+            follows_links=allow_links is Links.WITHIN_ROOT,
+            loading=Loading.SMALL if load is None else Loading.ALL if load else Loading.NONE,
+            timeout_s=load_timeout,
+            progress=_show_progress,
+        )
+    except RepositoryUnreadable as error:
+        raise CommandFailed(str(error), ExitCode.USAGE) from error
+    finally:
+        _show_progress("")
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_report(report, suggest)
+    return ExitCode.OK if report.is_good else ExitCode.FAILED
+
+
+def _show_progress(text: str) -> None:
+    """Puts `text` in the place of what was there before, on a terminal; it does not mix with what is printed."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{printable(text)}")
+        sys.stderr.flush()
+
+
+def _print_report(report: "RepositoryReport", suggest: bool) -> None:
+    for model in report.models:
+        _print_model(model, suggest)
+    for note in report.notes:
+        print_line(f"note: {note}")
+    bad = sum(1 for model in report.models if model.problems)
+    count = f"{len(report.models)} model{'' if len(report.models) == 1 else 's'}"
+    if not report.models:
+        print_line("no models: every folder was passed over, see the notes" if report.notes else "no models: the repository is empty")
+    else:
+        print_line(f"{count}, {bad} with problems" if bad else f"{count}, no problems")
+
+
+def _print_model(model: "ModelReport", suggest: bool) -> None:
+    config = "config.pbtxt" if model.has_config_file else "no config.pbtxt"
+    present = ", ".join(str(version) for version in model.present_versions) or "none"
+    policy = f", serves {model.version_policy}" if model.version_policy else ""
+    print_line(f"{model.name}: {'PROBLEM' if model.problems else 'ok'} ({config}; versions {present}{policy})")
+    for problem in model.problems:
+        print_line(f"  error: {problem}")
+    for version in model.versions:
+        _print_version(version, suggest)
+    print_line()
+
+
+def _print_version(version: "VersionReport", suggest: bool) -> None:
+    if version.backend:
+        notes = f"; {'; '.join(version.notes)}" if version.notes else ""
+        file = f"file {version.model_filename}" if version.model_filename else "no model file needed"
+        loaded = {True: ", loads", False: ", does not load", None: ""}[version.is_loaded]
+        print_line(f"  version {version.version}: backend {version.backend}, {file}{loaded}{notes}")
+    if version.untried:
+        print_line(f"  note: version {version.version} was not loaded: {version.untried}")
+    for warning in version.warnings:
+        print_line(f"  warning: {warning}")
+    rows = [(finding.kind.value, finding.field, finding.text) for finding in version.findings if finding.text not in version.warnings]
+    if rows:
+        print_table(("source", "field", "value"), rows)
+    if suggest and version.suggestion:
+        print_line(f"  suggested config.pbtxt for version {version.version}:")
+        for line in version.suggestion.splitlines():
+            print_line(f"    {line}")

@@ -1,0 +1,120 @@
+"""A client for the length of one command; its errors become the command's, in words for people."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.headers import read_headers
+from stoker.cli.tls import tls_for
+
+if TYPE_CHECKING:
+    from stoker_client import Client
+
+
+_CAUSES = (
+    ("connection refused", "connection refused; is the server running?"),
+    (
+        "expected settings frame|http1.x server|illegal (request|status) line",
+        "the URL's scheme does not match the port: grpc:// goes to the gRPC port (8500 unless set), http:// to the HTTP port (8501)",
+    ),
+    ("certificate.verify.failed", "the server's certificate is not trusted: STOKER_TLS_CA names the file of its authority"),
+    ("wrong.version.number", "the port does not speak TLS: use grpc:// or http://"),
+    ("name or service not known|domain name not found|hostname lookup error", "no such host is known"),
+)
+#: Of the refusals of a load or unload by the control modes poll and none.
+_IS_UNCONTROLLED = re.compile("not allowed if polling is enabled|the list of models is fixed")
+#: What the address of a Unix-domain socket begins with; what follows begins with "/" or "//".
+SOCKET_SCHEME = re.compile(r"((grpc|http)\+)?unix:")
+_NOT_SERVING = re.compile(r"'(?P<name>[^']+)' (has no available versions|version \d+ is not at ready state)")
+
+
+@contextmanager
+def connected(url: str, api_key: str | None, timeout_s: float, headers: Sequence[str] | None = None) -> Iterator["Client"]:
+    """A client of the server at `url`, closed afterwards, which sends `headers` (each `NAME=VALUE`) with every call.
+
+    Raises:
+        CommandFailed: the address or a header is unusable, the server cannot be reached, or a call in the block failed.
+    """
+    sent = read_headers(headers, api_key)
+    with failures_told(url) as failures:
+        import stoker_client
+
+        if "://" not in url and ":" in url and not SOCKET_SCHEME.match(url):
+            url = f"grpc://{url}"
+        try:
+            retry = stoker_client.RetryPolicy(max_attempts=2)
+            client = stoker_client.connect(url, headers=sent, timeout_s=timeout_s, retry=retry, tls=tls_for(url))
+        except ValueError as error:
+            raise CommandFailed(f"--url: {error}", ExitCode.USAGE) from error
+        failures.url, failures.client = url, client
+        yield client
+
+
+@dataclass(slots=True)
+class Failures:
+    """What is needed to tell a failure well.
+
+    Attributes:
+        url: Where the server is.
+        client: Whom to ask for reasons; closed at the end. None: nobody.
+    """
+
+    url: str
+    client: "Client | None" = None
+
+
+@contextmanager
+def failures_told(url: str) -> Iterator[Failures]:
+    """Calls in the block whose errors become the command's.
+
+    Raises:
+        CommandFailed: the server cannot be reached, or a call failed.
+    """
+    # gRPC's own notes about connections would stand between the command's lines.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    import stoker_client
+
+    failures = Failures(url)
+    try:
+        yield failures
+    except stoker_client.ConnectionFailed as error:
+        raise CommandFailed(f"cannot connect to {failures.url}: {_cause(error.message)}", ExitCode.CANNOT_CONNECT) from error
+    except stoker_client.StokerError as error:
+        text = error.message.removeprefix("[request id: <id_unknown>] ") or type(error).__name__
+        raise CommandFailed(text + _hint(text) + ("" if failures.client is None else _reasons(failures.client, text))) from error
+    finally:
+        if failures.client is not None:
+            failures.client.close()
+
+
+def _cause(text: str) -> str:
+    """What the libraries' words about a failed connection mean."""
+    for sign, cause in _CAUSES:
+        if re.search(sign, text, re.IGNORECASE):
+            return cause
+    return text
+
+
+def _hint(text: str) -> str:
+    """What to do about a refusal whose words are for other clients, or kept for Triton's."""
+    if "requires an API key" in text:
+        return " (here: --api-key KEY, or the variable STOKER_API_KEY)"
+    return "; the server allows it with --model-control-mode=explicit" if _IS_UNCONTROLLED.search(text) else ""
+
+
+def _reasons(client: "Client", text: str) -> str:
+    """Why a model that has no version to serve has none, from the repository's index; empty where that is not the failure."""
+    import stoker_client
+
+    named = _NOT_SERVING.search(text)
+    if named is None:
+        return ""
+    try:
+        entries = [entry for entry in client.index() if entry["name"] == named["name"] and entry["reason"]]
+    except stoker_client.StokerError:
+        return ""  # the first error is the one to report
+    return "".join(f"; version {entry['version']}: {entry['reason']}" if entry["version"] else f"; {entry['reason']}" for entry in entries)

@@ -1,0 +1,135 @@
+"""The `stoker` command.
+
+Commands import what they need when they run, so that `stoker --help` needs neither the server nor the client. Everything after
+`stoker serve` or `stoker compile` is passed on untouched. Exit codes: 0; 1 the command failed; 2 it was called wrongly; 3 the server cannot
+be reached; 130 it was interrupted.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version as installed_version
+from typing import Annotated, NoReturn
+
+import typer
+
+from stoker.cli.bench.command import bench
+from stoker.cli.check import check
+from stoker.cli.compile import run_compile
+from stoker.cli.control import load, unload
+from stoker.cli.describe import config, metadata, version
+from stoker.cli.dump import dump
+from stoker.cli.failure import CommandFailed, ExitCode
+from stoker.cli.help_page import Command, Group
+from stoker.cli.infer import infer
+from stoker.cli.models import models
+from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
+from stoker.cli.output import print_line, printable
+from stoker.cli.status import status
+
+#: Options with a value that every command which talks to a server takes.
+_SHARED = ("--url", "--api-key", "--header", "--timeout")
+
+#: What the library that reads options puts before its reasons.
+_LIBRARY_WORDS = "Value error, "
+
+app = typer.Typer(
+    name="stoker",
+    cls=Group,
+    help="Serve models, and talk to servers that do. Options of the server and --json may stand before the command or after it. "
+    "Flags may be spelled with - or _.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    is_version_asked: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    headers: Headers = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+) -> None:
+    # Declared to be listed in the help: `_hoisted` moves those that stand here behind the command.
+    if is_version_asked:
+        print_line(f"stoker {installed_version('stoker')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(context: typer.Context) -> None:
+    """Serve a model repository: the `serve` command, with all its flags (see `stoker serve --help`)."""
+    _serve(context.args)
+
+
+@app.command("compile", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def compile_model(context: typer.Context) -> None:
+    """Convert and compile an ONNX model for an IPU, a GCU or a CPU (see `stoker compile --help`)."""
+    run_compile(context.args)
+
+
+for _command in (check, dump, models, status, infer, bench, metadata, config, load, unload, version):
+    app.command(cls=Command)(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line (default: the process's own) and ends the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["serve"]:
+        _serve(words[1:])
+    try:
+        if words[:1] == ["compile"]:
+            run_compile(words[1:])
+        code = app(_hoisted(_spelled(words)), prog_name="stoker", standalone_mode=False)
+    except CommandFailed as failure:
+        _fail(failure.message, failure.exit_code)
+    except typer.Abort:
+        _fail("aborted", ExitCode.FAILED)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
+        sys.stderr.close()
+        sys.exit(ExitCode.FAILED)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a usage error of typer's: a defect, shown as one
+            raise
+        _fail(error.format_message().replace(_LIBRARY_WORDS, ""), ExitCode.USAGE)
+    sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _serve(arguments: Sequence[str]) -> NoReturn:
+    from stoker.server.main import main as serve_main
+
+    serve_main(arguments)
+
+
+def _spelled(words: Sequence[str]) -> list[str]:
+    """Every flag with dashes: `--api_key` is `--api-key`. What follows `--` is left alone."""
+    end = words.index("--") if "--" in words else len(words)
+    spelled = []
+    for word in words[:end]:
+        name, equals, value = word.partition("=")
+        spelled.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
+    return [*spelled, *words[end:]]
+
+
+def _hoisted(words: Sequence[str]) -> list[str]:
+    """`--url X models` as `models --url X`: what every command takes may stand before it too."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in (*_SHARED, "--json"):
+        at += 1 if "=" in words[at] or words[at] == "--json" else 2
+    return [*words[at : at + 1], *words[:at], *words[at + 1 :]] if at < len(words) else list(words)
+
+
+def _fail(message: str, code: ExitCode) -> NoReturn:
+    print(f"stoker: error: {' '.join(printable(message).split())}", file=sys.stderr)  # noqa: T201 - the one line that a failed command prints
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

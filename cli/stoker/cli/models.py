@@ -1,0 +1,47 @@
+"""`stoker models`: what the repository holds, and in which state."""
+
+from typing import TYPE_CHECKING, Any
+
+from stoker.cli.connection import connected
+from stoker.cli.options import DEFAULT_TIMEOUT_S, DEFAULT_URL, ApiKey, AsJson, Headers, Timeout, Url
+from stoker.cli.output import print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from stoker_client import Client
+
+_COLUMNS = ("model", "version", "state", "backend", "platform")
+
+
+def models(
+    url: Url = DEFAULT_URL, as_json: AsJson = False, api_key: ApiKey = None, headers: Headers = None, timeout: Timeout = DEFAULT_TIMEOUT_S
+) -> None:
+    """List the models of the repository: versions, states, backends, and why one is not ready."""
+    with connected(url, api_key, timeout, headers) as client:
+        rows = [{**_row(entry), **_kind(client, entry)} for entry in client.index()]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(_COLUMNS, [[row[column] or "-" for column in _COLUMNS] for row in rows], spare=("platform", "backend"))
+        # Below the table: a reason is a sentence, and a column would fold it.
+        for row in rows:
+            if row["reason"]:
+                version = f" version {row['version']}" if row["version"] else ""
+                print_line(f"{row['model']}{version}: {row['reason']}")
+
+
+def _row(entry: dict[str, Any]) -> dict[str, str]:
+    facts = {key: str(entry[key]) for key in ("version", "state", "reason")}
+    return {"model": str(entry["name"]), **facts, "backend": "", "platform": ""}
+
+
+def _kind(client: "Client", entry: dict[str, Any]) -> dict[str, str]:
+    """Backend and platform; the index does not tell, and only a version that serves has a configuration to ask for."""
+    from stoker_client import NotFound, Unavailable
+
+    if entry["state"] != "READY":
+        return {}
+    try:
+        config = client.model_config(entry["name"], entry["version"])
+    except (NotFound, Unavailable):  # it was unloaded since the index was read
+        return {}
+    return {key: str(config.get(key, "")) for key in ("backend", "platform")}

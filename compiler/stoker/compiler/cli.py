@@ -1,0 +1,177 @@
+"""`stoker compile`: the command line of the converter and compiler, with PopRT's arguments.
+
+Exit codes: 0; 1 the conversion or compilation failed; 2 the command was called wrongly; 3 `--check` found outputs that are too far from the
+source's; 4 `--min_snr` or `--min_speedup` was missed. Whatever fails is one clear message on stderr; its traceback is printed with
+`--logging_level DEBUG` only.
+"""
+
+import contextlib
+import errno
+import itertools
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version as installed_version
+from typing import Any, NoReturn, TextIO
+
+from stoker.compiler.cli_arguments import CommandOptions, Words, completion_script, parse_words
+from stoker.compiler.config import YamlConfig, read_config
+from stoker.compiler.convert.converter import load_extensions
+from stoker.compiler.convert.option_fields import OptionSpec
+from stoker.compiler.convert.options import ConversionOptions, renamed
+from stoker.compiler.errors import CheckError, CompileError, GateError, OptionError
+from stoker.compiler.job import run_job
+from stoker.compiler.job_options import all_specs
+from stoker.compiler.plan import make_plan
+from stoker.compiler.progress import Progress
+from stoker.compiler.targets import find_target, target_names
+
+logger = logging.getLogger(__name__)
+
+OK, FAILED, USAGE, CHECK_FAILED, GATE_MISSED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+#: Why writing fails where there is no more room.
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def main(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> int:
+    """Runs the command line (default: the process's own) and returns the exit code.
+
+    Args:
+        arguments: Words after the command.
+        default_target: Target where `--target` is not given; None: it must be.
+        program: What the command is called in messages.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = _is_debug(words)
+    try:
+        _run(words, default_target, program)
+    except CheckError as error:
+        return _failed(program, str(error), CHECK_FAILED, is_debug)
+    except GateError as error:
+        return _failed(program, str(error), GATE_MISSED, is_debug)
+    except CompileError as error:
+        return _failed(program, str(error), USAGE if isinstance(error, OptionError) else FAILED, is_debug)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Nothing more may be written, not even at exit.
+        sys.stderr.close()
+        return FAILED
+    except SystemExit as error:  # argparse ends so once it has printed its help
+        return error.code if isinstance(error.code, int) else OK
+    except MemoryError:
+        return _failed(program, "out of memory", FAILED, is_debug)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            return _failed(program, _internal(error), FAILED, is_debug)
+        return _failed(program, f"stdout cannot be written: {error.strerror}", FAILED, is_debug)
+    except Exception as error:  # noqa: BLE001 - a defect of ours is told in one line too; whoever looks into it asks for the traceback
+        return _failed(program, _internal(error), FAILED, is_debug)
+    return OK
+
+
+def _internal(error: Exception) -> str:
+    return f"internal error: {type(error).__name__}: {error}; --logging_level DEBUG prints the traceback"
+
+
+def _run(arguments: Sequence[str], default_target: str | None, program: str) -> None:
+    words = parse_words(arguments, program, default_target)
+    command = CommandOptions(**words.command)
+    if command.version:
+        print(f"stoker {installed_version('stoker')}")  # noqa: T201 - what was asked for
+        return
+    if command.print_completion is not None:
+        sys.stdout.write(completion_script(command.print_completion, program))
+        return
+    with _logging(command.logging_level) as log_from:
+        config = read_config(command.config_yaml) if command.config_yaml is not None else YamlConfig()
+        command = CommandOptions(**{**config.command, **words.command})
+        log_from(command.logging_level)
+        _carry_out(command, config, words, default_target)
+
+
+def _carry_out(command: CommandOptions, config: YamlConfig, words: Words, default_target: str | None) -> None:
+    job = {**config.job, **_parsed(words)}
+    if command.list_all_passes:
+        _list_passes(job)
+        return
+    name = command.target or default_target
+    if name is None:
+        raise OptionError(f"--target is missing; installed targets: {', '.join(target_names()) or 'none'}")
+    target = find_target(name)
+    plan = make_plan(job, config.models)
+    progress = Progress(is_shown=not plan.job.disable_compilation_progress_bar)
+    run_job(plan, target, progress)
+
+
+def _parsed(words: Words) -> dict[str, Any]:
+    known: Mapping[str, OptionSpec] = all_specs()
+    return {name: known[name].parse(value) for name, value in renamed(words.job, known).items()}
+
+
+def _list_passes(job: Mapping[str, Any]) -> None:
+    from stoker.compiler.passes import get_all_pass_names
+    from stoker.compiler.passes.registry import pass_class
+
+    load_extensions(ConversionOptions(custom_pass_config=job.get("custom_pass_config", ()), passes=job.get("passes", ())))
+    for name in get_all_pass_names():
+        sys.stdout.write(f"{name}: {pass_class(name).description()}\n")
+
+
+@contextlib.contextmanager
+def _logging(level: str) -> Iterator[Callable[[str], None]]:
+    """Our own messages from `level` on go to stderr; the block is given a function that sets another level. No other logger changes.
+
+    Python's warnings, which name files of installed packages, are messages of level DEBUG.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    loggers = [logging.getLogger(package) for package in ("stoker.compiler", "stoker.backends")]
+    before = [logger.level for logger in loggers]
+
+    def log_from(least: str) -> None:
+        for logger in loggers:
+            logger.setLevel(least)
+
+    log_from(level)
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _log_warning
+            yield log_from
+    finally:
+        for logger, earlier in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(earlier)
+
+
+def _log_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """Takes the place of `warnings.showwarning`."""
+    logger.debug("%s:%d: %s: %s", filename, lineno, category.__name__, message)
+
+
+def _is_debug(words: Sequence[str]) -> bool:
+    """Whether the line asks for tracebacks; looked up before the line is read, since that may fail too."""
+    spelled = [word.replace("-", "_") for word in words]
+    return "__logging_level=DEBUG" in spelled or any(pair == ("__logging_level", "DEBUG") for pair in itertools.pairwise(spelled))
+
+
+def _failed(program: str, message: str, code: int, is_debug: bool) -> int:
+    if is_debug:
+        traceback.print_exc()
+    sys.stderr.write(f"{program}: error: {message}\n")
+    return code
+
+
+def run(arguments: Sequence[str] | None = None, *, default_target: str | None = None, program: str = "stoker compile") -> NoReturn:
+    """As `main`, and ends the process."""
+    sys.exit(main(arguments, default_target=default_target, program=program))
+
+
+if __name__ == "__main__":
+    run()

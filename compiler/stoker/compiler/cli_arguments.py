@@ -1,0 +1,211 @@
+"""The parser of `stoker compile`, made from the declared options, and what it prints of itself: help, version, shell completion.
+
+Every option may be spelled with `_` or `-`. Nothing is typed here: the words of each option go on as they are, and are read by the
+option's kind, together with those of the YAML file.
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from stoker.compiler.convert.option_fields import FLAG, PATH, TEXT, OptionSpec, nearest, option, specs
+from stoker.compiler.convert.options import OLD_NAMES
+from stoker.compiler.errors import OptionError
+from stoker.compiler.job_options import LEVELS, TENSORFLOW_NAMES, all_specs
+
+_GENERAL = "General"
+SUBCOMMAND = "tf2onnx"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """Options of the command itself, which a YAML file has not (but for `target`, `logging_level`)."""
+
+    target: str | None = option(TEXT, "What to compile for: `ipu`, `gcu` or `cpu`.", group=_GENERAL)
+    config_yaml: str | None = option(PATH, "YAML file with the same options, and `model_fusion` for several models in one.", group=_GENERAL)
+    list_all_passes: bool = option(FLAG, "Print all passes and what they do.", group=_GENERAL, default=False)
+    print_completion: str | None = option(
+        TEXT,
+        "Print a script that completes the options of this command; `source <(stoker compile --print_completion bash)` loads it.",
+        group=_GENERAL,
+        choices=("bash", "zsh"),
+    )
+    logging_level: str = option(
+        TEXT, "Least severe messages to print; DEBUG also prints tracebacks.", group=_GENERAL, default="WARNING", choices=LEVELS
+    )
+    version: bool = option(FLAG, "Print the version.", group=_GENERAL, default=False, flags=("-v",))
+
+
+COMMAND_SPECS = specs(CommandOptions)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """What a command line says, unread.
+
+    Attributes:
+        command: Values of `CommandOptions`, by name, where given.
+        job: Words of the other options, by name, where given.
+    """
+
+    command: Mapping[str, Any]
+    job: Mapping[str, object]
+
+
+def parse_words(arguments: Sequence[str], program: str, default_target: str | None) -> Words:
+    """Splits a command line into options and their words.
+
+    Raises:
+        OptionError: an option is unknown (the nearest are named), lacks its value, or a word belongs to none.
+        SystemExit: help was asked for, and printed.
+    """
+    words, tensorflow = _split(_spelled(arguments))
+    given = vars(make_parser(program, default_target).parse_args(words))
+    if tensorflow is not None:
+        given |= {**vars(_tensorflow_parser(program).parse_args(tensorflow)), "framework": "tensorflow"}
+    command = {name: spec.parse(given.pop(name)) for name, spec in COMMAND_SPECS.items() if name in given}
+    return Words(command, given)
+
+
+def make_parser(program: str, default_target: str | None) -> argparse.ArgumentParser:
+    """The parser, with all options under their headings."""
+    parser = _Parser(
+        prog=program,
+        description="Convert an ONNX model and compile it. Options may be spelled with _ or -, or stand in a YAML file.",
+        epilog=f"'{program} {SUBCOMMAND} --help' lists the options of TensorFlow models, which stand after the word {SUBCOMMAND}.",
+        formatter_class=_Help,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        usage=f"{program} {'' if default_target else '--target TARGET '}-i MODEL [options] [{SUBCOMMAND} ...]",
+    )
+    ordered = [*COMMAND_SPECS.values(), *(spec for name, spec in all_specs().items() if name not in TENSORFLOW_NAMES)]
+    _add(parser, ordered, {"target": default_target})
+    known = all_specs()
+    for old, today in OLD_NAMES.items():
+        action = {"action": "store_true"} if known[today].kind.is_flag else {}
+        parser.add_argument(f"--{old}", dest=old, help=argparse.SUPPRESS, **action)  # type: ignore[arg-type] # the stubs type each setting
+    return parser
+
+
+def _tensorflow_parser(program: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"{program} {SUBCOMMAND}",
+        description="Options of a TensorFlow model. Those of the command stand before the word tf2onnx.",
+        formatter_class=_Help,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    known = all_specs()
+    _add(parser, [known[name] for name in TENSORFLOW_NAMES], {})
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, ordered: Iterable[OptionSpec], defaults: Mapping[str, Any]) -> None:
+    groups: dict[str, Any] = {}
+    for spec in ordered:
+        group = groups.setdefault(spec.group, None) or parser.add_argument_group(spec.group)
+        groups[spec.group] = group
+        settings: dict[str, Any] = {"dest": spec.name, "help": _help(spec, defaults.get(spec.name, spec.default))}
+        if spec.kind.is_flag:
+            settings["action"] = "store_true"
+        else:
+            settings["metavar"] = "{" + ",".join(spec.choices) + "}" if spec.choices else spec.kind.metavar
+            if spec.kind.is_many:
+                settings["nargs"] = "+"
+        group.add_argument(*spec.flags, f"--{spec.name}", **settings)
+
+
+def _help(spec: OptionSpec, default: Any) -> str:
+    if spec.kind.is_flag or default in (None, "", (), {}):
+        shown = ""
+    elif isinstance(default, tuple):
+        shown = f" [default: {','.join(str(each) for each in default)}]"
+    else:
+        shown = f" [default: {default}]"
+    return (spec.help + shown).replace("%", "%%")
+
+
+def _spelled(arguments: Sequence[str]) -> list[str]:
+    """Every option with underscores: `--input-model=x` is `--input_model=x`."""
+    spelled = []
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        spelled.append(f"--{name[2:].replace('-', '_')}{equals}{value}" if word.startswith("--") and len(name) > 2 else word)
+    return spelled
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Before and after the word `tf2onnx`, where that is the subcommand and not an option's value."""
+    known = all_specs() | COMMAND_SPECS
+    takes_value = False
+    for at, word in enumerate(words):
+        if word == SUBCOMMAND and not takes_value:
+            return words[:at], words[at + 1 :]
+        spec = known.get(word.removeprefix("--")) if word.startswith("--") else None
+        takes_value = word == "-i" or (spec is not None and not spec.kind.is_flag)
+    return words, None
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises our errors instead of ending the process, and names the nearest options."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            name = rest[0].partition("=")[0]
+            known = list(itertools.chain.from_iterable(action.option_strings for action in self._actions))
+            if name.startswith("-"):
+                raise OptionError(f"there is no option {name}{nearest(name, known)}")
+            raise OptionError(f"'{rest[0]}' belongs to no option")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message)
+
+
+class _Help(argparse.HelpFormatter):
+    """Names in a column wide enough for most of them; a line of help each where it fits."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, max_help_position=36, **settings)
+
+
+def completion_script(shell: str, program: str) -> str:
+    """A script that completes options, their choices and paths in `bash` or `zsh`.
+
+    `program` may be several words, such as `stoker compile`; the first is the command that the shell completes. What stands before the
+    second word is left to the completion that the first command installs for itself (`stoker --install-completion`), if that is loaded.
+    """
+    shown = {**COMMAND_SPECS, **all_specs()}
+    names = " ".join(f"--{name}" for name in sorted(shown))
+    choices = {name: spec.choices for name, spec in sorted(shown.items()) if spec.choices}
+    paths = sorted(name for name, spec in shown.items() if spec.kind.name in ("path", "list of paths"))
+    command, *inner = program.split()
+    function = f"_{program.replace(' ', '_').replace('-', '_')}"
+    own = f"_{command.replace('-', '_')}_completion"
+    guard = (
+        f'    if [[ $COMP_CWORD -lt 2 || "${{COMP_WORDS[1]}}" != "{inner[0]}" ]]; then\n'
+        f'        if declare -F {own} > /dev/null; then {own} "$@"; else COMPREPLY=($(compgen -W "{inner[0]}" -- "$current")); fi\n'
+        "        return\n"
+        "    fi\n"
+        if inner
+        else ""
+    )
+    cases = "".join(
+        f'        --{name}) COMPREPLY=($(compgen -W "{" ".join(each)}" -- "$current")); return ;;\n' for name, each in choices.items()
+    )
+    cases += f'        {"|".join(f"--{name}" for name in paths)}|-i) COMPREPLY=($(compgen -f -- "$current")); return ;;\n'
+    script = (
+        f"{function}() {{\n"
+        '    local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"\n'
+        f"{guard}"
+        '    case "$previous" in\n'
+        f"{cases}"
+        "    esac\n"
+        f'    COMPREPLY=($(compgen -W "{names}" -- "$current"))\n'
+        "}\n"
+        f"complete -o default -F {function} {command}\n"
+    )
+    return "autoload -U +X bashcompinit && bashcompinit\n" + script if shell == "zsh" else script

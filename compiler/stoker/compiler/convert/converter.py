@@ -1,0 +1,221 @@
+"""`Converter`: a source model in, a model of fixed shapes and of the precision asked for out.
+
+The way: the model is checked and brought to the opset that passes work at; its inputs get the sizes that were given, and all dimensions
+must then be known; the passes that the options call for run, then those that the user named; at the end it goes to the opset that was
+asked for. Everything before the last step is `convert_internal`, which is what targets compile: going down to an old opset loses nothing
+that computes, but takes operators apart that a target does better whole.
+"""
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import onnx_ir as ir
+
+import onnx
+from stoker.compiler.convert.free_dimensions import OpenBatch
+from stoker.compiler.convert.opset import convert_for_output, convert_to_internal
+from stoker.compiler.convert.option_fields import nearest
+from stoker.compiler.convert.options import COUNTS_WITH, NO_EFFECT, ConversionOptions
+from stoker.compiler.convert.recipe import SIZE_STEPS, Step, conversion_steps, finish_steps, shape_steps
+from stoker.compiler.convert.shape_functions import known_shapes, load_shape_functions
+from stoker.compiler.convert.source import checked
+from stoker.compiler.custom_libraries import library_paths, using_libraries
+from stoker.compiler.errors import OptionError
+from stoker.compiler.output_files import make_folder
+from stoker.compiler.passes import Pass, PassManager, PassProgress, get_all_pass_names, get_pass, load_custom_passes
+from stoker.compiler.passes.fixed_dimensions import require_static_inputs
+from stoker.compiler.passes.precision.layer_precision_compare import LayerPrecisionCompare
+from stoker.compiler.precision.compare import LayerDistance
+
+logger = logging.getLogger(__name__)
+
+PRECISION_COMPARE_LOG = "precision_compare.log"
+
+
+class Converter:
+    """Converts models by one set of options.
+
+    Args:
+        options: By the names of `ConversionOptions`, as text, lists or Python values; `used_passes` stands for `passes`. As in PopRT's own
+            Python API, and unlike its command line, FP8 scales start from 0.
+
+    Raises:
+        OptionError: a name is unknown, a value is not of its kind, or options contradict each other.
+        CompileError: a file of custom passes or shape functions is missing or fails.
+    """
+
+    def __init__(self, **options: object) -> None:
+        values = {"fp8_params": "F143,F143,0,0", **options}
+        if "used_passes" in values:
+            values["passes"] = values.pop("used_passes")
+        self._take(ConversionOptions.of(values), is_version_asked="convert_version" in options)
+
+    @classmethod
+    def of(
+        cls,
+        options: ConversionOptions,
+        *,
+        is_version_asked: bool = False,
+        log_folder: Path | None = None,
+        keeps_free_dimensions: bool = False,
+    ) -> Self:
+        """A converter by options that were made already.
+
+        Args:
+            options: What to do.
+            is_version_asked: Somebody named `convert_version`, so that another opset will not do.
+            log_folder: Where `quantize.log` and `precision_compare.log` are written; None: nowhere.
+            keeps_free_dimensions: Dimensions that the source leaves open and no option gives a size stay open, the batch as well.
+
+        Raises:
+            OptionError: a pass is named that does not exist.
+            CompileError: a file of custom passes or shape functions is missing or fails.
+        """
+        made = cls.__new__(cls)
+        made._take(options, is_version_asked=is_version_asked, log_folder=log_folder)
+        made._keeps_free_dimensions = keeps_free_dimensions
+        return made
+
+    def _take(self, options: ConversionOptions, *, is_version_asked: bool, log_folder: Path | None = None) -> None:
+        self._options = options
+        self._log_folder = log_folder
+        self._is_version_asked = is_version_asked
+        self._keeps_free_dimensions = False
+        self._layer_distances: tuple[LayerDistance, ...] = ()
+        load_extensions(options)
+        _check_pass_names(options)
+
+    @property
+    def options(self) -> ConversionOptions:
+        """What it converts by."""
+        return self._options
+
+    @property
+    def layer_distances(self) -> tuple[LayerDistance, ...]:
+        """What `precision_compare` found of each layer in the last conversion; empty where it was not asked for."""
+        return self._layer_distances
+
+    def convert(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
+        """The converted model, at opset `convert_version` where that can be; `model` is left as it was.
+
+        Raises:
+            CompileError: the model is invalid, a dimension is not fixed, or a pass refuses it; the text says what and where.
+        """
+        return self.to_output(self.convert_internal(model, progress))
+
+    def to_output(self, converted: onnx.ModelProto) -> onnx.ModelProto:
+        """What `convert_internal` gave, at opset `convert_version`.
+
+        Raises:
+            CompileError: an operator cannot be written at that opset, which was asked for by name.
+        """
+        if self._options.only_manual_sharding:
+            return converted
+        with known_shapes(converted):
+            return convert_for_output(converted, self._options.convert_version, self._is_version_asked)
+
+    def convert_internal(self, model: onnx.ModelProto, progress: PassProgress | None = None) -> onnx.ModelProto:
+        """The converted model at the opset that passes work at (a newer one where FP8 types need it), for targets to compile.
+
+        Raises:
+            CompileError: as `convert`.
+        """
+        options = self._options
+        model = checked(model, "the model")
+        with known_shapes(model), using_libraries(options.custom_library_so_paths):
+            if options.only_manual_sharding:
+                return self._run(model, [Step("manual_sharding", {"config": options.manual_sharding_config})], progress)
+            return self._convert(convert_to_internal(model), progress)
+
+    def _convert(self, source: onnx.ModelProto, progress: PassProgress | None) -> onnx.ModelProto:
+        options = self._options
+        if self._log_folder is not None and options.precision in ("fp8", "fp8_weight"):
+            make_folder(self._log_folder)
+        graph = ir.from_proto(source)
+        self._fix_shapes(graph)
+        # One list, so that a user's pass that says what it needs to stand before or after is moved there; the others stay at the end.
+        passes = [
+            *self._made(conversion_steps(options, self._log_folder)),
+            *(get_pass(name) for name in options.passes),
+            *self._made(finish_steps(is_static=not self._keeps_free_dimensions)),
+        ]
+        PassManager(passes).run(graph, progress)
+        if options.precision_compare:
+            self._compare_layers(source, graph)
+        return ir.to_proto(graph)
+
+    def _fix_shapes(self, graph: ir.Model) -> None:
+        steps = shape_steps(self._options)
+        if not self._keeps_free_dimensions:
+            PassManager(self._made(steps)).run(graph)
+            require_static_inputs(graph)
+            return
+        sizes = [step for step in steps if step.name in SIZE_STEPS]
+        batch = OpenBatch.of(graph)
+        PassManager(self._made(sizes)).run(graph)
+        batch.reopen(self._options)
+        PassManager(self._made(step for step in steps if step not in sizes)).run(graph)
+
+    def _compare_layers(self, source: onnx.ModelProto, graph: ir.Model) -> None:
+        """Compares with the same conversion in FP32: fusions move what a layer's output is, so that the source's layers are others."""
+        in_fp32 = copy.copy(self)
+        in_fp32._log_folder = None
+        in_fp32._options = dataclasses.replace(
+            self._options, precision="fp32", precision_compare=False, calibration_with_data=False, calibration_loss_type="kld"
+        )
+        settings: dict[str, Any] = {
+            "source": in_fp32._convert(source, None),
+            "data_preprocess": self._options.data_preprocess,
+            "precision_compare_log": None if self._log_folder is None else self._log_folder / PRECISION_COMPARE_LOG,
+        }
+        comparison = LayerPrecisionCompare(**settings)
+        PassManager([comparison]).run(graph)
+        self._layer_distances = comparison.distances
+
+    def _run(self, model: onnx.ModelProto, steps: Iterable[Step], progress: PassProgress | None) -> onnx.ModelProto:
+        return PassManager(self._made(steps)).run(model, progress)
+
+    def _made(self, steps: Iterable[Step]) -> list[Pass]:
+        dropped = frozenset(self._options.skip_passes)
+        return [get_pass(step.name, **step.settings) for step in steps if step.name not in dropped]
+
+
+def load_extensions(options: ConversionOptions) -> None:
+    """Runs the user's files of passes and shape functions; says so where a registered pass is not asked for.
+
+    Raises:
+        OptionError: a library of custom operators is missing.
+        CompileError: a file is missing or fails.
+    """
+    library_paths(options.custom_library_so_paths)
+    for path in options.custom_pass_config:
+        names = load_custom_passes(path)
+        idle = [name for name in names if name not in options.passes]
+        if idle:
+            logger.warning("%s registers %s, which will not run: name it with passes", path, ", ".join(idle))
+    for path in options.custom_shape_inference:
+        load_shape_functions(path)
+
+
+def warn_of_no_effect(models: Iterable[ConversionOptions]) -> None:
+    """One warning for each option that was given for some model and changes nothing: on a simulated device, or as the others are set."""
+    defaults, told = ConversionOptions(), list(models)
+    for name, reason in NO_EFFECT.items():
+        if any(getattr(options, name) != getattr(defaults, name) for options in told):
+            logger.warning("%s has no effect on a simulated device: %s", name, reason)
+    for name, (other, values) in COUNTS_WITH.items():
+        given = [options for options in told if getattr(options, name) != getattr(defaults, name)]
+        if given and not any(getattr(options, other) in values for options in given):
+            logger.warning("%s has no effect: it counts with %s %s only", name, other, " or ".join(map(str, values)))
+
+
+def _check_pass_names(options: ConversionOptions) -> None:
+    known = get_all_pass_names()
+    for option, names in (("passes", options.passes), ("skip_passes", options.skip_passes)):
+        for name in names:
+            if name not in known:
+                raise OptionError(f"{option}: there is no pass '{name}'{nearest(name, known)}")

@@ -1,0 +1,133 @@
+"""Brings a model to the opset that passes work at, and back to the one that is to be written.
+
+`opset_raising` and `opset_lowering` do it, by the same walk over ONNX's operator schemas. ONNX's own version converter is not used: it
+changes what some operators compute (Upsample, Resize, Hardmax, Scan), lacks adapters downwards (ReduceMean, LayerNormalization, Softmax),
+loses the metadata of nodes, and takes serialised models with all their weights, which end at 2 GB.
+"""
+
+import logging
+
+import onnx_ir as ir
+
+import onnx
+from stoker.compiler.convert.functions import set_defaults_of_functions
+from stoker.compiler.convert.opset_lowering import NoAdapter, lower_opset
+from stoker.compiler.convert.opset_raising import CannotRaise, raise_opset
+from stoker.compiler.errors import CompileError, OptionError, PassError
+from stoker.compiler.passes.inlining import inline_functions
+from stoker.compiler.passes.pass_ import INTERNAL_OPSET
+from stoker.compiler.passes.reading import read_model
+from stoker.compiler.passes.verify import verify
+
+log = logging.getLogger(__name__)
+
+#: Readable by every ONNX Runtime that Stoker supports, and the first that keeps nodes' metadata.
+IR_VERSION = 10
+#: Opset 1 to 6 mark broadcasting by attributes; ONNX's converter reads them only in part.
+OLDEST_OPSET = 7
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators that the model was written for; 1 if it does not say, as the standard has it."""
+    versions = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    return max(versions, default=1)
+
+
+def convert_to_internal(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model at `INTERNAL_OPSET`, without functions of its own (they are inlined), and with an IR version that runtimes read.
+
+    A newer model with an operator that the internal opset cannot express keeps its opset, with one warning.
+
+    Raises:
+        CompileError: the model's opset is unknown or too old, or ONNX's converter has no way up; the text names the operator.
+    """
+    version = opset_of(model)
+    if version > onnx.defs.onnx_opset_version():
+        raise CompileError(f"the model is of opset {version}; the installed onnx {onnx.__version__} knows {onnx.defs.onnx_opset_version()}")
+    graph = _read(model)
+    inline_functions(graph)
+    if version < INTERNAL_OPSET:
+        graph = _raise_opset(graph, INTERNAL_OPSET)
+    elif version > INTERNAL_OPSET:
+        try:
+            lower_opset(graph, INTERNAL_OPSET)
+            verify(graph, f"at opset {INTERNAL_OPSET}")
+        except (NoAdapter, PassError) as error:
+            log.warning("the model keeps its opset %d: %s", version, error)
+            graph = _read(model)
+            inline_functions(graph)
+    set_defaults_of_functions(graph)
+    graph.ir_version = _ir_version(graph)
+    return ir.to_proto(graph)
+
+
+def convert_for_output(model: onnx.ModelProto, convert_version: int, explicitly_asked: bool = False) -> onnx.ModelProto:
+    """The model at opset `convert_version`, checked by ONNX; `model` is left as it was.
+
+    Where an operator cannot be expressed at that opset, the model is returned with the opset it has, after one warning that names the
+    operators.
+
+    Args:
+        model: Any model; usually one at `INTERNAL_OPSET`.
+        convert_version: The opset wanted.
+        explicitly_asked: The user named the version, so that another one will not do.
+
+    Raises:
+        OptionError: there is no such opset.
+        CompileError: asked for explicitly, and an operator has no adapter.
+    """
+    if not OLDEST_OPSET <= convert_version <= onnx.defs.onnx_opset_version():
+        raise OptionError(f"convert_version {convert_version}: expected {OLDEST_OPSET} to {onnx.defs.onnx_opset_version()}")
+    version = opset_of(model)
+    if version == convert_version:
+        return model
+    graph = _read(model)
+    try:
+        if version < convert_version:
+            graph = _raise_opset(graph, convert_version)
+        else:
+            lower_opset(graph, convert_version)
+            verify(graph, f"at opset {convert_version}")
+    except (NoAdapter, CompileError) as error:
+        if explicitly_asked:
+            raise CompileError(f"convert_version {convert_version} was asked for: {error}") from error
+        log.warning("the written model keeps opset %d instead of %d: %s", version, convert_version, error)
+        return model
+    return ir.to_proto(graph)
+
+
+def _read(model: onnx.ModelProto) -> ir.Model:
+    try:
+        graph = read_model(model)
+    except (ir.serde.SerdeError, ValueError) as error:
+        raise CompileError(f"the model cannot be read: {error.__cause__ or error}") from error
+    if "ai.onnx" in graph.opset_imports:  # the other spelling of the default domain, which our passes need not know
+        graph.opset_imports[""] = opset_of(model)
+        del graph.opset_imports["ai.onnx"]
+        for node in graph.graph.all_nodes():
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
+    return graph
+
+
+def _raise_opset(model: ir.Model, version: int) -> ir.Model:
+    """`model` at a newer opset, in place.
+
+    Raises:
+        CompileError: the model's opset is too old, or a node has no counterpart; the text names it.
+    """
+    old = model.opset_imports.get("", 1)
+    if old < OLDEST_OPSET:
+        raise CompileError(f"the model is of opset {old}; {OLDEST_OPSET} is the oldest that is read")
+    try:
+        raise_opset(model, version)
+        model.ir_version = _ir_version(model)  # below 4, what adapters make (scales, axes) would have to be inputs as well
+        verify(model, f"at opset {version}", shapes=False)  # the source may declare sizes that newer rules compute otherwise
+    except (CannotRaise, PassError) as error:
+        raise CompileError(f"opset {old} cannot be converted to {version}: {error}") from error
+    return model
+
+
+def _ir_version(model: ir.Model) -> int:
+    """`IR_VERSION`, or what a newer opset is at least written with."""
+    needed: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid(d, v) for d, v in model.opset_imports.items()], True)
+    return max(IR_VERSION, needed)

@@ -1,0 +1,268 @@
+"""Options declared once: name, default, kind of value and help stand in one dataclass field.
+
+The command line, the YAML file, shell completion and the Python API are all made from these declarations, so that no name, default or
+rule can differ between them. A `Kind` turns what a person wrote (text of the command line, a value of a YAML file, an argument in Python)
+into the option's value, or says what it expected.
+"""
+
+import ast
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+from stoker.compiler.errors import OptionError
+
+_METADATA_KEY = "option"
+_TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """What values an option takes.
+
+    Attributes:
+        name: For YAML's error messages and the help, such as `integer`.
+        metavar: How the help writes a value.
+        parse: From text, list or YAML value to the option's value; raises ValueError saying what was expected.
+        is_flag: On the command line it stands without a value.
+        is_many: On the command line several words follow it.
+    """
+
+    name: str
+    metavar: str
+    parse: Callable[[Any], Any]
+    is_flag: bool = False
+    is_many: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """One declared option.
+
+    Attributes:
+        name: As the command line (`--name`), the YAML file and Python spell it.
+        kind: What values it takes.
+        help: One sentence or two, shown by `--help`.
+        group: Heading it stands under in the help.
+        default: Value where it is not given.
+        choices: The values allowed; empty for any of the kind.
+        flags: Further spellings on the command line, such as `-i`.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    group: str
+    default: Any
+    choices: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    def parse(self, value: object) -> Any:
+        """The option's value from what was written; None and an empty YAML value stand for the default.
+
+        Raises:
+            OptionError: it is not of the option's kind, or not one of its choices.
+        """
+        if value is None:
+            return self.default
+        try:
+            parsed = self.kind.parse(value)
+        except ValueError as error:
+            raise OptionError(f"{self.name}: {error}") from None
+        if self.choices and parsed not in self.choices:
+            raise OptionError(f"{self.name}: '{parsed}' is none of {', '.join(self.choices)}")
+        return parsed
+
+
+def option(kind: Kind, help: str, *, group: str, default: Any = None, choices: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> Any:
+    """A dataclass field that declares an option; see `OptionSpec`. Mutable defaults are copied for each instance."""
+    metadata = {_METADATA_KEY: OptionSpec("", kind, help, group, default, choices, flags)}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def specs(owner: type) -> dict[str, OptionSpec]:
+    """The options that dataclass `owner` declares, by name, in order."""
+    return {
+        field.name: dataclasses.replace(field.metadata[_METADATA_KEY], name=field.name)
+        for field in dataclasses.fields(owner)
+        if _METADATA_KEY in field.metadata
+    }
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean a, b?` for the error about an unknown `name`; empty where nothing is near."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {', '.join(near)}?" if near else ""
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ValueError(f"expected text, got {value!r}")
+    return str(value)
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    raise ValueError(f"expected true or false, got {value!r}")
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        _refuse(value, "an integer")
+    try:
+        return int(value)
+    except ValueError:
+        _refuse(value, "an integer")
+
+
+def _refuse(value: object, expected: str) -> NoReturn:
+    raise ValueError(f"expected {expected}, got {value!r}")
+
+
+def _at_least_one(value: object) -> int:
+    number = _integer(value)
+    if number < 1:
+        _refuse(value, "an integer of 1 or more")
+    return number
+
+
+def _not_negative(value: object) -> int:
+    number = _integer(value)
+    if number < 0:
+        _refuse(value, "an integer of 0 or more")
+    return number
+
+
+def _proportion(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else 0.0
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number <= 1.0:
+        _refuse(value, "a number above 0 and up to 1")
+    return number
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        _refuse(value, "a number")
+    return number
+
+
+def _above_zero(value: object) -> float:
+    number = _number(value)
+    if number <= 0:
+        _refuse(value, "a number above 0")
+    return number
+
+
+def _counts(value: object) -> tuple[int, ...]:
+    """`1,8,32`, one number, or a list of numbers."""
+    words = [value] if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(words, str):
+        words = [word for word in words.replace(" ", "").split(",") if word]
+    if not isinstance(words, list | tuple) or not words:
+        _refuse(value, "integers of 1 or more separated by commas")
+    return tuple(_at_least_one(word) for word in words)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """`a,b`, a list of such, or a list of names."""
+    if not isinstance(value, str | list | tuple):
+        _refuse(value, "names separated by commas")
+    words = [value] if isinstance(value, str) else list(value)
+    return tuple(name.strip() for word in words for name in _text(word).split(",") if name.strip())
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if not isinstance(value, str | list | tuple):
+        _refuse(value, "a list")
+    return (value,) if isinstance(value, str) else tuple(_text(word) for word in value)
+
+
+def _shape(value: object, name: str) -> tuple[int, ...]:
+    words = value.strip().removeprefix("[").removesuffix("]").split(",") if isinstance(value, str) else value
+    if isinstance(words, int) and not isinstance(words, bool):
+        words = [words]
+    if not isinstance(words, list | tuple):
+        _refuse(value, f"sizes for '{name}' such as 1,512")
+    try:
+        sizes = tuple(_integer(word.strip() if isinstance(word, str) else word) for word in words if word != "")
+    except ValueError:
+        _refuse(value, f"sizes for '{name}' such as 1,512")
+    if any(size < 1 for size in sizes):
+        _refuse(value, f"sizes of 1 or more for '{name}'")
+    return sizes
+
+
+def _shapes(value: object) -> Mapping[str, tuple[int, ...]]:
+    """`NAME=d0,d1` words, or a mapping of names to sizes."""
+    if isinstance(value, Mapping):
+        return {_text(name): _shape(sizes, str(name)) for name, sizes in value.items()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for word in _words(value):
+        # Names of tensors may hold '=' themselves; sizes never do.
+        name, equals, sizes = word.rpartition("=")
+        if not (equals and name):
+            _refuse(word, "NAME=d0,d1,... such as input_ids=1,512")
+        if name in shapes:
+            raise ValueError(f"'{name}' is given twice")
+        shapes[name] = _shape(sizes, name)
+    return shapes
+
+
+def _pairs(value: object) -> Mapping[str, Any]:
+    """`KEY=VALUE` words, or a mapping; values stay as written."""
+    if isinstance(value, Mapping):
+        return {_text(key): each for key, each in value.items()}
+    pairs: dict[str, Any] = {}
+    for word in _words(value):
+        key, equals, text = word.partition("=")
+        if not (equals and key):
+            _refuse(word, "KEY=VALUE")
+        if key in pairs:
+            raise ValueError(f"'{key}' is given twice")
+        pairs[key] = text
+    return pairs
+
+
+def literal(text: Any) -> Any:
+    """A Python or JSON literal (`True`, `4`, `{'a': [1]}`) as its value; any other text as itself."""
+    if not isinstance(text, str):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+TEXT = Kind("text", "TEXT", _text)
+PATH = Kind("path", "PATH", _text)
+FLAG = Kind("true or false", "", _flag, is_flag=True)
+INTEGER = Kind("integer", "N", _integer)
+COUNT = Kind("integer of 1 or more", "N", _at_least_one)
+COUNTS = Kind("integers of 1 or more separated by commas", "N,...", _counts)
+SIZE = Kind("integer of 0 or more", "N", _not_negative)
+NUMBER = Kind("number", "X", _number)
+POSITIVE = Kind("number above 0", "X", _above_zero)
+PROPORTION = Kind("number in (0, 1]", "X", _proportion)
+NAMES = Kind("names separated by commas", "NAME,...", _names)
+PATHS = Kind("list of paths", "PATH", _words, is_many=True)
+SHAPES = Kind("list of NAME=d0,d1", "NAME=d0,d1", _shapes, is_many=True)
+PAIRS = Kind("list of KEY=VALUE", "KEY=VALUE", _pairs, is_many=True)
+WORDS = Kind("list", "WORD", _words, is_many=True)

@@ -1,0 +1,190 @@
+"""Which passes the options call for, in the order in which they are meant to run (`PassManager` moves those that must stand elsewhere)."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.compiler.convert.option_fields import literal
+from stoker.compiler.convert.options import COMPILED_PRECISIONS, ConversionOptions
+
+#: Leave the model as it computes, smaller and plainer. They run before everything that looks for patterns, and again at the end.
+_CLEANUP = (
+    "remove_initializer_from_input",
+    "extract_constant_to_initializer",
+    "eliminate_nop_cast",
+    "eliminate_nop_expand",
+    "eliminate_nop_flatten",
+    "eliminate_nop_if",
+    "eliminate_nop_pad",
+    "eliminate_nop_reshape",
+    "eliminate_nop_transpose",
+    "eliminate_nop_arithmetic",
+    "eliminate_identity",
+    "fuse_consecutive_cast",
+    "fuse_consecutive_reshape",
+    "fuse_consecutive_squeeze",
+    "fuse_consecutive_transpose",
+    "fuse_consecutive_unsqueeze",
+    "fuse_consecutive_arithmetic",
+    "eliminate_duplicate_nodes",
+    "eliminate_duplicate_initializer",
+    "eliminate_deadend",
+    "eliminate_unused_initializer",
+    "unique_name_for_nodes",
+)
+#: Operators that devices lack, or run less well, by what means the same.
+_REPLACEMENTS = (
+    "replace_castlike",
+    "replace_clip_empty_inputs",
+    "replace_einsum_with_matmul",
+    "replace_greater_or_equal",
+    "replace_less_or_equal",
+    "replace_hardswish",
+    "replace_isinf",
+    "replace_nonzero",
+    "replace_div_with_mul",
+    "replace_pow",
+    "replace_round",
+    "remove_empty_concat_inputs",
+    "topk_workaround",
+    "cumsum_workaround",
+    "onehot_workaround",
+    "indices_workaround",
+    "float_ops_workaround",
+    "batchnorm_workaround",
+)
+_FUSIONS = (
+    "fuse_bn_into_conv",
+    "fuse_bn_into_gemm",
+    "replace_bn_with_mul_add",
+    "fuse_cast_into_onehot",
+    "fuse_mul_into_matmul",
+    "merge_multi_slice",
+    "layer_norm_pattern",
+    "gelu_pattern",
+)
+#: The last of all: what must come after user's passes too.
+_FINISH = ("eliminate_deadend", "eliminate_unused_initializer", "unique_name_for_nodes", "sort_graph", "shape_inference", "final_check")
+
+
+#: Options that `float_to_fp8` takes under their own names.
+_FLOAT8_SETTINGS = (
+    "fp8_params",
+    "fp8_skip_op_names",
+    "num_of_layers_keep_fp16",
+    "calibration_with_data",
+    "calibration_loss_type",
+    "data_preprocess",
+)
+#: Passes of `shape_steps` that give dimensions the sizes of the options.
+SIZE_STEPS = frozenset({"const_input_shape", "const_batch_size"})
+QUANTIZE_LOG = "quantize.log"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    """One pass to run, with its settings."""
+
+    name: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def shape_steps(options: ConversionOptions) -> list[Step]:
+    """What fixes the inputs' shapes and carries them through the graph."""
+    steps = [Step("remove_initializer_from_input")]
+    if options.input_shape:
+        steps.append(Step("const_input_shape", {"input_shape": options.input_shape}))
+    if options.batch_size is not None:
+        steps.append(Step("const_batch_size", {"batch_size": options.batch_size, "batch_axis": options.batch_axis}))
+    steps.append(Step("shape_inference"))
+    if options.infer_shape_ahead:
+        steps += [Step("constant_folding", {"max_tensor_size": options.max_tensor_size}), Step("shape_inference")]
+    return steps
+
+
+def conversion_steps(options: ConversionOptions, log_folder: Path | None = None) -> list[Step]:
+    """What the options call for between fixed shapes and the user's own passes; logs of calibration go to `log_folder`."""
+    steps: list[Step] = []
+    if options.remove_outputs:
+        steps.append(Step("remove_outputs", {"remove_outputs": options.remove_outputs}))
+    if options.checkpoints:
+        steps.append(Step("add_checkpoints", {"checkpoints": options.checkpoints}))
+    steps += _steps(_CLEANUP)
+    steps.append(Step("constant_folding", {"max_tensor_size": options.max_tensor_size}))
+    steps += [Step("double_to_float"), Step("int64_to_int32")]
+    steps += _steps(_REPLACEMENTS)
+    steps += _fusion_steps(options)
+    steps += _precision_steps(options, log_folder)
+    steps += _layout_steps(options)
+    steps += _steps(name for name in _CLEANUP if name.startswith(("eliminate", "fuse_consecutive")))
+    return steps
+
+
+def finish_steps(*, is_static: bool = True) -> list[Step]:
+    """What runs after the user's passes; the last one refuses open dimensions where the model must be static."""
+    return [Step(name, {} if is_static or name != "final_check" else {"is_static": False}) for name in _FINISH]
+
+
+def _steps(names: Iterable[str]) -> list[Step]:
+    """Steps of passes that take no settings."""
+    return [Step(name) for name in names]
+
+
+def _fusion_steps(options: ConversionOptions) -> list[Step]:
+    steps = _steps(_FUSIONS)
+    if options.enable_erf_gelu:
+        steps.append(Step("erf_gelu_pattern"))
+    if options.enable_compress_pattern:
+        steps.append(Step("compress_pattern"))
+    if options.merge_if_with_same_cond:
+        steps.append(Step("merge_if_with_same_cond"))
+    if options.merge_matmul:
+        steps.append(Step("merge_matmul", {"merge_matmul": options.merge_matmul}))
+    if options.merge_matmul_add:
+        steps.append(Step("merge_matmul_add", {"merge_matmul_add": options.merge_matmul_add}))
+    if options.merge_moe:
+        steps.append(Step("merge_moe", {"merge_moe": options.merge_moe}))
+    if options.pack_args:
+        steps.append(Step("packed_transformer", {name: literal(value) for name, value in options.pack_args.items()}))
+    return steps
+
+
+def _precision_steps(options: ConversionOptions, log_folder: Path | None) -> list[Step]:
+    if options.precision in ("fp32", *COMPILED_PRECISIONS):
+        return []
+    half = {
+        "fp16_skip_op_types": options.fp16_skip_op_types,
+        "enable_avoid_overflow_patterns": options.enable_avoid_overflow_patterns,
+    }
+    steps = [Step("float_to_half", half)]
+    if not options.disable_fast_norm:
+        steps.append(Step("replace_groupnorm_with_fast_norm"))
+    if options.precision in ("fp8", "fp8_weight"):
+        eight_bits: dict[str, Any] = {name: getattr(options, name) for name in _FLOAT8_SETTINGS}
+        eight_bits["weight_only"] = options.precision == "fp8_weight"
+        if log_folder is not None:
+            eight_bits["quantize_log"] = log_folder / QUANTIZE_LOG
+        steps.append(Step("float_to_fp8", eight_bits))
+    return steps
+
+
+def _layout_steps(options: ConversionOptions) -> list[Step]:
+    steps: list[Step] = []
+    if options.eightbitsio:
+        steps.append(Step("eight_bits_io"))
+    if options.apply_hcsr:
+        steps.append(Step("apply_host_concat_split", {"groups": options.apply_hcsr}))
+    if options.serialize_matmul:
+        steps.append(Step("serialize_matmul", {"factors": options.serialize_matmul}))
+    if options.serialize_matmul_add:
+        steps.append(Step("serialize_matmul_add", {"factors": options.serialize_matmul_add}))
+    if options.fold_periodic_initializer:
+        steps.append(Step("fold_periodic_initializer"))
+    if options.enable_insert_remap:
+        steps.append(Step("auto_insert_remap", {"remap_mode": options.remap_mode}))
+    if options.num_io_tiles:
+        steps.append(Step("overlap_io", {"num_io_tiles": options.num_io_tiles}))
+    if options.manual_sharding_config is not None:
+        steps.append(Step("manual_sharding", {"config": options.manual_sharding_config}))
+    return steps

@@ -1,0 +1,167 @@
+"""Reading the source model: an ONNX file with its external data, or a TensorFlow model by way of tf2onnx."""
+
+import dataclasses
+import importlib.util
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+import onnx
+from stoker.compiler.errors import CompileError
+
+logger = logging.getLogger(__name__)
+
+#: The newest IR version that the ONNX Runtime versions we support read; newer files are stamped down to it, as their content allows.
+READABLE_IR_VERSION = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TensorflowOptions:
+    """Arguments of tf2onnx, as its own command line has them."""
+
+    saved_model: bool = False
+    signature_def: str | None = None
+    tag: str | None = None
+    inputs: str | None = None
+    outputs: str | None = None
+    opset: int = 11
+    inputs_as_nchw: str | None = None
+    outputs_as_nchw: str | None = None
+
+
+def read_onnx(path: str | Path) -> onnx.ModelProto:
+    """The model in file `path`, weights included wherever they are stored, with an IR version that ONNX Runtime reads.
+
+    Raises:
+        CompileError: there is no such file, or it is no valid ONNX model; the text says why.
+    """
+    path = Path(path)
+    try:
+        model = onnx.load(path)
+    except FileNotFoundError as error:
+        missing = f"there is no file {path}" if not path.exists() else f"{path}: its external data is missing: {error}"
+        raise CompileError(f"input_model: {missing}") from None
+    except IsADirectoryError:
+        raise CompileError(f"input_model: {path} is a folder; a SavedModel needs --framework tensorflow") from None
+    except (DecodeError, UnicodeDecodeError):
+        raise CompileError(f"input_model: {path} is no ONNX file: it cannot be parsed") from None
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise CompileError(f"input_model: {path} cannot be read: {error}") from None
+    if not model.graph.node and not model.graph.output:
+        raise CompileError(f"input_model: {path} is no ONNX model: it has neither nodes nor outputs")
+    if model.ir_version > READABLE_IR_VERSION:
+        logger.info("%s: IR version %d is stamped down to %d", path, model.ir_version, READABLE_IR_VERSION)
+        model.ir_version = READABLE_IR_VERSION
+    return model
+
+
+def checked(model: onnx.ModelProto, origin: str) -> onnx.ModelProto:
+    """`model` with an IR version that ONNX Runtime reads (a changed one is a copy), once ONNX's checker has accepted it.
+
+    Raises:
+        CompileError: the model is invalid; `origin` says where it came from.
+    """
+    if not any(each.domain in ("", "ai.onnx") for each in model.opset_import):
+        raise CompileError(f"{origin} is no valid ONNX model: it does not say which opset it uses")
+    if model.ir_version > READABLE_IR_VERSION:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        copy.ir_version = READABLE_IR_VERSION
+        model = copy
+    unknown = _unknown_operators(model)
+    if unknown:
+        listed = "\n".join(f"  {each}" for each in unknown)
+        raise CompileError(
+            f"{origin} is no valid ONNX model: {len(unknown)} node(s) are of operators that its opset does not have:\n{listed}"
+        )
+    try:
+        # A model above protobuf's limit can be checked only as a file; its structure is checked by the passes that walk it.
+        if model.ByteSize() < onnx.checker.MAXIMUM_PROTOBUF:
+            onnx.checker.check_model(_with_output_shapes(model))
+    except onnx.checker.ValidationError as error:
+        raise CompileError(f"{origin} is no valid ONNX model: {' '.join(str(error).split())}") from None
+    return model
+
+
+def _unknown_operators(model: onnx.ModelProto) -> list[str]:
+    """Nodes of ONNX's own domain that ONNX does not know, all of them (its checker stops at the first)."""
+    opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
+    if opset > onnx.defs.onnx_opset_version():
+        return []  # what came after this build of onnx is told by the opset's number
+    functions = {each.name for each in model.functions if each.domain in ("", "ai.onnx")}
+    names = (function.node for function in model.functions)
+    return [
+        f"{node.op_type} (node '{node.name or next(iter(node.output), '')}'): opset {opset} has no such operator"
+        for nodes in (model.graph.node, *names)
+        for node in _all_nodes(nodes)
+        if node.domain in ("", "ai.onnx") and node.op_type not in functions and not _is_known(node.op_type, opset)
+    ]
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Those of sub-graphs too."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
+
+
+def _is_known(op_type: str, opset: int) -> bool:
+    try:
+        return not onnx.defs.get_schema(op_type, opset, "").deprecated
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """`model`, or a copy in which every output has some shape: ONNX's checker insists on one, exporters and runtimes do not."""
+    if all(value.type.tensor_type.HasField("shape") for value in model.graph.output if value.type.HasField("tensor_type")):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def read_tensorflow(path: str | Path, options: TensorflowOptions) -> onnx.ModelProto:
+    """The TensorFlow model at `path`, converted by tf2onnx in a process of its own (it sets up TensorFlow for itself alone).
+
+    Raises:
+        CompileError: tf2onnx is not installed, there is no such model, or tf2onnx failed; the text has its last lines.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CompileError(f"input_model: there is no {path}")
+    if importlib.util.find_spec("tf2onnx") is None or importlib.util.find_spec("tensorflow") is None:
+        raise CompileError(
+            "framework tensorflow needs the packages tf2onnx and tensorflow, which are not installed; "
+            "install them, or convert the model to ONNX elsewhere and give the ONNX file"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "model.onnx"
+        words = [sys.executable, "-m", "tf2onnx.convert", *_arguments(path, options), "--output", str(target)]
+        # An argument list without a shell: nothing in a name is interpreted.
+        finished = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+        if finished.returncode != 0 or not target.exists():
+            reason = " / ".join(line.strip() for line in finished.stderr.splitlines()[-5:] if line.strip())
+            raise CompileError(f"tf2onnx could not convert {path}: {reason or f'it ended with code {finished.returncode}'}")
+        return read_onnx(target)
+
+
+def _arguments(path: Path, options: TensorflowOptions) -> list[str]:
+    is_saved_model = options.saved_model or path.is_dir()
+    words = ["--saved-model" if is_saved_model else "--graphdef", str(path), "--opset", str(options.opset)]
+    for name in ("signature_def", "tag", "inputs", "outputs", "inputs_as_nchw", "outputs_as_nchw"):
+        value = getattr(options, name)
+        if value is not None:
+            spelled = name if name == "signature_def" else name.replace("_", "-")
+            words += [f"--{spelled}", value]
+    return words

@@ -1,0 +1,185 @@
+"""A converted model as a graph that knows the type and the static shape of every value: what lowering and planning start from."""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import onnx_ir.passes.common as ir_passes
+from onnxscript import optimizer
+
+import onnx
+from stoker.compiler.errors import CompileError, OptionError, ShapeError
+from stoker.compiler.lowering.free_names import FreeNames
+from stoker.compiler.lowering.moving import words
+from stoker.compiler.passes.infer import infer_shapes
+from stoker.compiler.passes.inlining import inline_functions
+from stoker.compiler.passes.verify import light_proto
+
+#: ONNX Runtime's operators whose output has type and shape of their first input; `onnx` infers nothing of them.
+_LIKE_FIRST_INPUT = words(
+    """BiasGelu FastGelu Gelu MultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization SkipLayerNormalization
+    SkipSimplifiedLayerNormalization"""
+)
+
+
+def typed_graph(model: onnx.ModelProto, outputs: tuple[str, ...] = ()) -> ir.Model:
+    """`model` with types and shapes inferred as far as they can be, its functions inlined, reduced to what `outputs` (empty: all) need.
+
+    The tensors of `model` are shared, not copied; nothing of it is changed.
+
+    Raises:
+        OptionError: there is no such output.
+        ShapeError: a dimension of an input is not fixed.
+        CompileError: the model is no valid ONNX.
+    """
+    try:
+        graph_model = ir.from_proto(model)
+    except ir.serde.SerdeError as error:
+        raise CompileError(f"the model cannot be read: {error}") from error
+    inline_functions(graph_model)
+    _keep_outputs(graph_model.graph, outputs)
+    _drop_overridable_inputs(graph_model.graph)
+    _check_shapes("input", graph_model.graph.inputs)
+    ir_passes.RemoveUnusedNodesPass()(graph_model)
+    _name_omitted_outputs(graph_model)
+    infer_types(graph_model)
+    if any(value.shape is None or not value.shape.is_static() for value in _outputs(graph_model)):
+        # Sizes may be computed from shapes; folding that arithmetic makes them known. Decoded weights stay as they are stored.
+        try:
+            optimizer.fold_constants(graph_model, onnx_shape_inference=True, should_fold=_may_be_folded)
+        except Exception as error:  # the optimizer runs nodes by ONNX's reference code, which raises anything
+            raise CompileError(f"the model's constants cannot be computed: {type(error).__name__}: {error}") from error
+        ir_passes.RemoveUnusedNodesPass()(graph_model)
+        infer_types(graph_model)
+    return graph_model
+
+
+def _name_omitted_outputs(model: ir.Model) -> None:
+    """Names the outputs that a node leaves out before others, as an LSTM its whole sequence: only named values get types and shapes."""
+    names = FreeNames(model)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        last = max((at for at, output in enumerate(node.outputs) if output.name), default=0)
+        for at, output in enumerate(node.outputs[:last]):
+            if not output.name:
+                output.name = names.new(f"{node.outputs[last].name}.omitted{at}")
+
+
+def check_output_shapes(model: ir.Model) -> None:
+    """Checks that the sizes of all outputs came to be known, and are those that the nodes give, whatever the model declares.
+
+    Raises:
+        ShapeError: naming the output and the dimension that is not known, or both shapes.
+    """
+    _check_shapes("output", model.graph.outputs)
+    with light_proto(model) as proto:
+        for declared in proto.graph.output:
+            declared.type.tensor_type.ClearField("shape")
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    found = {each.name: each.type.tensor_type for each in inferred.graph.output}
+    for value in model.graph.outputs:
+        kind, producer, sizes = found.get(value.name or ""), value.producer(), static_shape(value)
+        if kind is None or producer is None or not kind.HasField("shape"):
+            continue
+        given = [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim]
+        if len(given) != len(sizes) or any(size not in (None, mine) for size, mine in zip(given, sizes, strict=True)):
+            told = ", ".join("?" if size is None else str(size) for size in given)
+            raise ShapeError(
+                f"output '{value.name}' is declared as {list(sizes)}, but node '{producer.name}' ({producer.op_type}) gives [{told}]"
+            )
+
+
+def static_shape(value: ir.Value) -> tuple[int, ...]:
+    """The shape of a value whose sizes are all known.
+
+    Raises:
+        ShapeError: one is not.
+    """
+    sizes = [] if value.shape is None else [size for size in value.shape if isinstance(size, int)]
+    if value.shape is None or len(sizes) != len(value.shape):
+        raise ShapeError(f"tensor '{value.name}' has shape {value.shape}; the device runs static shapes only")
+    return tuple(sizes)
+
+
+def _keep_outputs(graph: ir.Graph, names: tuple[str, ...]) -> None:
+    if not names:
+        return
+    there = {value.name: value for value in graph.outputs}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise OptionError(f"the model has no output {', '.join(map(repr, missing))}; it has {', '.join(map(repr, there))}")
+    graph.outputs[:] = [there[name] for name in names]
+
+
+def _drop_overridable_inputs(graph: ir.Graph) -> None:
+    """Inputs with a default value are weights, not streams."""
+    graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]
+
+
+def infer_types(model: ir.Model) -> None:
+    """Infers through ONNX Runtime's own operators too, of which each may need the ones before it."""
+    infer_shapes(model)
+    waiting = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == "com.microsoft"]
+    while waiting:
+        done = [node for node in waiting if _infer_contributed(node)]
+        if not done:
+            return
+        infer_shapes(model)
+        waiting = [node for node in waiting if node not in done]
+
+
+def _infer_contributed(node: ir.Node) -> bool:
+    first = node.inputs[0] if node.inputs else None
+    if first is None or first.dtype is None or first.shape is None:
+        return False
+    output, shape = node.outputs[0], list(first.shape)
+    if node.op_type in _LIKE_FIRST_INPUT:
+        output.dtype, output.shape = first.dtype, ir.Shape(shape)
+        # Of SkipLayerNormalization the fourth output is the sum; the others are statistics that nobody reads in inference.
+        if len(node.outputs) > 3:
+            node.outputs[3].dtype, node.outputs[3].shape = first.dtype, ir.Shape(shape)
+        return True
+    if node.op_type == "FusedMatMul":
+        return _infer_fused_matmul(node, first)
+    if node.op_type == "Attention" and len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].shape is not None:
+        sizes = node.attributes.get("qkv_hidden_sizes")
+        # Weights are [input, 3 x hidden] where Q, K and V are of one size.
+        last = sizes.as_ints()[2] if sizes is not None else static_shape(node.inputs[1])[1] // 3
+        output.dtype, output.shape = first.dtype, ir.Shape([*shape[:-1], last])
+        return True
+    return False
+
+
+def _infer_fused_matmul(node: ir.Node, first: ir.Value) -> bool:
+    second = node.inputs[1]
+    if second is None or second.shape is None or first.shape is None or first.dtype is None:
+        return False
+    if len(first.shape) < 2 or len(second.shape) < 2:
+        return False
+    flags = {key: bool(flag.as_int()) for key, flag in node.attributes.items() if key.startswith("trans")}
+    if flags.get("transBatchA") or flags.get("transBatchB"):
+        return False
+    left, right = list(first.shape), list(second.shape)
+    rows = left[-1] if flags.get("transA") else left[-2]
+    columns = right[-2] if flags.get("transB") else right[-1]
+    batch = left[:-2] if len(left) >= len(right) else right[:-2]
+    node.outputs[0].dtype, node.outputs[0].shape = first.dtype, ir.Shape([*batch, rows, columns])
+    return True
+
+
+def _may_be_folded(node: ir.Node) -> bool | None:
+    """False keeps a node; None leaves it to the optimizer."""
+    return False if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
+
+
+def _outputs(model: ir.Model) -> list[ir.Value]:
+    """Outputs of all nodes that anything reads, and of the graph."""
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    return [*model.graph.outputs, *(output for node in nodes for output in node.outputs if output.uses())]
+
+
+def _check_shapes(role: str, values: Sequence[ir.Value]) -> None:
+    for value in values:
+        if value.shape is None:
+            raise ShapeError(f"{role} '{value.name}' has no shape; the device runs static shapes only")
+        for axis, size in enumerate(value.shape):
+            if not isinstance(size, int):
+                raise ShapeError(f"{role} '{value.name}': dimension {axis} is variable ({size}); fix it by input_shape or batch_size")

@@ -1,0 +1,58 @@
+"""`eliminate_duplicate_nodes`: what is computed twice is computed once."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import onnx_ir as ir
+
+import onnx
+from stoker.compiler.passes.edit import remove, substitute
+from stoker.compiler.passes.pass_ import Pass
+from stoker.compiler.passes.registry import register
+from stoker.compiler.passes.traverse import subgraphs_of, traverse_graphs
+
+
+@register("eliminate_duplicate_nodes")
+class EliminateDuplicateNodes(Pass):
+    """Merges nodes of one graph that have operator, inputs, attributes and metadata in common.
+
+    Left alone: operators that ONNX calls random or does not know, and nodes with sub-graphs.
+    """
+
+    def run(self, model: ir.Model) -> bool:
+        changed = False
+        for graph in traverse_graphs(model):
+            first: dict[Hashable, ir.Node] = {}
+            for node in tuple(graph):
+                if not _is_repeatable(node, model.opset_imports.get("", 1)):
+                    continue
+                earlier = first.setdefault(_identity(node), node)
+                if earlier is node:
+                    continue
+                # An Identity whose output is a graph output beside an equal one stays: only Identities can be both.
+                if all(substitute(mine, theirs) for mine, theirs in zip(node.outputs, earlier.outputs, strict=True)):
+                    remove(node)
+                    changed = True
+        return changed
+
+
+def _is_repeatable(node: ir.Node, opset: int) -> bool:
+    if node.domain != "" or subgraphs_of(node) or node.op_type in _RANDOM_IN_TRAINING:
+        return False
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")  # whose stubs do not know about determinism
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic)
+
+
+#: Random only with training_mode, for which the schema has no word.
+_RANDOM_IN_TRAINING = frozenset({"Dropout"})
+
+
+def _identity(node: ir.Node) -> Hashable:
+    attributes = tuple(
+        (name, ir.to_proto(attribute).SerializeToString(deterministic=True)) for name, attribute in sorted(node.attributes.items())
+    )
+    outputs = tuple(bool(output.name) for output in node.outputs)
+    return (node.op_type, tuple(id(each) for each in node.inputs), outputs, attributes, tuple(sorted(node.metadata_props.items())))

@@ -1,0 +1,198 @@
+"""The few changes that all passes make to a graph, done once and with care.
+
+What makes them delicate: a value may be used by nodes of sub-graphs; a graph's outputs keep their names, and may be neither one of its
+inputs nor listed twice; an initialiser that is also an input is only a default, not a constant.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from stoker.compiler.passes.traverse import FUNCTION_BODY
+
+
+def describe(node: ir.Node) -> str:
+    """How messages name a node: `node 'conv1' (Conv, making 'y')`."""
+    domain = f"{node.domain}::" if node.domain else ""
+    made = ", ".join(f"'{output.name}'" for output in node.outputs if output.name)
+    return f"node '{node.name or ''}' ({domain}{node.op_type}, making {made or 'nothing'})"
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether `node` is one of these operators of ONNX's own domain."""
+    return node is not None and node.domain in ("", "ai.onnx") and node.op_type in op_types
+
+
+def producer_of(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes `value`, if it is one of these operators."""
+    node = value.producer() if value is not None else None
+    return node if is_op(node, *op_types) else None
+
+
+def input_at(node: ir.Node, index: int) -> ir.Value | None:
+    """An input that may have been left out, as None or by a shorter list."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initialiser that no caller can override, or of a Constant node; else None."""
+    if value is None or value.is_graph_input():
+        return None
+    producer = value.producer()
+    if producer is None:
+        return value.const_value if value.is_initializer() else None
+    if not is_op(producer, "Constant") or len(producer.attributes) != 1:
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def constant_of(value: ir.Value | None) -> NDArray[Any] | None:
+    """`constant_tensor` as an array, which is not to be written to; None for strings as well."""
+    tensor = constant_tensor(value)
+    return None if tensor is None or tensor.dtype == ir.DataType.STRING else tensor.numpy()
+
+
+def constant_ints(value: ir.Value | None) -> list[int] | None:
+    """The numbers of a constant integer tensor of rank 0 or 1, as axes and shapes are."""
+    array = constant_of(value)
+    return None if array is None or array.dtype.kind not in "iu" else [int(each) for each in array.reshape(-1)]
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape if all its dimensions are known, else None."""
+    if value is None:
+        return None
+    shape = value.shape
+    if shape is None:
+        tensor = constant_tensor(value)
+        shape = None if tensor is None else ir.Shape(tensor.shape.numpy())
+    if shape is None or not all(isinstance(dim, int) for dim in shape.dims):
+        return None
+    return tuple(dim for dim in shape.dims if isinstance(dim, int))
+
+
+def rank_of(value: ir.Value | None) -> int | None:
+    """The number of dimensions, known even where the dimensions are not."""
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def only_use(value: ir.Value) -> ir.Node | None:
+    """The one node that reads `value`, once, if nothing else does: no other node, sub-graph or graph output."""
+    uses = list(value.uses())
+    return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
+
+
+def substitute(old: ir.Value, new: ir.Value) -> bool:
+    """Lets everything that reads `old` read `new`; afterwards `old` is unused, and its node can be removed.
+
+    Where `old` is an output of its graph, `new` takes its name; where it cannot (it is an input, an initialiser, an output already or from
+    an outer graph), an Identity keeps the name, so that `new` itself stays as it was.
+
+    Returns:
+        Whether anything changed: not if `old` is an output and comes from just such an Identity.
+    """
+    producer = old.producer()
+    graph = old.graph
+    if old.is_graph_output() and producer is not None and graph is not None:
+        source = new.producer()
+        if source is None or new.is_graph_output() or source.graph is not producer.graph:
+            if is_op(producer, "Identity"):
+                return False
+            name, old.name = old.name, None
+            kept = ir.Value(name=name, shape=old.shape, type=old.type)
+            graph.insert_after(producer, ir.Node("", "Identity", [new], outputs=[kept], name=producer.name))
+            for index, output in enumerate(graph.outputs):
+                if output is old:
+                    graph.outputs[index] = kept
+        else:
+            new.name, old.name = old.name, None
+    if new.shape is None:
+        new.shape = old.shape
+    if new.type is None:
+        new.type = old.type
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    return True
+
+
+def bypass(node: ir.Node, value: ir.Value | None = None) -> bool:
+    """Removes a node of one output whose value is `value` (default: its first input). Returns whether anything changed."""
+    value = node.inputs[0] if value is None else value
+    if value is None or not substitute(node.outputs[0], value):
+        return False
+    remove(node)
+    return True
+
+
+def remove(node: ir.Node) -> None:
+    """Removes a node that nothing reads any more."""
+    graph = node.graph
+    if graph is not None:
+        graph.remove(node, safe=True)
+
+
+def remove_if_unused(node: ir.Node | None) -> None:
+    """Removes a node if no output of it is read or is a graph's output."""
+    if node is not None and node.graph is not None and not any(output.uses() or output.is_graph_output() for output in node.outputs):
+        remove(node)
+
+
+def new_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, role: str) -> ir.Value:
+    """A constant for `node`, named after the node's output and `role`: an initialiser of its graph, or a Constant in a function."""
+    graph = node.graph
+    assert graph is not None, "a constant was asked for by a node that is in no graph"
+    return place_constant(node, array, unused_name(graph, f"{node.outputs[0].name}_{role}"))
+
+
+def place_constant(node: ir.Node, array: NDArray[Any] | ir.TensorProtocol, name: str) -> ir.Value:
+    """A constant called `name`, which must be unused, for `node` and those after it: see `new_constant`."""
+    graph = node.graph
+    assert graph is not None, "a constant was asked for by a node that is in no graph"
+    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name) if isinstance(array, np.ndarray) else array
+    value = ir.Value(name=name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
+    if graph.meta.get(FUNCTION_BODY):
+        graph.insert_before(node, ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value]))
+    else:
+        value.const_value = tensor
+        graph.register_initializer(value)
+    return value
+
+
+def unused_name(graph: ir.Graph, wanted: str) -> str:
+    """`wanted`, with a number after it if some value of `graph` has that name."""
+    taken = {value.name for value in graph.inputs} | set(graph.initializers)
+    taken.update(output.name for node in graph for output in node.outputs)
+    name, number = wanted, 1
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def replace_node(
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    domain: str = "",
+) -> ir.Node:
+    """Puts one node in the place of another: same name, same outputs, same metadata. Returns the new one."""
+    graph = node.graph
+    assert graph is not None, "the node to be replaced is in no graph"
+    outputs = [ir.Value(name=output.name, shape=output.shape, type=output.type) for output in node.outputs]
+    made = ir.Node(
+        domain,
+        op_type,
+        inputs,
+        ir.convenience.convert_attributes(attributes or {}),
+        outputs=outputs,
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    graph.insert_before(node, made)
+    for old, new in zip(node.outputs, outputs, strict=True):
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    return made

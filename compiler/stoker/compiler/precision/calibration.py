@@ -1,0 +1,187 @@
+"""Chooses format and scale of every tensor that is cast to eight bits, by the least loss over samples of what it holds.
+
+For each of the two formats, the scales tried go from the smallest that reaches the largest value seen down to one that clips all but a
+sixty-fourth of it: a few outliers may be worth clipping. Ties go to the spec that the options name, then to the larger reach.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from stoker.compiler.errors import OptionError
+from stoker.compiler.precision.float8 import Float8Format, round_to_float8
+from stoker.compiler.precision.losses import LOSSES, Loss, noise_to_signal
+from stoker.compiler.precision.observe import observe
+from stoker.compiler.precision.representation import FLOAT16_EXPONENTS, Float8Spec
+from stoker.compiler.precision.samples import Arrays
+
+#: Values of a tensor that are looked at; more change the choice no more.
+SAMPLED_VALUES: Final = 1 << 16
+#: Scales below the one that reaches the largest value.
+_CLIPPING_SCALES: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorChoice:
+    """What was chosen for one tensor.
+
+    Attributes:
+        tensor: Its name.
+        spec: Format and scale.
+        loss: Of the kind minimised; NaN where nothing was observed.
+        noise: Energy of the rounding error over the energy of the tensor, whatever was minimised; NaN likewise.
+        largest: The largest absolute value seen; NaN likewise.
+    """
+
+    tensor: str
+    spec: Float8Spec
+    loss: float = math.nan
+    noise: float = math.nan
+    largest: float = math.nan
+
+    def __str__(self) -> str:
+        seen = "" if math.isnan(self.loss) else f", largest {self.largest:.4g}, loss {self.loss:.4g}, noise {self.noise:.3g}"
+        return f"'{self.tensor}' as {self.spec}{seen}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChoice:
+    """What was chosen for one Conv, MatMul or Gemm.
+
+    Attributes:
+        node, op_type: Which.
+        activation: Of input 0; None where only the weight is in eight bits.
+        weight: Of input 1.
+        method: How the weight is rounded: `nearest` or `gptq`.
+        is_kept: Whether it keeps its type after all, because its loss is among the worst, or for `reason`.
+        reason: Why eight bits cannot hold it; empty where they can.
+    """
+
+    node: str
+    op_type: str
+    activation: TensorChoice | None
+    weight: TensorChoice
+    method: str = "nearest"
+    is_kept: bool = False
+    reason: str = ""
+
+    @property
+    def noise(self) -> float:
+        """Noise of its inputs together, by which layers are ranked; the losses of two layers do not compare."""
+        return self.weight.noise + (0.0 if self.activation is None else self.activation.noise)
+
+    def __str__(self) -> str:
+        parts = [f"weight {self.weight}"] if self.activation is None else [f"input {self.activation}", f"weight {self.weight}"]
+        verdict = f"keeps its type{f': {self.reason}' if self.reason else ''}" if self.is_kept else f"fp8 ({self.method})"
+        return f"node '{self.node}' ({self.op_type}): {verdict}; {'; '.join(parts)}"
+
+
+def loss_of(name: str) -> Loss:
+    """The loss of that name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if name not in LOSSES:
+        raise OptionError(f"calibration loss '{name}' is not known; expected one of {', '.join([*LOSSES, 'gptq'])}")
+    return LOSSES[name]
+
+
+@dataclass(slots=True)
+class Reservoir:
+    """Some of the finite values of one tensor over several batches, evenly spaced, and always the largest of each.
+
+    Attributes:
+        batches: How many there will be.
+        parts: What was taken of each.
+        not_finite: Values that were NaN or infinite.
+    """
+
+    batches: int
+    parts: list[NDArray[np.float32]] = field(default_factory=list)
+    not_finite: int = 0
+
+    def add(self, array: NDArray[Any]) -> None:
+        """Takes its share of one batch."""
+        flat = array.reshape(-1)
+        finite = np.isfinite(flat)
+        self.not_finite += int(flat.size - np.count_nonzero(finite))
+        flat = flat[finite]
+        share = max(1, SAMPLED_VALUES // max(1, self.batches))
+        taken = flat[:: max(1, -(-flat.size // share))].astype(np.float32)
+        if flat.size:
+            taken = np.append(taken, np.float32(flat[np.argmax(np.abs(flat))]))
+        self.parts.append(taken)
+
+    def values(self) -> NDArray[np.float32]:
+        """All that was taken."""
+        return np.concatenate(self.parts) if self.parts else np.zeros(0, np.float32)
+
+
+def sample_values(model: ir.Model, values: Sequence[ir.Value], batches: Sequence[Arrays]) -> dict[str, Reservoir]:
+    """Samples of what `values` hold over `batches`, by name.
+
+    Raises:
+        CompileError: the model cannot be run.
+    """
+    reservoirs = {str(value.name): Reservoir(len(batches)) for value in values}
+    for observed in observe(model, values, batches):
+        for name, array in observed.items():
+            reservoirs[name].add(array)
+    return reservoirs
+
+
+def choose_spec(tensor: str, values: NDArray[Any], start: Float8Spec, loss: Loss, *, data_type: ir.DataType) -> TensorChoice:
+    """The format and scale of least `loss` over `values`; `start` where nothing is better, or all values are zero."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    best = rate_spec(tensor, values, start, loss)
+    if largest == 0:
+        return best
+    for spec in _candidates(largest, data_type):
+        rated = rate_spec(tensor, values, spec, loss)
+        if rated.loss < best.loss:
+            best = rated
+    return best
+
+
+def rate_spec(tensor: str, values: NDArray[Any], spec: Float8Spec, loss: Loss) -> TensorChoice:
+    """What `spec` costs over `values`."""
+    rounded = round_to_float8(values, spec.float8_format, spec.scale)
+    largest = float(np.max(np.abs(values), initial=0.0))
+    return TensorChoice(tensor=tensor, spec=spec, loss=loss(values, rounded), noise=noise_to_signal(values, rounded), largest=largest)
+
+
+def thinned(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Enough of the values of `array` to choose its spec by, always with its largest."""
+    reservoir = Reservoir(1)
+    reservoir.add(array)
+    return reservoir.values()
+
+
+def worst_layers(choices: Sequence[LayerChoice], count: int) -> set[int]:
+    """Positions of the `count` layers of the largest noise; those of which nothing was observed are never among them."""
+    known = [index for index, each in enumerate(choices) if not math.isnan(each.noise)]
+    return set(sorted(known, key=lambda index: -choices[index].noise)[:count])
+
+
+def write_log(path: str | Path, choices: Sequence[LayerChoice], facts: Mapping[str, object]) -> None:
+    """Writes `quantize.log`: a line of each fact, then one of each layer."""
+    lines = [*(f"{name}: {value}" for name, value in facts.items()), *map(str, choices)]
+    Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _candidates(largest: float, data_type: ir.DataType) -> list[Float8Spec]:
+    exponents = FLOAT16_EXPONENTS if data_type == ir.DataType.FLOAT16 else range(-32, 32)
+    found = []
+    for float8_format in Float8Format:
+        reaching = math.ceil(math.log2(largest / float8_format.max))
+        highest = min(max(reaching, exponents[0]), exponents[-1])
+        lowest = max(highest - _CLIPPING_SCALES, exponents[0])
+        found += [Float8Spec(float8_format, scale) for scale in range(highest, lowest - 1, -1)]
+    return found

@@ -1,0 +1,214 @@
+"""What conversion costs in accuracy: figures of every output of a converted model against its source, over samples.
+
+Strings are compared for equality. NaN, or the same infinity, in both models is agreement; both are counted.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from rich.table import Table
+
+import onnx
+from stoker.compiler.errors import CompileError
+from stoker.compiler.precision.losses import cosine_distance, mae, mse, snr_db
+from stoker.compiler.precision.observe import observe
+from stoker.compiler.precision.samples import Arrays, cast_feeds, inputs_of, random_batches
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDrift:
+    """One output, over all samples together. Figures of an output of strings are None, but for `equal`.
+
+    Attributes:
+        output: Its name.
+        mse, mae, max_abs: Of the differences; infinite where an element is finite in one model only, or NaN or an infinity in one model
+            and another one in the other. Elements that are the same infinity, or NaN, in both models agree, and count nowhere else.
+        snr_db: Signal to noise; infinite where nothing differs, minus infinite where `max_abs` is infinite.
+        cosine: Of the angle between both, over the elements that are finite in both.
+        top1_agreement: Share of rows whose largest element is the same one; None unless the output looks like scores: FLOAT or
+            FLOAT16 of shape [rows, classes], two classes or more.
+        equal: Share of elements that are equal, of outputs of strings; None for numbers.
+        not_finite: Elements that are infinite or NaN in the source.
+        not_finite_differ: Elements that are infinite or NaN in one of the models, and not the same in the other.
+    """
+
+    output: str
+    mse: float | None
+    mae: float | None
+    max_abs: float | None
+    snr_db: float | None
+    cosine: float | None
+    top1_agreement: float | None = None
+    equal: float | None = None
+    not_finite: int = 0
+    not_finite_differ: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DriftReport:
+    """Figures of all outputs.
+
+    Attributes:
+        outputs: In the source's order.
+        samples: Batches they are over.
+        rows: Samples they are over; 0 where the caller did not say.
+        is_held_out: Whether calibration saw none of these samples; None where nothing was calibrated.
+    """
+
+    outputs: tuple[OutputDrift, ...]
+    samples: int
+    rows: int = 0
+    is_held_out: bool | None = None
+
+    @property
+    def snr_db(self) -> float | None:
+        """The least of the outputs of numbers; None where there is none. A figure that is not a number counts as minus infinity."""
+        known = [each.snr_db for each in self.outputs if each.snr_db is not None]
+        return min((-math.inf if math.isnan(each) else each for each in known), default=None)
+
+    def about(self) -> str:
+        """What the figures are over, for people: `12 samples, none of them calibrated with`."""
+        kind = {None: "", True: ", none of them calibrated with", False: ", calibrated with as well"}[self.is_held_out]
+        return f"{self.rows} sample{'' if self.rows == 1 else 's'}{kind}"
+
+    def table(self) -> Table:
+        """For people."""
+        table = Table(title=f"Drift from the source model over {self.samples} batch(es)")
+        has_strings = any(each.equal is not None for each in self.outputs)
+        has_infinities = any(each.not_finite or each.not_finite_differ for each in self.outputs)
+        headings = ["output", "mse", "mae", "max abs", "SNR dB", "cosine", "top-1 agreement"]
+        headings += ["equal"] * has_strings + ["inf or NaN", "of these differ"] * has_infinities
+        for heading in headings:
+            table.add_column(heading, justify="left" if heading == "output" else "right")
+        for each in self.outputs:
+            figures = [_text(each.mse, ".3e"), _text(each.mae, ".3e"), _text(each.max_abs, ".3e"), _text(each.snr_db, ".1f")]
+            figures += [_text(each.cosine, ".6f"), _text(each.top1_agreement, ".2%")]
+            figures += [_text(each.equal, ".2%")] * has_strings
+            figures += [str(each.not_finite), str(each.not_finite_differ)] if has_infinities else []
+            table.add_row(each.output, *figures)
+        return table
+
+    def to_data(self) -> dict[str, object]:
+        """For programs; a figure that JSON cannot hold (an infinite SNR, NaN) is None."""
+        outputs = [{name: _finite(value) for name, value in dataclasses.asdict(each).items()} for each in self.outputs]
+        return {"samples": self.samples, "rows": self.rows, "is_held_out": self.is_held_out, "outputs": outputs}
+
+    def to_json(self) -> str:
+        """`to_data` as text."""
+        return json.dumps(self.to_data(), indent=2, allow_nan=False)
+
+
+def measure_drift(
+    source: onnx.ModelProto, converted: onnx.ModelProto, batches: Sequence[Arrays] | None = None, *, is_held_out: bool | None = None
+) -> DriftReport:
+    """Runs both models on ONNX Runtime.
+
+    Args:
+        source: Before conversion.
+        converted: After it; of static shapes if `batches` is None. It may have more outputs than the source.
+        batches: Inputs by name, cast to the types of each model; random ones where it is None.
+        is_held_out: Whether calibration saw none of `batches`; None where nothing was calibrated.
+
+    Raises:
+        CompileError: a model cannot be run, there is no data, or an output is missing or has another shape.
+        OptionError: a value is not representable in a model's type.
+    """
+    before, after = ir.from_proto(source), ir.from_proto(converted)
+    feeds = random_batches(inputs_of(after.graph)) if batches is None else batches
+    if not feeds:
+        raise CompileError("drift cannot be measured over no data")
+    given = {str(value.name): value for value in after.graph.outputs}
+    names = [str(value.name) for value in before.graph.outputs]
+    if missing := [name for name in names if name not in given]:
+        raise CompileError(f"the converted model has no output(s) {', '.join(missing)} of its source")
+    expected = list(observe(before, list(before.graph.outputs), (cast_feeds(each, inputs_of(before.graph)) for each in feeds)))
+    actual = list(observe(after, [given[name] for name in names], (cast_feeds(each, inputs_of(after.graph)) for each in feeds)))
+    return dataclasses.replace(drift_between(names, expected, actual), rows=rows_of(feeds), is_held_out=is_held_out)
+
+
+def rows_of(feeds: Sequence[Arrays]) -> int:
+    """Samples in `feeds`: rows where all inputs have as many, one of each feed otherwise."""
+    sizes = [{array.shape[0] if array.ndim else 1 for array in feed.values()} for feed in feeds]
+    return sum(each.pop() if len(each) == 1 else 1 for each in sizes)
+
+
+def drift_between(names: Sequence[str], expected: Sequence[Arrays], actual: Sequence[Arrays]) -> DriftReport:
+    """Figures of outputs that are there already.
+
+    Args:
+        names: The outputs.
+        expected: Of the source, for each batch its outputs by name.
+        actual: Of what was made of it, likewise.
+
+    Raises:
+        CompileError: an output has another shape.
+    """
+    drifts = [_drift(name, [each[name] for each in expected], [each[name] for each in actual]) for name in names]
+    return DriftReport(tuple(drifts), len(expected))
+
+
+def _drift(name: str, expected: list[NDArray[Any]], actual: list[NDArray[Any]]) -> OutputDrift:
+    for first, second in zip(expected, actual, strict=True):
+        if first.shape != second.shape:
+            raise CompileError(f"output '{name}' has shape {list(second.shape)} after conversion and {list(first.shape)} before")
+    wanted = np.concatenate([each.reshape(-1) for each in expected])
+    got = np.concatenate([each.reshape(-1) for each in actual])
+    if not _is_number(wanted):
+        return _equality(name, wanted, got)
+    wanted, got = wanted.astype(np.float64), got.astype(np.float64)
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    differ = int(np.sum(~finite & (wanted != got) & ~(np.isnan(wanted) & np.isnan(got))))
+    not_finite = int(np.sum(~np.isfinite(wanted)))
+    wanted, got = wanted[finite], got[finite]
+    if differ:
+        figures = dict.fromkeys(("mse", "mae", "max_abs"), math.inf) | {"snr_db": -math.inf}
+    else:
+        with np.errstate(over="ignore"):  # of squares of DOUBLE: the figure is infinite then
+            largest = float(np.max(np.abs(wanted - got), initial=0.0))
+            figures = {"mse": mse(wanted, got), "mae": mae(wanted, got), "max_abs": largest, "snr_db": snr_db(wanted, got)}
+    return OutputDrift(
+        output=name,
+        **figures,
+        cosine=1 - cosine_distance(wanted, got),
+        top1_agreement=_top1_agreement(expected, actual),
+        not_finite=not_finite,
+        not_finite_differ=differ,
+    )
+
+
+def _is_number(array: NDArray[Any]) -> bool:
+    """Whether differences can be computed: of all types of ONNX but strings, which are objects here."""
+    return array.dtype.kind not in "OUS"
+
+
+def _equality(name: str, wanted: NDArray[Any], got: NDArray[Any]) -> OutputDrift:
+    """Of an output of strings; bytes and text of the same characters are equal."""
+    same = [_as_text(one) == _as_text(other) for one, other in zip(wanted.tolist(), got.tolist(), strict=True)]
+    share = sum(same) / len(same) if same else 1.0
+    return OutputDrift(output=name, mse=None, mae=None, max_abs=None, snr_db=None, cosine=None, equal=share)
+
+
+def _as_text(value: object) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def _top1_agreement(expected: list[NDArray[Any]], actual: list[NDArray[Any]]) -> float | None:
+    first = expected[0]
+    if first.dtype.kind != "f" or first.ndim != 2 or first.shape[1] < 2:
+        return None
+    same = [np.argmax(wanted, 1) == np.argmax(got, 1) for wanted, got in zip(expected, actual, strict=True)]
+    return float(np.mean(np.concatenate(same)))
+
+
+def _text(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,301 @@
+"""Changes one number type of a model into another wherever ONNX lets an operator have the other, with casts where it does not.
+
+ONNX's schemas say of every input and output which types it may have. A tensor of the old type becomes one of the new type if its producer
+may give that; a reader that may not take it, or that is to be kept as it was, gets it through a Cast. So Reshape keeps its INT64 shape,
+Resize its FLOAT scales, Loop its INT64 counter. Constants are converted once for each of the two types that readers want.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+
+import onnx
+from stoker.compiler.errors import CompileError
+from stoker.compiler.precision.kernels import has_kernel
+
+#: Which attribute holds the type of the output, where it is not an input's. `Constant` nodes are made initialisers first.
+_TYPE_ATTRIBUTES = {
+    **dict.fromkeys(("EyeLike", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli"), "dtype"),
+    **dict.fromkeys(("Multinomial", "SequenceEmpty"), "dtype"),
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"), "output_datatype"),
+    "Cast": "to",
+}
+#: Inputs that schemas let have either type of integers, but ONNX's shape inference (Pad) or its definition by a function (CenterCropPad)
+#: takes as INT64 only.
+_KEPT_INPUTS = frozenset({("", "Pad", 3), ("", "CenterCropPad", 1)})
+#: ONNX Runtime's own operators, of which ONNX knows no schema, that may have FLOAT16 wherever they may have FLOAT.
+_CONTRIB_OP_TYPES = frozenset({"Gelu", "FastGelu", "BiasGelu", "QuickGelu", "FusedMatMul", "Attention", "MultiHeadAttention"}) | {
+    "SkipLayerNormalization",
+    "EmbedLayerNormalization",
+    "RotaryEmbedding",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retyping:
+    """One change of type.
+
+    Attributes:
+        source, target: The types.
+        convert: Gives the array of a constant in the target type; takes the constant and those readers that want it so.
+        keeps: Whether a node stays as it is, with all inside it.
+        changes_io: Whether inputs and outputs of the model change as well.
+        needs_kernel: Whether a node stays as it is if ONNX Runtime's CPU provider could not run it in the target type.
+    """
+
+    source: ir.DataType
+    target: ir.DataType
+    convert: Callable[[ir.Value, list[tuple[ir.Node, int]]], NDArray[Any]]
+    keeps: Callable[[ir.Node], bool] = lambda node: False
+    changes_io: bool = True
+    needs_kernel: bool = True
+
+
+def retype(model: ir.Model, retyping: Retyping) -> bool:
+    """Applies `retyping` to `model`, whose values must have their types; returns whether anything changed.
+
+    Functions are inlined and Constant nodes made initialisers first if there is anything to do.
+
+    Raises:
+        CompileError: a sequence or optional would have to be cast.
+    """
+    if not any(value.dtype == retyping.source for value in _values(model.graph)):
+        return False
+    if model.functions:
+        InlinePass()(model)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    work = _Work(retyping, model.opset_imports)
+    work.decide(model.graph, keeps=False, changes_borders=retyping.changes_io)
+    work.apply(model.graph)
+    return bool(work.changed)
+
+
+def has_type(value: ir.Value | None, data_type: ir.DataType) -> bool:
+    """Whether `value` is a tensor, or a sequence of tensors, of that type."""
+    return value is not None and value.dtype == data_type
+
+
+@dataclass(slots=True)
+class _Work:
+    """First decides for every value and every use which of the two types it gets, then changes the graph.
+
+    Attributes:
+        changed: Values that get the new type.
+        kept: Nodes that stay as they are.
+        border: Of each graph, whether its inputs and outputs change.
+        casts: Casts made, by value and whether to the new type.
+    """
+
+    retyping: Retyping
+    opsets: dict[str, int]
+    changed: set[ir.Value] = field(default_factory=set)
+    kept: set[ir.Node] = field(default_factory=set)
+    border: dict[ir.Graph, bool] = field(default_factory=dict)
+    casts: dict[tuple[ir.Value, bool], ir.Value] = field(default_factory=dict)
+
+    def decide(self, graph: ir.Graph, *, keeps: bool, changes_borders: bool, fixed_inputs: int = 0) -> None:
+        self.border[graph] = changes_borders
+        if changes_borders:
+            self.changed.update(each for each in graph.inputs[fixed_inputs:] if has_type(each, self.retyping.source))
+        for node in graph:
+            is_known = all(each is None or each.type is not None for each in node.inputs)
+            node_keeps = keeps or not is_known or self.retyping.keeps(node) or not self._can_run(node)
+            if node_keeps:
+                self.kept.add(node)
+            else:
+                self.changed.update(each for index, each in enumerate(node.outputs) if self._may_give(node, index))
+            for inner in _subgraphs(node):
+                # The body of a Loop starts with the iteration number and the condition, whose types are fixed.
+                fixed = 2 if node.op_type == "Loop" else 0
+                self.decide(inner, keeps=node_keeps, changes_borders=not node_keeps, fixed_inputs=fixed)
+
+    def apply(self, graph: ir.Graph) -> None:
+        for value in list(graph.initializers.values()):
+            if has_type(value, self.retyping.source) and value not in self.changed:
+                self._change_constant(graph, value)
+        for value in list(graph.inputs):
+            if value in self.changed and value.const_value is not None:  # an input's default
+                value.const_value = ir.Tensor(self.retyping.convert(value, []), dtype=self.retyping.target, name=value.name)
+            self._change(graph, value)
+        for node in list(graph):
+            for inner in _subgraphs(node):
+                self.apply(inner)
+            if not any(output in self.changed for output in node.outputs):
+                for value in node.outputs:
+                    self._change(graph, value)
+                continue
+            self._change_attributes(node)
+            for value in node.outputs:
+                self._change(graph, value)
+
+    def _wants(self, node: ir.Node, index: int) -> bool:
+        """Whether input `index`, of the source type, is to have the target type."""
+        if (node.domain, node.op_type, index) in _KEPT_INPUTS:
+            return False
+        return node not in self.kept and _admits(self._formal(node, index, is_input=True), self.retyping.target, node)
+
+    def _may_give(self, node: ir.Node, index: int) -> bool:
+        output = node.outputs[index]
+        return has_type(output, self.retyping.source) and _admits(self._formal(node, index, is_input=False), self.retyping.target, node)
+
+    def _can_run(self, node: ir.Node) -> bool:
+        if not self.retyping.needs_kernel or _subgraphs(node):
+            return True
+        changes = False
+        types: list[list[ir.TypeProtocol | None]] = [[], []]
+        for is_output, values in enumerate((node.inputs, node.outputs)):
+            for index, value in enumerate(values):
+                kind = None if value is None else value.type
+                if has_type(value, self.retyping.source):
+                    formal = self._formal(node, index, is_input=not is_output)
+                    if kind is not None and _admits(formal, self.retyping.target, node):
+                        kind, changes = self._retyped(kind), True
+                types[is_output].append(kind)
+        attributes = self._new_type_attribute(node) if node.outputs and self._may_give(node, 0) else {}
+        return not changes or has_kernel(node, types[0], types[1], self.opsets.get(node.domain, 1), attributes)
+
+    def _formal(self, node: ir.Node, index: int, *, is_input: bool) -> onnx.defs.OpSchema.FormalParameter | None:
+        schema = _schema(node, self.opsets)
+        if schema is None:
+            return None
+        formals = schema.inputs if is_input else schema.outputs
+        return formals[min(index, len(formals) - 1)] if formals else None
+
+    def _change(self, graph: ir.Graph, value: ir.Value) -> None:
+        """Gives `value` its new type, and a Cast to readers that want the other."""
+        if not has_type(value, self.retyping.source):
+            return
+        is_new = value in self.changed
+        readers = [(use.node, use.idx) for use in value.uses()]
+        if is_new and value.type is not None:
+            value.type = self._retyped(value.type)
+        for node, index in readers:
+            if self._wants(node, index) != is_new:
+                node.replace_input_with(index, self._cast(graph, value, not is_new))
+        if value.is_graph_output() and self.border.get(graph, False) != is_new:
+            self._cast_output(graph, value, not is_new)
+
+    def _change_constant(self, graph: ir.Graph, value: ir.Value) -> None:
+        readers = [(use.node, use.idx) for use in value.uses() if self._wants(use.node, use.idx)]
+        is_output = value.is_graph_output() and self.border.get(graph, False)
+        if not readers and not is_output:
+            return
+        tensor = ir.Tensor(self.retyping.convert(value, readers), dtype=self.retyping.target)
+        self.changed.add(value)  # so that it is known that something changed; its uses are settled here
+        if is_output or len(readers) == len(value.uses()):
+            others = [use for use in value.uses() if (use.node, use.idx) not in readers]
+            if others:  # an output that others want in the old type
+                old = _constant(graph, f"{value.name}/{self.retyping.source.name}", value.const_value, value.type)
+                for use in others:
+                    use.node.replace_input_with(use.idx, old)
+            tensor.name = value.name
+            value.const_value, value.type = tensor, ir.TensorType(self.retyping.target)
+            return
+        tensor.name = f"{value.name}/{self.retyping.target.name}"
+        new = _constant(graph, tensor.name, tensor, ir.TensorType(self.retyping.target))
+        for node, index in readers:
+            node.replace_input_with(index, new)
+
+    def _change_attributes(self, node: ir.Node) -> None:
+        for name, data_type in self._new_type_attribute(node).items():
+            node.attributes[name] = ir.AttrInt64(name, int(data_type))
+        if node.domain == "" and node.op_type in ("Constant", "ConstantOfShape"):
+            attribute = node.attributes.get("value")
+            held = ir.convenience.get_const_tensor(node.outputs[0]) if attribute is None else attribute.as_tensor()
+            tensor = ir.tensor(np.zeros(1, self.retyping.source.numpy())) if held is None else held
+            constant = ir.Value(name=node.outputs[0].name, const_value=tensor, type=ir.TensorType(self.retyping.source))
+            converted = ir.Tensor(self.retyping.convert(constant, [(node, 0)]), dtype=self.retyping.target)
+            node.attributes.clear()
+            node.attributes["value"] = ir.AttrTensor("value", converted)
+
+    def _new_type_attribute(self, node: ir.Node) -> dict[str, ir.DataType]:
+        name = _TYPE_ATTRIBUTES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        return {} if name is None else {name: self.retyping.target}
+
+    def _retyped(self, kind: ir.TypeProtocol) -> ir.TypeProtocol:
+        if isinstance(kind, ir.SequenceType):
+            return ir.SequenceType(self._retyped(kind.elem_type))
+        if isinstance(kind, ir.OptionalType):
+            return ir.OptionalType(self._retyped(kind.elem_type))
+        return ir.TensorType(self.retyping.target)
+
+    def _cast(self, graph: ir.Graph, value: ir.Value, to_target: bool) -> ir.Value:
+        """`value` in the other type, cast once for all readers."""
+        if (value, to_target) not in self.casts:
+            node = self._cast_node(graph, value, to_target)
+            node.outputs[0].name = f"{value.name}/{self._type(to_target).name}"
+            self.casts[value, to_target] = node.outputs[0]
+        return self.casts[value, to_target]
+
+    def _cast_output(self, graph: ir.Graph, value: ir.Value, to_target: bool) -> None:
+        name = value.name
+        node = self._cast_node(graph, value, to_target)
+        value.name = f"{name}/{self._type(not to_target).name}"
+        node.outputs[0].name = name
+        for index, output in enumerate(graph.outputs):
+            if output is value:
+                graph.outputs[index] = node.outputs[0]
+
+    def _cast_node(self, graph: ir.Graph, value: ir.Value, to_target: bool) -> ir.Node:
+        if not isinstance(value.type, ir.TensorType):
+            raise CompileError(
+                f"'{value.name}' is no tensor ({value.type}) and cannot be cast to {self._type(to_target).name} for its readers"
+            )
+        node = ir.node("Cast", [value], {"to": int(self._type(to_target))}, name=f"{value.name}/to_{self._type(to_target).name}")
+        node.outputs[0].type, node.outputs[0].shape = ir.TensorType(self._type(to_target)), value.shape
+        producer = value.producer()
+        if producer is not None:
+            graph.insert_after(producer, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
+        return node
+
+    def _type(self, is_target: bool) -> ir.DataType:
+        return self.retyping.target if is_target else self.retyping.source
+
+
+def _admits(formal: onnx.defs.OpSchema.FormalParameter | None, data_type: ir.DataType, node: ir.Node) -> bool:
+    if formal is None:
+        return node.domain == "com.microsoft" and node.op_type in _CONTRIB_OP_TYPES and data_type == ir.DataType.FLOAT16
+    return f"tensor({data_type.name.lower()})" in formal.types
+
+
+def _schema(node: ir.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    try:
+        return onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol | None, kind: ir.TypeProtocol | None) -> ir.Value:
+    value = ir.Value(name=name, const_value=tensor, type=kind, shape=None if tensor is None else ir.Shape(tensor.shape.numpy()))
+    graph.register_initializer(value)
+    return value
+
+
+def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found += attribute.as_graphs()
+    return found
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        yield from node.outputs
+        for inner in _subgraphs(node):
+            yield from inner.inputs
+            yield from inner.initializers.values()

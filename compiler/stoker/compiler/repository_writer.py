@@ -1,0 +1,248 @@
+"""Puts a compiled model into a model repository as a version that can be served: config.pbtxt and `<version>/<artefact>`.
+
+A server that watches the repository sees the version only when it is whole: it is filled under a hidden name and then renamed. The
+config.pbtxt of a model that is there already is kept, with all that people wrote into it, if the new version agrees with it.
+"""
+
+import dataclasses
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stoker.compiler.errors import CompileError, OptionError
+from stoker.compiler.output_files import new_folder, write_text
+from stoker.compiler.pbtxt import Word, print_message, read_message
+from stoker.compiler.tensorflow_types import TENSORFLOW_NAMES, triton_name
+
+CONFIG_NAME = "config.pbtxt"
+#: What servers take for the name of a model's folder.
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServedTensor:
+    """An input or output as clients see it.
+
+    Attributes:
+        name: As the source model has it.
+        datatype: `TYPE_FP32`... as clients send and get it.
+        dims: One item's, without the batch dimension where the model is batched.
+        device_datatype: As the executable takes it; a config that says this one instead agrees too.
+        layout: `FORMAT_NCHW` or `FORMAT_NHWC` of an image; empty where nobody said.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    device_datatype: str
+    layout: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model as it is to be served.
+
+    Attributes:
+        name: Of its folder in the repository.
+        config: What the target says for config.pbtxt: `backend`, `max_batch_size`, `parameters` and further fields. One that says
+            `platform` instead of `backend` is written in Adlik's form: with TensorFlow's names of the element types.
+        inputs, outputs: In the order of the model.
+        files: Further text files of the version's folder, by name.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    inputs: Sequence[ServedTensor]
+    outputs: Sequence[ServedTensor]
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The fields of its config.pbtxt."""
+        return served_config(self.name, self.config, self.inputs, self.outputs)
+
+
+def write_served_versions(
+    repository: Path,
+    models: Sequence[ServedModel],
+    version: int | None,
+    executable: Path,
+    *,
+    filename: str,
+    companions: Mapping[str, Path] | None = None,
+) -> list[Path]:
+    """Writes one version of each of `models`, all with the same number and the same executable, and returns their folders.
+
+    Each version appears whole. All of them are looked at before the first is written, so that none is written where one cannot be.
+
+    Args:
+        repository: The model repository; made if it is not there.
+        models: One, or those of a fused executable.
+        version: None takes the one above the highest there.
+        executable: The file to be copied.
+        filename: What it is called in a version's folder.
+        companions: Further files to be copied, by the name they get.
+
+    Raises:
+        OptionError: a name cannot be a model's, or the version exists.
+        CompileError: a config.pbtxt that is there does not agree (the text says how), or nothing can be written.
+    """
+    for model in models:
+        check_model_name(model.name)
+    for model in models:
+        folder = repository / model.name
+        _check_agreement(folder / CONFIG_NAME, model)
+        if version is not None and (folder / str(version)).exists():
+            raise _version_exists(folder, version)
+    chosen = version or max((number for model in models for number in _versions(repository / model.name)), default=0) + 1
+    files = {filename: executable, **(companions or {})}
+    if len(models) == 1:
+        return [_write(repository / models[0].name, models[0], chosen, version is None, files)]
+    # Parts of one executable keep one number: the server's log and its metrics then say which belong together.
+    return [_write(repository / model.name, model, chosen, False, files) for model in models]
+
+
+def check_model_name(name: str) -> None:
+    """Raises:
+    OptionError: `name` cannot be that of a served model.
+    """
+    if not _MODEL_NAME.fullmatch(name):
+        raise OptionError(f"model_name '{name}': expected up to 128 letters, digits, '_', '-' and '.', the first no '.'")
+
+
+def _write(folder: Path, model: ServedModel, version: int, may_count_on: bool, files: Mapping[str, Path]) -> Path:
+    """Writes the version, or, where somebody wrote that one meanwhile and it `may_count_on`, the next that is free."""
+
+    def fill(draft: Path) -> None:
+        for name, path in files.items():
+            shutil.copyfile(path, draft / name)
+        for name, text in model.files.items():
+            (draft / name).write_text(text, encoding="utf-8")
+
+    if not folder.exists():
+        try:
+            with new_folder(folder) as draft:
+                (draft / CONFIG_NAME).write_text(print_message(model.message), encoding="utf-8")
+                (draft / str(version)).mkdir()
+                fill(draft / str(version))
+            return folder / str(version)
+        except FileExistsError:
+            _check_agreement(folder / CONFIG_NAME, model)  # somebody else made the model meanwhile
+    if not (folder / CONFIG_NAME).exists():
+        write_text(folder / CONFIG_NAME, print_message(model.message))
+    while True:
+        try:
+            with new_folder(folder / str(version)) as draft:
+                fill(draft)
+        except FileExistsError:
+            if not may_count_on:
+                raise _version_exists(folder, version) from None
+            version += 1
+        else:
+            return folder / str(version)
+
+
+def served_config(
+    name: str, target_config: Mapping[str, Any], inputs: Sequence[ServedTensor], outputs: Sequence[ServedTensor]
+) -> dict[str, Any]:
+    """The fields of config.pbtxt, in the order in which they are printed.
+
+    A model that takes batches is told to batch: what was compiled for many rows takes as long for one.
+    """
+    fields = dict(target_config)
+    parameters = fields.pop("parameters", {})
+    is_adlik = "platform" in fields
+    config: dict[str, Any] = {"name": name}
+    if is_adlik:
+        config |= {key: fields.pop(key) for key in ("platform", "platform_version") if key in fields}
+    else:
+        config["backend"] = fields.pop("backend", "")
+    config["max_batch_size"] = fields.pop("max_batch_size", 0)
+    config["input"] = [_tensor(each, is_adlik) for each in inputs]
+    config["output"] = [_tensor(each, is_adlik) for each in outputs]
+    config |= fields
+    if config["max_batch_size"] > 1 and not is_adlik:  # where Adlik's form batches always, Triton's does so only if it is told
+        config.setdefault("dynamic_batching", {})
+    if parameters:
+        config["parameters"] = [{"key": key, "value": {"string_value": str(value)}} for key, value in parameters.items()]
+    return config
+
+
+def differences(existing: Mapping[str, Sequence[Any]], config: Mapping[str, Any], tensors: Sequence[ServedTensor]) -> list[str]:
+    """What a config.pbtxt that was read says otherwise than `config`; fields that only it has are none of our business."""
+    found = [
+        f"{name} is {existing[name][-1]}, the new version needs {config[name]}"
+        for name in ("name", "backend", "platform", "max_batch_size")
+        if name in existing and name in config and str(existing[name][-1]) != str(config[name])
+    ]
+    if "max_batch_size" not in existing and config["max_batch_size"]:
+        found.append(f"max_batch_size is not written (0), the new version needs {config['max_batch_size']}")
+    by_name = {each.name: each for each in tensors}
+    for kind in ("input", "output"):
+        written = {str(_last(entry, "name")): entry for entry in existing.get(kind, ())}
+        wanted = [str(entry["name"]) for entry in config[kind]]
+        if written and set(written) != set(wanted):
+            found.append(f"{kind}s are {', '.join(written)}, the new version has {', '.join(wanted)}")
+            continue
+        found += [text for each, entry in written.items() for text in _tensor_differences(kind, entry, by_name[each])]
+    parameters = {
+        str(_last(entry, "key")): _last((_last(entry, "value") or {}), "string_value") for entry in existing.get("parameters", ())
+    }
+    for parameter in config.get("parameters", ()):
+        key, value = parameter["key"], parameter["value"]["string_value"]
+        if key in parameters and parameters[key] != value:
+            found.append(f"parameter {key} is '{parameters[key]}', the new version needs '{value}'")
+    return found
+
+
+def _tensor(each: ServedTensor, is_adlik: bool) -> dict[str, Any]:
+    message: dict[str, Any] = {"name": each.name, "data_type": Word(TENSORFLOW_NAMES[each.datatype] if is_adlik else each.datatype)}
+    if each.layout:
+        message["format"] = Word(each.layout)
+    message["dims"] = list(each.dims) or [1]
+    if not each.dims:
+        message["reshape"] = {"shape": []}  # config.pbtxt has no empty dims: clients send one element, the model gets a scalar
+    return message
+
+
+def _tensor_differences(kind: str, entry: Mapping[str, Sequence[Any]], wanted: ServedTensor) -> list[str]:
+    found = []
+    datatype = _last(entry, "data_type")
+    if triton_name(str(datatype)) not in (wanted.datatype, wanted.device_datatype):
+        found.append(f"{kind} '{wanted.name}' is {datatype}, the new version has {wanted.datatype}")
+    reshape = _last(entry, "reshape")
+    dims = tuple(str(each) for each in (reshape.get("shape", ()) if reshape is not None else entry.get("dims", ())))
+    if dims != tuple(str(each) for each in wanted.dims):
+        found.append(f"{kind} '{wanted.name}' has dims [{', '.join(dims)}], the new version [{', '.join(map(str, wanted.dims))}]")
+    return found
+
+
+def _last(entry: Mapping[str, Sequence[Any]], field: str) -> Any:
+    values = entry.get(field)
+    return values[-1] if values else None
+
+
+def _version_exists(folder: Path, version: int) -> OptionError:
+    return OptionError(f"model_version {version}: {folder / str(version)} exists; versions are never overwritten")
+
+
+def _check_agreement(path: Path, model: ServedModel) -> None:
+    """Compares the config.pbtxt at `path`, if there is one, with what `model` needs."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise CompileError(f"cannot read {path}: {error}") from None
+    found = differences(read_message(text, str(path)), model.message, [*model.inputs, *model.outputs])
+    if found:
+        listed = "\n".join(f"  {each}" for each in found)
+        raise CompileError(f"{path} does not agree with the compiled model:\n{listed}\nchange it, or give the model another name")
+
+
+def _versions(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return [int(each.name) for each in folder.iterdir() if each.is_dir() and each.name.isdecimal() and each.name.isascii()]

@@ -1,0 +1,211 @@
+"""`Target`: what a device family must offer for models to be compiled for it.
+
+Targets are found by the entry-point group `stoker.targets`; the entry point names a `Target` subclass without constructor arguments.
+"""
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+import onnx
+from stoker.backends.api.tensor import DataType
+from stoker.compiler.errors import CompileError
+from stoker.compiler.options import CompilerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceModel:
+    """One converted model on its way into an executable.
+
+    Attributes:
+        model: After conversion: static shapes (but for a target that `keeps_free_dimensions`), the precision asked for.
+        name: `graph0`... where several are fused; the model's name otherwise.
+        outputs: The outputs wanted; empty for all.
+        inputs: Names of its inputs in the order of the source model.
+        custom_libraries: Libraries of ONNX Runtime custom operators that its nodes need.
+        batches: Where several batch sizes were asked for, the model converted for each of them; `model` is the first of these.
+        source: The model before conversion; None where nobody kept it.
+        precision: What was asked for; targets that make it themselves find a `model` in FP32.
+        samples: File of samples to calibrate and compare with; None: there is none.
+        batch_size: Rows of a batch that the options ask for; None: the options leave it open.
+    """
+
+    model: onnx.ModelProto
+    name: str
+    outputs: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    custom_libraries: Sequence[str] = ()
+    batches: Sequence[onnx.ModelProto] = ()
+    source: onnx.ModelProto | None = None
+    precision: str = "fp32"
+    samples: str | None = None
+    batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPart:
+    """What serving one of the models of a fused executable needs to know.
+
+    Attributes:
+        suffix: Told from the other parts by it: the served model is called `<model_name>_<suffix>`.
+        config: As `Artefact.config`, with the parameters that select this part.
+        files: Further text files of a version's folder, by name.
+        datatypes: As `Artefact.datatypes`, by the tensors' names in this part's model.
+        not_servable: Why a server would answer otherwise than the source; empty where it would not.
+    """
+
+    suffix: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    datatypes: Mapping[str, Sequence[DataType]] = field(default_factory=dict)
+    not_servable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """A compiled model on disk.
+
+    Attributes:
+        path: The file.
+        summary: What `--show` and a served config say of it: device, batch, memory, estimated latency and throughput.
+        config: Fields for config.pbtxt that only the target knows: `backend`, `max_batch_size`, `parameters`.
+        parts: Of a fused executable, one for each of its models, in order; they are served instead of the whole.
+        companions: Further files that must lie beside the first, by name; they are where `export` left them, in the same folder.
+        datatypes: By input and output, the element types in which it may be served: what the file has, then those that its backend casts.
+            Of a tensor that is not named, the converted model's type.
+        not_servable: As `ServedPart.not_servable`.
+    """
+
+    path: Path
+    summary: Mapping[str, object] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
+    parts: Sequence[ServedPart] = ()
+    companions: Mapping[str, Path] = field(default_factory=dict)
+    datatypes: Mapping[str, Sequence[DataType]] = field(default_factory=dict)
+    not_servable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How fast an executable ran.
+
+    Attributes:
+        batch_size: Items of one call.
+        calls: Calls that were measured.
+        latency_s: Mean of one call, in seconds.
+        throughput: Items a second.
+        note: What the figures are, such as `simulated device`; empty for a real one.
+        parts: Of a fused executable, the same for each of its models, by name; the figures above are then the first one's.
+    """
+
+    batch_size: int
+    calls: int
+    latency_s: float
+    throughput: float
+    note: str = ""
+    parts: Mapping[str, "Measurement"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was compiled, beside the source model.
+
+    Attributes:
+        text: For people.
+        data: For programs: what JSON can hold.
+        measurement: How fast what was compiled ran; None where that was not asked for.
+        snr_db: Least signal to noise of the outputs of numbers, in decibels; None where there is none.
+        speedup: How many times as fast as the source it ran; None where that was not asked for.
+        failures: Outputs that are further from the source's than the precision explains: see `check_limits`.
+    """
+
+    text: str
+    data: Mapping[str, object]
+    measurement: Measurement | None = None
+    snr_db: float | None = None
+    speedup: float | None = None
+    failures: Sequence[str] = ()
+
+
+class Target(abc.ABC):
+    """A device family that models are compiled for."""
+
+    #: As `--target` spells it.
+    name: str
+    aliases: tuple[str, ...] = ()
+    #: Name of the file that `export` writes.
+    artefact_filename: str
+    #: Whether one executable may hold several compiled batch sizes (`SourceModel.batches`).
+    takes_batch_sizes: bool = False
+    #: Whether `report` is there.
+    has_report: bool = False
+    #: Fields of `CompilerOptions` that only some devices have, and this one does: `build_flag`, `resource_mode`.
+    build_options: frozenset[str] = frozenset()
+    #: Passes of the converter that are not for this device.
+    skip_passes: tuple[str, ...] = ()
+    #: Precisions that the converter, or this target behind it, makes; `check_options` may know that a device lacks one of them.
+    precisions: tuple[str, ...] = ("fp32", "fp16", "fp8", "fp8_weight")
+    #: Whether `compare` is there: what is compiled is compared with the source, instead of what was converted.
+    compares: bool = False
+    #: Whether dimensions that the source leaves open, and no option gives a size, stay open; otherwise each must get a size.
+    keeps_free_dimensions: bool = False
+
+    def filename(self, options: CompilerOptions) -> str:
+        """Name of the file that `export` writes with these options."""
+        return self.artefact_filename
+
+    def check_options(self, options: CompilerOptions, precisions: Sequence[str]) -> None:  # noqa: B027 - most devices refuse nothing
+        """Looks at what can be said before any model is read; `precisions` are those that the models are to be converted to.
+
+        Raises:
+            OptionError: the device cannot do what is asked for, whatever the model.
+        """
+
+    def check_operators(  # noqa: B027 - a device may take all of them
+        self, model: ir.Model, options: CompilerOptions, custom_libraries: Sequence[str]
+    ) -> None:
+        """Looks at a converted model that cannot be compiled as it is: its outputs have no static shape.
+
+        Raises:
+            CompileError: the device cannot run some of its operators anyway; all of them are listed.
+        """
+
+    def explain(self, error: CompileError) -> None:  # noqa: B027 - our own words are enough for most devices
+        """Adds to the text of `error`, a model that could not be converted, what users of this device know such a refusal by."""
+
+    @abc.abstractmethod
+    def export(self, sources: Sequence[SourceModel], options: CompilerOptions, path: Path) -> Artefact:
+        """Compiles `sources` (several: fused into one executable) into the file `path`.
+
+        Raises:
+            CompileError: a limit of the device is exceeded, or an operator is not supported.
+        """
+
+    def report(self, sources: Sequence[SourceModel], options: CompilerOptions, folder: Path) -> Sequence[Path]:
+        """Writes into `folder` what compiling `sources` would give, memory and time in detail, and returns the files; nothing is compiled.
+
+        A model that does not fit is reported on, too.
+
+        Raises:
+            CompileError: this target has no report, a model cannot be planned, or a file cannot be written.
+        """
+        raise CompileError(f"target '{self.name}' has no report of what it compiles")
+
+    def compare(self, artefact: Artefact, sources: Sequence[SourceModel], options: CompilerOptions, *, is_timed: bool) -> Comparison:
+        """Holds what `export` made of `sources` against the source models: outputs, and, where `is_timed`, speed.
+
+        Raises:
+            CompileError: this target compares nothing, or one of the two does not run.
+        """
+        raise CompileError(f"target '{self.name}' does not compare what it compiles with the source")
+
+    def measure(self, path: Path, *, calls: int = 100, custom_libraries: Sequence[str] = ()) -> Measurement:
+        """Runs the executable in file `path` with random data, `calls` times, with these libraries of custom operators.
+
+        Raises:
+            CompileError: this target cannot run what it compiles, or running it failed.
+        """
+        raise CompileError(f"target '{self.name}' cannot run {path}: it only compiles")

@@ -1,0 +1,258 @@
+"""The composition root: builds the server from its parts, runs it, and takes it down. The only file that knows every class.
+
+Start: check the repository, bind the ports (so that health answers while models load), load, print the table, say ready.
+Stop: ready turns false, the fronts take no new work (after the shutdown delay), what is in flight finishes within the exit timeout, models
+unload.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Mapping
+from contextlib import ExitStack
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import uvloop
+
+from stoker.backends.api.clock import SystemClock
+from stoker.backends.api.cpu import usable_cores
+from stoker.backends.api.errors import BackendSettingError, ServingError
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.core.busy_poll import BusyPoll
+from stoker.server.core.daemon_thread import any_left
+from stoker.server.core.freed_memory import give_back, give_back_all
+from stoker.server.core.reads import Reads
+from stoker.server.core.time_slice import shorten_time_slice
+from stoker.server.core.timers import LoopTimers
+from stoker.server.engine.serving_engine import ServingEngine
+from stoker.server.fronts import Endpoint, Fronts
+from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader
+from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.lifecycle.repository import RepositoryUnreadable
+from stoker.server.lifecycle.settings import LifecycleSettings
+from stoker.server.lifecycle.snapshot_area import snapshot_area
+from stoker.server.lifecycle.source import ModelSource
+from stoker.server.observability import logs
+from stoker.server.observability.access_log import AccessLog
+from stoker.server.observability.backend_families import BackendFamilies
+from stoker.server.observability.banner import address_line, print_startup, without_ready_version
+from stoker.server.observability.logs import Logs
+from stoker.server.observability.loop_watch import LoopWatch
+from stoker.server.observability.metrics import Metrics
+from stoker.server.observability.span_export import SpanExport
+from stoker.server.observability.tracer import Tracer
+from stoker.server.protocols.kserve.settings import TraceStart
+from stoker.server.ready_file import ReadyFile, ready_facts
+from stoker.server.rpc.settings import Transport
+from stoker.server.scheduling.gathering import GATHER_TURNS
+from stoker.server.server_config import ServerConfig
+from stoker.server.serving_start import model_places
+from stoker.server.shutdown import Shutdown
+from stoker.server.take_down import delay, take_down
+
+log = logging.getLogger("stoker.server")
+
+
+class StartError(Exception):
+    """The server cannot start; the message is one line for the operator."""
+
+
+def run(config: ServerConfig) -> int:
+    """Serves until a signal comes; returns the exit code.
+
+    Raises:
+        StartError: a port is taken, or a repository or folder cannot be used.
+    """
+    # Before there is anything to clean up: from here on a signal ends the server by way of everything that is to be closed.
+    shutdown = Shutdown()
+    try:
+        with logs.configure(config.logs) as sink, snapshot_area(config.snapshot_dir) as area:
+            code = uvloop.run(_serve(config, area, sink, shutdown))
+    except (RepositoryUnreadable, BackendSettingError, ServingError) as error:
+        raise StartError(str(error)) from error
+    except OSError as error:  # PortInUse among them, whose text says it all
+        raise StartError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    if any_left() or shutdown.is_late:
+        # A backend hangs in a load or a batch, or the exit timeout is over. Everything of ours is closed; taking the interpreter down takes
+        # up to half a second, and around native code that runs it may crash.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdown) -> int:
+    shutdown.tell(asyncio.get_running_loop())
+    shorten_time_slice()
+    ready_file = ReadyFile(config.ready_file)
+    for notice in config.notices:
+        log.info("%s", notice)
+    places = model_places(config.serving_start, config.repositories, config.config_name, follows_links=config.follows_links)
+    places.source.check_roots()
+    backends = BackendRegistry()
+    backends.configure(config.backend_settings)
+    tracer = _tracer(config.kserve.trace)
+    access = AccessLog(config.access_log, SystemClock().now_ns)
+    watch = LoopWatch(config.loop_watch, SystemClock().now_ns)
+    manager, engine = _build(config, places.source, backends, area, sink, tracer, access, watch)
+    fronts = Fronts(engine, config, sink, tracer)
+    asked = asyncio.create_task(shutdown.asked.wait())
+    following: list[asyncio.Task[None]] = []
+    is_refused = is_serving = False
+    watching = ExitStack()
+    try:
+        endpoints = await fronts.start()
+        watching.enter_context(watch.watching(sink.descriptor, is_json=sink.is_json))
+        await manager.start()
+        poll_s = config.serving_start.config_poll_s
+        if places.file is not None and poll_s is not None:
+            following.append(asyncio.create_task(places.file.follow(partial(manager.replace_models, is_trusted=True), poll_s)))
+        await _unless(asked, manager.wait_initial())
+        if manager.must_exit:
+            log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
+            return 1
+        is_serving = not asked.done()
+        if is_serving:
+            sink.flush()  # what was logged while loading stands above the table
+            _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
+            await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
+        following.append(
+            asyncio.create_task(
+                give_back(
+                    lambda: give_back_all(backends.in_use()),
+                    lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
+                    is_owed=lambda: any(backend.owes_memory() for backend in backends.in_use()),
+                )
+            )
+        )
+        await asked
+        return 0
+    except (OSError, RepositoryUnreadable):
+        is_refused = True
+        raise
+    finally:
+        asked.cancel()
+        if is_serving and shutdown.signal_name and config.shutdown_delay_s:
+            ready_file.remove()
+            await delay(engine, shutdown, config.shutdown_delay_s)
+        for task in following:
+            task.cancel()
+        ready_file.remove()
+        if not is_refused:
+            log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
+        watch.begin_shutdown()
+        writers = {"writing traces": tracer.close, "writing the access log": access.close}
+        shutdown.is_late = await take_down(engine, fronts, manager, config.exit_timeout_s, writers)
+        watching.close()
+        if not is_refused:
+            log.info("stopped")
+
+
+def _tracer(start: TraceStart) -> Tracer:
+    clock = SystemClock()
+    spans = None
+    if start.collector is not None:
+        spans = SpanExport(start.collector, clock.wall_ms() * 1_000_000 - clock.now_ns())
+    return Tracer(start.file, clock.now_ns, start.settings, spans)
+
+
+def _build(
+    config: ServerConfig,
+    repository: ModelSource,
+    backends: BackendRegistry,
+    area: Path,
+    sink: Logs,
+    tracer: Tracer,
+    access: AccessLog,
+    watch: LoopWatch,
+) -> tuple[ModelManager, ServingEngine]:
+    clock, reads = SystemClock(), Reads()
+    metrics = Metrics(clock, settings=config.metrics)
+    metrics.registry.register(BackendFamilies(backends.in_use))
+    metrics.registry.register(watch)
+    loader = VersionLoader(
+        backends,
+        clock=clock,
+        timers=LoopTimers(asyncio.get_running_loop(), clock, reads),
+        recorder=metrics,
+        settings=LoaderSettings(
+            snapshot_dir=area,
+            usable_cores=config.cpu_threads or usable_cores(),
+            max_queue_size=config.max_queue_size,
+            complete_configs=config.complete_configs,
+            # Our own fronts hand over all requests of a read in one turn of the loop; grpcio some turns apart.
+            gather_turns=GATHER_TURNS if config.grpc.transport is Transport.GRPCIO else 1,
+        ),
+    )
+    settings = LifecycleSettings(
+        control_mode=config.control_mode,
+        load_models=config.load_models,
+        poll_interval_s=config.poll_interval_s,
+        settle_s=config.settle_s,
+        exit_on_error=config.exit_on_error,
+        strict_readiness=config.strict_readiness,
+        load_concurrency=config.load_concurrency,
+        load_timeout_s=config.load_timeout_s,
+        load_retries=config.load_retries,
+        labels_for_unavailable=config.serving_start.labels_for_unavailable,
+    )
+    manager = ModelManager(repository, loader, metrics, clock, settings)
+    engine = ServingEngine(
+        manager,
+        metrics,
+        clock,
+        name=config.server_id,
+        version=version("stoker"),
+        max_bytes_in_flight=config.limits.bytes_in_flight,
+        max_request_bytes=config.limits.request_bytes,
+        tracer=tracer,
+        access=access,
+        reads=reads,
+    )
+    metrics.watch(
+        requests_in_flight=lambda: engine.requests_in_flight,
+        bytes_in_flight=lambda: engine.bytes_in_flight,
+        evictions=lambda: engine.budget.evicted,
+        log_lines_dropped=lambda: sink.dropped() + access.dropped(),
+        is_ready=engine.is_ready,
+    )
+    if config.busy_poll_us:
+        reads.busy_poll = BusyPoll(
+            asyncio.get_running_loop().call_soon, clock.now_ns, lambda: engine.requests_in_flight, config.busy_poll_us
+        )
+    return manager, engine
+
+
+async def _unless(asked: "asyncio.Task[Literal[True]]", work: Coroutine[Any, Any, None]) -> None:
+    """Does `work`, but gives it up when a shutdown is asked for."""
+    task = asyncio.create_task(work)
+    await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+def _announce(
+    engine: ServingEngine, endpoints: Mapping[str, Endpoint], backends: BackendRegistry, sink: Logs, *, is_json_asked: bool
+) -> None:
+    """The table is for people and goes to standard output; a log that goes elsewhere says where the server listens too."""
+    addresses = {name: str(endpoint) for name, endpoint in endpoints.items()}
+    is_terminal, is_one_file = sys.stdout.isatty(), sink.shares_file_with(sys.stdout)
+    if not is_one_file:
+        log.info("%s", address_line(addresses), extra=addresses)
+    index = engine.index()
+    print_startup(
+        index,
+        addresses,
+        stream=sys.stdout,
+        is_terminal=is_terminal,
+        # One JSON object a line must stay true of a file that holds both.
+        as_json=is_json_asked or (sink.is_json and is_one_file and not is_terminal),
+        notices=[notice for backend in backends.in_use() for notice in backend.notices()],
+        not_ready=[] if engine.is_ready() else without_ready_version(index),
+    )

@@ -1,0 +1,223 @@
+"""Tensor data as JSON: nested or flat lists to arrays, arrays to flat lists.
+
+Lists become arrays without a Python loop over elements: nesting is removed level by level, and the set of element types, which the
+interpreter builds at C speed, tells whether every element is what the datatype wants. Plain lists of numbers go a shorter way (`packed`):
+`struct` refuses what is no number or out of range by itself, and takes half the time of numpy; numpy's own reading of text takes seven
+times that of orjson (4096 floats: 110 us to read, 35 to pack, 64 in numpy, 820 to read in numpy).
+"""
+
+import struct
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.tensor_bytes import object_array
+from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch
+from stoker.server.core.request import Array
+
+Packer = Callable[..., bytes]
+
+#: Types whose values JSON cannot carry: raw bits, or no common text form. As in Triton, both ways.
+BINARY_ONLY = frozenset({DataType.FP16, DataType.BF16})
+#: Elements printed at once.
+PRINTED_AT_ONCE = 65_536
+#: How `struct` calls the types whose elements are numbers in JSON.
+_PACKED = {
+    DataType.INT8: "b", DataType.INT16: "h", DataType.INT32: "i", DataType.INT64: "q",
+    DataType.UINT8: "B", DataType.UINT16: "H", DataType.UINT32: "I", DataType.UINT64: "Q",
+    DataType.FP32: "f", DataType.FP64: "d",
+}  # fmt: skip
+_FLOATS = frozenset({DataType.FP32, DataType.FP64})
+#: How Triton's JSON reader calls what it did not find.
+_TRITON_KINDS = {DataType.BOOL: "boolean", DataType.BYTES: "string", DataType.FP32: "number", DataType.FP64: "number"}
+_WANTED: dict[DataType, tuple[frozenset[type], str]] = {
+    **{kind: (frozenset({int}), "integers that fit 64 bits") for kind in DataType},
+    DataType.BOOL: (frozenset({bool}), "true or false"),
+    DataType.BYTES: (frozenset({str}), "strings"),
+    **{kind: (frozenset({int, float}), "numbers") for kind in _FLOATS},
+}
+
+
+def array_from_json(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, data: Any) -> Array:
+    """The array of `shape` (`count` elements) that the list `data`, flat or nested, holds in row-major order.
+
+    Raises:
+        SignatureMismatch: another number of elements, elements of another type, or out of the datatype's range.
+    """
+    datatype = spec.datatype
+    if datatype in BINARY_ONLY:
+        raise SignatureMismatch(f"receiving {datatype.value} data via JSON is not supported, send input '{spec.name}' as binary data")
+    if isinstance(data, np.ndarray):
+        return _from_numbers(check, spec, shape, count, data)
+    if not isinstance(data, list):
+        raise SignatureMismatch(f"'data' of input '{spec.name}' must be an array")
+    kinds = set(map(type, data))
+    while kinds == {list}:
+        data = list(chain.from_iterable(data))
+        kinds = set(map(type, data))
+    if not kinds <= _WANTED[datatype][0]:
+        raise _wrong_kind(spec)
+    if len(data) != count:
+        raise check.element_count(spec, count, len(data))
+    if datatype is DataType.BYTES:
+        return object_array([value.encode() for value in data], shape)
+    try:
+        with np.errstate(over="ignore"):
+            array: Array = np.array(data, dtype=datatype.numpy)
+    except OverflowError:
+        raise _out_of_range(spec) from None
+    if datatype is DataType.FP32 and float in kinds and _has_overflown(array, data):
+        raise _out_of_range(spec)
+    return array.reshape(shape)
+
+
+def array_from_text(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, text: bytes, pack: Packer | None) -> Array:
+    """As `array_from_json`, from the text of the list; `pack` is the `packer` of its type and `count`.
+
+    Raises:
+        SignatureMismatch: as `array_from_json`. orjson.JSONDecodeError: it is no JSON.
+    """
+    data = orjson.loads(text)
+    while len(data) == 1 and type(data[0]) is list:
+        # A batch of one, nested.
+        data = data[0]
+    raw = None
+    if len(data) == count and pack is not None and not _has_words(text):
+        try:
+            raw = pack(*data)
+        except (struct.error, OverflowError):
+            raw = None
+    if raw is None:
+        return array_from_json(check, spec, shape, count, data)
+    array: Array = np.ndarray(shape, spec.datatype.numpy, raw)
+    return array
+
+
+def packed(values: list[Any], datatype: DataType, text: bytes) -> bytes | None:
+    """The elements that `text`, a JSON list without strings, holds as `values`; None where not all are numbers that `datatype` can hold."""
+    pack = packer(datatype, len(values))
+    if pack is None or _has_words(text):
+        return None
+    try:
+        return pack(*values)
+    except (struct.error, OverflowError):
+        return None
+
+
+def packer(datatype: DataType, count: int) -> Packer | None:
+    """Makes the elements of `count` numbers, and raises where one is no number that `datatype` can hold; None: it holds no numbers.
+
+    Where lists of one length come again and again it is to be kept: finding it takes four times as long as packing sixteen numbers.
+    """
+    code = _PACKED.get(datatype)
+    return None if code is None else struct.Struct(f"<{count}{code}").pack
+
+
+def _has_words(text: bytes) -> bool:
+    """Words are no numbers; `struct` would take the two truth values for some."""
+    return text.find(b"t") >= 0 or text.find(b"a") >= 0
+
+
+def _from_numbers(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, numbers: Array) -> Array:
+    """As `array_from_json`, for data that is a flat int64 or float64 array already."""
+    datatype = spec.datatype
+    if datatype not in _FLOATS and (datatype in (DataType.BOOL, DataType.BYTES) or numbers.dtype.kind == "f"):
+        raise _wrong_kind(spec)
+    if numbers.size != count:
+        raise check.element_count(spec, count, numbers.size)
+    if datatype not in _FLOATS:
+        bounds = np.iinfo(datatype.numpy)
+        if numbers.size and (int(numbers.min()) < bounds.min or int(numbers.max()) > bounds.max):
+            raise _out_of_range(spec)
+    with np.errstate(over="ignore"):
+        array: Array = numbers.astype(datatype.numpy, copy=False)
+    if datatype is DataType.FP32 and _has_overflown(array, numbers):
+        raise _out_of_range(spec)
+    return array.reshape(shape)
+
+
+def _has_overflown(array: Array, given: Any) -> bool:
+    """Whether a finite number of `given` has become an infinity of `array`."""
+    infinite = np.isinf(array)
+    return bool(infinite.any()) and bool(np.isfinite(np.asarray(given, dtype=np.float64)[infinite]).any())
+
+
+def json_from_array(array: Array, datatype: DataType, output: str) -> orjson.Fragment | Array | list[str]:
+    """What orjson (with OPT_SERIALIZE_NUMPY) prints as the flat list of `array`'s elements.
+
+    Raises:
+        InvalidRequest: JSON cannot carry these values.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if datatype is DataType.BYTES:
+        try:
+            return [element if isinstance(element, str) else element.decode() for element in flat.tolist()]
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"output '{output}' holds bytes that are not UTF-8 text: ask for it as binary data") from None
+    if datatype in BINARY_ONLY:
+        raise unsendable(datatype, output)
+    return orjson.Fragment(_printed(flat, datatype)) if datatype in _FLOATS and not bool(np.isfinite(flat).all()) else flat
+
+
+def printed_numbers(array: Array) -> bytes | None:
+    """The flat list of `array`'s elements, numbers or booleans, as text; None where one is not finite."""
+    # `ravel` copies only what does not lie in one row.
+    printed = orjson.dumps(array.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
+    return None if printed.find(b"null") >= 0 else printed
+
+
+def json_pieces(array: Array, datatype: DataType, output: str) -> list[bytes]:
+    """The same list as text, for a large array of numbers.
+
+    Printed in one go it would hold the interpreter for seconds, also in a thread; and it comes in pieces, so that it is copied only once.
+
+    Raises:
+        InvalidRequest: as `json_from_array`.
+    """
+    if datatype in BINARY_ONLY:
+        raise unsendable(datatype, output)
+    flat, step = np.ascontiguousarray(array).reshape(-1), PRINTED_AT_ONCE
+    pieces = [b"["]
+    for at in range(0, flat.size, step):
+        pieces += (_printed(flat[at : at + step], datatype)[1:-1], b",")
+    pieces[-1] = b"]"
+    return pieces
+
+
+def unsendable(datatype: DataType, output: str) -> InvalidRequest:
+    """The error for an output that JSON cannot carry."""
+    return InvalidRequest(f"sending {datatype.value} data via JSON is not supported, ask for output '{output}' as binary data")
+
+
+def _printed(flat: Array, datatype: DataType) -> bytes:
+    """The list, with NaN, Infinity and -Infinity as bare tokens, as Triton prints them; orjson prints null for each."""
+    printed = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
+    if datatype not in _FLOATS or bool(np.isfinite(flat).all()):
+        return printed
+    parts = printed.split(b"null")
+    special = flat[~np.isfinite(flat)]
+    tokens = ["NaN" if value != value else "Infinity" if value > 0 else "-Infinity" for value in special.tolist()]
+    text = [parts[0]]
+    for token, part in zip(tokens, parts[1:], strict=True):
+        text.append(token.encode())
+        text.append(part)
+    return b"".join(text)
+
+
+def _wrong_kind(spec: TensorSpec) -> SignatureMismatch:
+    words = _WANTED[spec.datatype][1]
+    kind = _TRITON_KINDS.get(spec.datatype, "signed-integer" if spec.datatype.numpy.kind == "i" else "unsigned-integer")
+    return SignatureMismatch(
+        f"attempt to access JSON non-{kind} as {kind}: 'data' of input '{spec.name}' must hold only {words} "
+        f"for data-type {spec.datatype.value}"
+    )
+
+
+def _out_of_range(spec: TensorSpec) -> SignatureMismatch:
+    return SignatureMismatch(f"'data' of input '{spec.name}' holds a value outside the range of {spec.datatype.value}")

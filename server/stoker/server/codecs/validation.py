@@ -1,0 +1,179 @@
+"""The one place that judges a request's tensors against a model's signature. Codecs ask here and decide nothing themselves.
+
+Sizes are exact Python ints, compared with the bytes that really came before numpy sees any of them: no declared shape can overflow or
+allocate. Texts follow Triton's, because clients match fragments of them.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Array
+
+UNKNOWN_ID = "<id_unknown>"
+
+
+class SignatureMismatch(InvalidRequest):
+    """The request does not fit the model; in Triton the core says so, with the request's id in front (`with_request_id`)."""
+
+
+def with_request_id(message: str, request_id: str) -> str:
+    """`message` as Triton's core prints it."""
+    return message if message.startswith("[request id: ") else f"[request id: {request_id or UNKNOWN_ID}] {message}"
+
+
+class SignatureCheck:
+    """What every request for one served version must satisfy, looked up once and kept.
+
+    Attributes:
+        signature: The signature requests are checked against.
+        inputs: Inputs by name.
+        default_outputs: Every output, in signature order: what a request that names none gets.
+    """
+
+    __slots__ = ("_is_batched", "_limits", "_max_batch_size", "_model", "_outputs", "_required", "default_outputs", "inputs", "signature")
+
+    def __init__(self, model_name: str, signature: ModelSignature, limits: Limits) -> None:
+        self.signature = signature
+        self.inputs: dict[str, TensorSpec] = {spec.name: spec for spec in signature.inputs}
+        self.default_outputs = tuple(spec.name for spec in signature.outputs)
+        self._outputs = frozenset(self.default_outputs)
+        self._required = frozenset(spec.name for spec in signature.inputs if not spec.optional)
+        self._is_batched = signature.is_batched
+        self._max_batch_size = signature.max_batch_size
+        self._model = model_name
+        self._limits = limits
+
+    def input(self, name: str, taken: Collection[str]) -> TensorSpec:
+        """The input called `name`, which must not be among those `taken` already."""
+        spec = self.inputs.get(name)
+        if spec is None:
+            raise SignatureMismatch(f"unexpected inference input '{_cut(name)}' for model '{self._model}'; it has {_quoted(self.inputs)}")
+        if name in taken:
+            raise SignatureMismatch(f"input '{name}' already exists in request")
+        return spec
+
+    def count_elements(self, spec: TensorSpec, datatype: str, shape: Sequence[int]) -> int:
+        """Checks `datatype` and `shape` (with rows, where the model is batched) and returns the number of elements."""
+        if datatype != spec.datatype.value:
+            raise SignatureMismatch(
+                f"inference input '{spec.name}' data-type is '{_cut(datatype)}', but model '{self._model}' expects '{spec.datatype.value}'"
+            )
+        dims = spec.dims
+        if self._is_batched:
+            if not shape:
+                raise SignatureMismatch(
+                    f"input '{spec.name}' has no shape but model requires batch dimension for '{self._model}', "
+                    f"expected {self._expected(spec)}"
+                )
+            if tuple(shape[1:]) == dims and VARIABLE not in shape and 0 < shape[0] <= self._max_batch_size:
+                return math.prod(shape)
+        elif tuple(shape) == dims and VARIABLE not in shape:
+            return math.prod(shape)
+        return self._count_uncommon(spec, shape)
+
+    def _count_uncommon(self, spec: TensorSpec, shape: Sequence[int]) -> int:
+        """A shape that is not simply the declared one: variable dims, or wrong."""
+        if len(shape) > self._limits.dims_count:
+            raise SignatureMismatch(f"input '{spec.name}' has {len(shape)} dimensions, more than the {self._limits.dims_count} allowed")
+        wanted = (VARIABLE, *spec.dims) if self._is_batched else spec.dims
+        if len(shape) != len(wanted) or any(size != dim and dim != VARIABLE for size, dim in zip(shape, wanted, strict=True)):
+            raise SignatureMismatch(
+                f"unexpected shape for input '{spec.name}' for model '{self._model}'. Expected {self._expected(spec)}, got {_shown(shape)}."
+                + self._batch_hint(spec, shape)
+            )
+        if any(size < 0 for size in shape) or (self._is_batched and shape[0] == 0):
+            # A variable dimension may be empty; a request without rows would ask for nothing.
+            least = "; the first, the number of rows, must be at least 1" if self._is_batched else ""
+            raise SignatureMismatch(f"input '{spec.name}' has shape {_shown(shape)}; dimensions must not be negative{least}")
+        if self._is_batched and shape[0] > self._max_batch_size:
+            raise SignatureMismatch(
+                f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'; send the {shape[0]} rows in several "
+                f"requests, or write max_batch_size: {shape[0]} into the model's config.pbtxt, if its file takes such batches"
+            )
+        return math.prod(shape)
+
+    def complete(self, arrays: dict[str, Array]) -> int:
+        """Checks that no required input is missing and all have the same rows; returns the rows (1 where the model is not batched)."""
+        if len(arrays) != len(self.inputs) and not self._required <= arrays.keys():
+            required, most = len(self._required), len(self.inputs)
+            expected = f"{most} inputs" if required == most else f"number of inputs between {required} and {most}"
+            missing = [spec.name for spec in self.signature.inputs if not spec.optional and spec.name not in arrays]
+            raise SignatureMismatch(
+                f"expected {expected} but got {len(arrays)} inputs for model '{self._model}'. Got input(s) {_bracketed(arrays)}, "
+                f"but missing required input(s) {_bracketed(missing)}. Please provide all required input(s)."
+            )
+        if not self._is_batched:
+            return 1
+        rows = 0
+        for name, array in arrays.items():
+            if rows and array.shape[0] != rows:
+                raise SignatureMismatch(
+                    f"input '{name}' batch size does not match other inputs for '{self._model}': it has {array.shape[0]} rows, "
+                    f"others {rows}"
+                )
+            rows = array.shape[0]
+        if not rows:
+            raise SignatureMismatch(f"a request for '{self._model}' needs at least one input to tell its batch size")
+        return rows
+
+    def input_count(self, count: int) -> None:
+        """Checks the number of inputs before any of them is looked at."""
+        if count > self._limits.tensor_count:
+            raise SignatureMismatch(f"request has {count} inputs, more than the {self._limits.tensor_count} allowed")
+        if count > len(self.inputs):
+            raise SignatureMismatch(
+                f"expected {len(self.inputs)} inputs but got {count} inputs for model '{self._model}'. It takes {_quoted(self.inputs)}."
+            )
+
+    def output(self, name: str, taken: Collection[str]) -> None:
+        """Checks that `name` is an output and not among those `taken` already."""
+        if name not in self._outputs:
+            raise SignatureMismatch(
+                f"unexpected inference output '{_cut(name)}' for model '{self._model}'; it has {_quoted(self.default_outputs)}"
+            )
+        if name in taken:
+            raise SignatureMismatch(f"output '{name}' already exists in request")
+
+    def output_count(self, count: int) -> None:
+        """Checks the number of requested outputs before any of them is looked at."""
+        if count > self._limits.output_count:
+            raise SignatureMismatch(f"request asks for {count} outputs, more than the {self._limits.output_count} allowed")
+
+    def byte_size(self, spec: TensorSpec, expected: int, got: int) -> SignatureMismatch:
+        """The error for a tensor of `got` bytes where its shape makes `expected`."""
+        return SignatureMismatch(
+            f"input byte size mismatch for input '{spec.name}' for model '{self._model}'. Expected {expected}, got {got}"
+        )
+
+    def element_count(self, spec: TensorSpec, expected: int, got: int | str) -> SignatureMismatch:
+        """The error for a tensor of `got` elements where its shape makes `expected`."""
+        kind = "string elements" if spec.datatype.is_bytes else "elements"
+        return SignatureMismatch(f"expected {expected} {kind} for inference input '{spec.name}' for model '{self._model}', got {got}")
+
+    def _expected(self, spec: TensorSpec) -> str:
+        return _shown((VARIABLE, *spec.dims) if self._is_batched else spec.dims)
+
+    def _batch_hint(self, spec: TensorSpec, shape: Sequence[int]) -> str:
+        if self._is_batched and len(shape) == len(spec.dims):
+            return f" The model is batched (max_batch_size {self._max_batch_size}): the first dimension is the number of rows."
+        return ""
+
+
+def _shown(shape: Sequence[int]) -> str:
+    shown = ",".join(str(size) for size in shape[:32])
+    return f"[{shown},...]" if len(shape) > 32 else f"[{shown}]"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 128 else f"{text[:128]}..."
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def _bracketed(names: Iterable[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"

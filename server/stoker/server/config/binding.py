@@ -1,0 +1,271 @@
+"""A tree of named values into a protobuf message, noting every unknown, repeated or ill-typed field with its line and what is allowed."""
+
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from types import MappingProxyType
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from stoker.server.config.report import Report, map_path
+from stoker.server.config.suggestions import allowed_names, belonging
+from stoker.server.config.syntax import Block, Entry, Scalar, ScalarKind, Value
+
+_INTEGER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)\Z")
+_JSON_INTEGER = re.compile(r"(-?[0-9]+)(?:\.0+)?\Z")
+_FLOAT = re.compile(r"-?(?:inf(?:inity)?|nan|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:e[+-]?[0-9]++)?f?)\Z", re.IGNORECASE)
+_TRUE = frozenset({"true", "True", "t", "1"})
+_FALSE = frozenset({"false", "False", "f", "0"})
+_RANGES = {
+    FieldDescriptor.CPPTYPE_INT32: (-(1 << 31), (1 << 31) - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(1 << 63), (1 << 63) - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, (1 << 32) - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, (1 << 64) - 1),
+}
+#: No integer of any field is longer; keeps hostile digits away from `int()`.
+_MAX_DIGITS = 24
+#: Characters of a floating-point number: more than any double needs.
+_MAX_FLOAT_LENGTH = 400
+
+
+class _Unreadable(Exception):
+    """A value of the wrong type; the text says what was expected."""
+
+
+class Binder:
+    """Fills messages from trees. Confined to: one reading of one configuration."""
+
+    def __init__(
+        self,
+        report: Report,
+        lines: MutableMapping[str, int | None],
+        *,
+        is_json: bool,
+        enum_bound: int,
+        homes: Mapping[str, tuple[str, ...]],
+        refusals: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            report: Takes the problems.
+            lines: Takes the line of every field that was written, by path.
+            is_json: JSON's rules instead of text format's: maps are objects, repeated fields are lists, names may be camelCase,
+                numbers may be strings.
+            enum_bound: Enum values from here on have no number that a configuration may use.
+            homes: For each field name of the schema the blocks that have it, to say where a misplaced field belongs.
+            refusals: By name, why a field that others know is not part of the schema.
+        """
+        self._report = report
+        self._lines = lines
+        self._is_json = is_json
+        self._enum_bound = enum_bound
+        self._homes = homes
+        self._refusals = refusals
+        #: Paths of enum fields that were written as numbers.
+        self.numeric_enums: list[str] = []
+
+    def fill(self, block: Block, message: Message, path: str = "") -> None:
+        """Sets the fields of `message` (found at `path`) that `block` has."""
+        for entry in block.entries:
+            field = self._field(entry, message, path)
+            if field is None:
+                continue
+            at = _join(path, field.name)
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                self._fill_map(entry, field.message_type, getattr(message, field.name), at)
+            elif field.is_repeated:
+                self._fill_repeated(entry, field, message, at)
+            else:
+                self._fill_singular(entry, field, message, at)
+
+    def _field(self, entry: Entry, message: Message, path: str) -> FieldDescriptor | None:
+        descriptor: Descriptor = message.DESCRIPTOR  # type: ignore[assignment] # typed as either implementation's class
+        # Names of the schema are ASCII, and protobuf cannot look up what has no UTF-8 form.
+        field = descriptor.fields_by_name.get(entry.name) if entry.name.isascii() else None
+        if field is None and self._is_json and entry.name.isascii():
+            field = descriptor.fields_by_camelcase_name.get(entry.name)
+        if field is None:
+            if entry.name in self._refusals:
+                self._report.error(_join(path, entry.name), self._refusals[entry.name], line=entry.line)
+                return None
+            homes = self._homes.get(entry.name)
+            names = [field.name for field in descriptor.fields]
+            hint = f" here{belonging(homes)}" if homes else allowed_names(entry.name, names)
+            self._report.error(_join(path, entry.name), f"unknown field{hint}", line=entry.line)
+        return field
+
+    def _fill_singular(self, entry: Entry, field: FieldDescriptor, message: Message, at: str) -> None:
+        if at in self._lines:
+            self._report.error(at, f"written twice{_first(self._lines[at])}", line=entry.line)
+            return
+        if entry.is_list:
+            self._report.error(at, "takes one value, not a list", line=entry.line)
+            return
+        oneof = field.containing_oneof
+        other = message.WhichOneof(oneof.name) if oneof is not None else None
+        if oneof is not None and other is not None:
+            names = ", ".join(member.name for member in oneof.fields)
+            there = self._lines.get(_join(at.rpartition(".")[0], other))
+            self._report.error(at, f"contradicts '{other}'{_first(there)}: at most one of {names} may be written", line=entry.line)
+            return
+        self._lines[at] = entry.line
+        value = entry.values[0]
+        if field.message_type is not None:
+            if isinstance(value, Block):
+                getattr(message, field.name).SetInParent()
+                self.fill(value, getattr(message, field.name), at)
+            else:
+                self._report.error(at, f"takes a block {{ ... }}, not '{value.text[:40]}'", line=value.line)
+            return
+        self._read(value, field, at, lambda read: setattr(message, field.name, read))
+
+    def _fill_repeated(self, entry: Entry, field: FieldDescriptor, message: Message, at: str) -> None:
+        if self._is_json and not entry.is_list:
+            self._report.error(at, "takes a list", line=entry.line)
+            return
+        if entry.is_list and field.message_type is None and at in self._lines:
+            # The format would join the two lists; nobody who wrote both meant that.
+            self._report.error(at, f"written twice{_first(self._lines[at])}", line=entry.line)
+            return
+        self._lines.setdefault(at, entry.line)
+        container: Any = getattr(message, field.name)
+        for value in entry.values:
+            here = f"{at}[{len(container)}]"
+            self._lines[here] = value.line
+            if field.message_type is None:
+                self._read(value, field, here, container.append)
+            elif isinstance(value, Block):
+                self.fill(value, container.add(), here)
+            else:
+                self._report.error(here, f"takes a block {{ ... }}, not '{value.text[:40]}'", line=value.line)
+
+    def _fill_map(self, entry: Entry, kind: Descriptor, container: Any, at: str) -> None:
+        self._lines.setdefault(at, entry.line)
+        for value in entry.values:
+            if self._is_json and entry.is_list:
+                self._report.error(at, "takes an object, not a list")
+            elif not isinstance(value, Block):
+                self._report.error(at, f"takes a block {{ ... }}, not '{value.text[:40]}'", line=value.line)
+            elif self._is_json:
+                for member in value.entries:
+                    key = Scalar(ScalarKind.STRING, member.name, member.line)
+                    self._add_to_map(key, member, kind, container, at)
+            else:
+                parts = self._map_parts(value, at)
+                if parts is not None:
+                    self._add_to_map(*parts, kind, container, at)
+
+    def _map_parts(self, block: Block, at: str) -> tuple[Value, Entry | None] | None:
+        """The key and the value entry of `{ key: ... value: ... }`; None after noting what is wrong."""
+        parts: dict[str, Entry] = {}
+        for entry in block.entries:
+            if entry.name not in ("key", "value"):
+                self._report.error(_join(at, entry.name), f"unknown field{allowed_names(entry.name, ('key', 'value'))}", line=entry.line)
+                return None
+            if entry.name in parts or entry.is_list:
+                self._report.error(_join(at, entry.name), "takes one value, once", line=entry.line)
+                return None
+            parts[entry.name] = entry
+        if "key" not in parts:
+            self._report.error(at, "an entry without 'key'", line=block.line)
+            return None
+        return parts["key"].values[0], parts.get("value")
+
+    def _add_to_map(self, key: Value, entry: Entry | None, kind: Descriptor, container: Any, at: str) -> None:
+        key_field, value_field = kind.fields_by_name["key"], kind.fields_by_name["value"]
+        keys: list[Any] = []
+        self._read(key, key_field, f"{at}.key", keys.append)
+        if not keys:
+            return
+        here = map_path(at, keys[0])
+        if here in self._lines:
+            self._report.error(here, f"written twice{_first(self._lines[here])}", line=key.line)
+            return
+        self._lines[here] = key.line
+        value = entry.values[0] if entry is not None and not entry.is_list else None
+        if entry is not None and value is None:
+            self._report.error(here, "takes one value, not a list", line=entry.line)
+        elif value_field.message_type is None:
+            if value is None:
+                container[keys[0]] = value_field.default_value
+            else:
+                self._read(value, value_field, here, lambda read: container.__setitem__(keys[0], read))
+        elif isinstance(value, Scalar):
+            self._report.error(here, f"takes a block {{ ... }}, not '{value.text[:40]}'", line=value.line)
+        else:
+            self.fill(value or Block((), key.line), container[keys[0]], here)
+
+    def _read(self, value: Value, field: FieldDescriptor, at: str, store: Callable[[Any], object]) -> None:
+        try:
+            if isinstance(value, Block):
+                raise _Unreadable("takes a single value, not a block")
+            if field.enum_type is not None:
+                store(self._enum(value, field.enum_type, at))
+            else:
+                store(_scalar(value, field, is_json=self._is_json))
+        except _Unreadable as error:
+            self._report.error(at, str(error), line=value.line)
+
+    def _enum(self, value: Scalar, kinds: EnumDescriptor, at: str) -> int:
+        names = [name for name, kind in kinds.values_by_name.items() if kind.number < self._enum_bound and not name.endswith("_INVALID")]
+        if value.kind is ScalarKind.NUMBER:
+            number = _integer(value, *_RANGES[FieldDescriptor.CPPTYPE_INT32], is_json=self._is_json)
+            if number not in kinds.values_by_number or number >= self._enum_bound:
+                raise _Unreadable(f"no value has the number {number}; allowed: {', '.join(names)}")
+            self.numeric_enums.append(at)
+            return number
+        if value.kind is ScalarKind.STRING and not self._is_json:
+            raise _Unreadable(f"takes a name without quotes, not {_quoted(value)}")
+        if not value.text.isascii() or value.text not in kinds.values_by_name:
+            # Two dialects may share an enum, told apart by prefix: suggest within the one that was meant.
+            prefix = value.text.partition("_")[0]
+            others = [name for name, kind in kinds.values_by_name.items() if kind.number >= self._enum_bound and name.startswith(prefix)]
+            raise _Unreadable(f"unknown value {_quoted(value)}{allowed_names(value.text[:40], others or names)}")
+        return kinds.values_by_name[value.text].number
+
+
+def _scalar(value: Scalar, field: FieldDescriptor, *, is_json: bool) -> int | float | bool | str:
+    is_text = value.kind is ScalarKind.STRING
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        if not is_text:
+            raise _Unreadable(f"takes a string in quotes, not {value.text[:40]}")
+        if not value.text.isprintable() and any("\ud800" <= character <= "\udfff" for character in value.text):
+            raise _Unreadable("takes valid Unicode text")
+        return value.text
+    if field.cpp_type in _RANGES:
+        return _integer(value, *_RANGES[field.cpp_type], is_json=is_json)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        if is_text or value.text not in _TRUE | _FALSE or (is_json and value.kind is not ScalarKind.WORD):
+            raise _Unreadable(f"takes true or false, not {_quoted(value)}")
+        return value.text in _TRUE
+    if (is_text and not is_json) or len(value.text) > _MAX_FLOAT_LENGTH or not _FLOAT.match(value.text):
+        raise _Unreadable(f"takes a number, not {_quoted(value)}")
+    return float(value.text.rstrip("fF") if value.text[-1:] in "fF" and "inf" not in value.text.lower() else value.text)
+
+
+def _integer(value: Scalar, low: int, high: int, *, is_json: bool) -> int:
+    if is_json:
+        match = _JSON_INTEGER.match(value.text)
+        digits, radix = (match[1], 10) if match else ("", 10)
+    else:
+        digits = value.text if _INTEGER.match(value.text) and value.kind is ScalarKind.NUMBER else ""
+        body = digits.lstrip("-")
+        radix = 16 if body[:2] in ("0x", "0X") else 8 if body.startswith("0") else 10
+    number = int(digits, radix) if digits and len(digits) <= _MAX_DIGITS else None
+    if number is None or not low <= number <= high:
+        raise _Unreadable(f"takes an integer from {low} to {high}, not {_quoted(value)}")
+    return number
+
+
+def _quoted(value: Scalar) -> str:
+    return f'"{value.text[:40]}"' if value.kind is ScalarKind.STRING else value.text[:40]
+
+
+def _first(line: int | None) -> str:
+    return "" if line is None else f" (first on line {line})"
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,62 @@
+"""`ParsedConfig`: one configuration as written, in Triton's form, before a model file completes it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stoker.server.config.errors import Problem
+from stoker.server.core.model_config import VersionPolicy
+from stoker.server.core.model_list import BatchingDefaults
+from stoker.server.pb import model_config_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedConfig:
+    """A configuration whose own contradictions are ruled out; what it leaves open, `complete` fills in.
+
+    Attributes:
+        name: The model's name.
+        version_policy: Which versions to serve.
+        backend: As written; empty if not.
+        platform: As written; empty if not.
+        remarks: What is accepted without the effect expected, each with its place.
+        is_adlik: Whether Adlik's meaning holds: the model is batched without a `dynamic_batching` block.
+        max_enqueued_batches: Adlik's bound of the queue; 0: not written.
+        message: The configuration as a message, Adlik's spellings translated. Treat as immutable.
+        source: Short name of where it was written, such as `digits/config.pbtxt`.
+        lines: Line of every field that was written, by path such as `input[1].dims`; None in a source without lines.
+        first_line: The line for what has none of its own; None in a source without lines.
+        batching_defaults: What the operator set for models that leave their batching open.
+    """
+
+    name: str
+    version_policy: VersionPolicy
+    backend: str
+    platform: str
+    remarks: tuple[Problem, ...] = ()
+    is_adlik: bool = False
+    max_enqueued_batches: int = 0
+    message: pb.ModelConfig
+    source: str
+    lines: Mapping[str, int | None] = field(default_factory=dict)
+    first_line: int | None = None
+    batching_defaults: BatchingDefaults = field(default_factory=BatchingDefaults)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The remarks as text, each `file:line: field: message`."""
+        return tuple(str(remark) for remark in self.remarks)
+
+    def is_written(self, path: str) -> bool:
+        """Whether the field was written at all, be it with its default value."""
+        return path in self.lines
+
+    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], "ParsedConfig"], tuple[dict[str, Any]]]:
+        """For other processes: generated message classes cannot be pickled themselves."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return _restored, ({**values, "message": self.message.SerializeToString()},)
+
+
+def _restored(values: dict[str, Any]) -> ParsedConfig:
+    return ParsedConfig(**{**values, "message": pb.ModelConfig.FromString(values["message"])})

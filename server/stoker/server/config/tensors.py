@@ -1,0 +1,215 @@
+"""Inputs, outputs and batching from config and model file together: completed where the config is silent, compared where both speak.
+
+Triton's rules. If the config writes both `input` and `output`, nothing is completed. Otherwise, if every tensor of the file has an open
+first dimension, that is the batch dimension: an absent or zero max_batch_size becomes 32 (Triton: 4), or the largest batch that the file
+itself says it was made for, and the dimension is left out of `dims`.
+"""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from stoker.backends.api.model import FileTensor, ModelFacts, TensorSpec
+from stoker.backends.api.tensor import BY_CONFIG_NAME
+from stoker.server.config.findings import Findings
+from stoker.server.config.limits import DEFAULT_MAX_BATCH_SIZE
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.ragged import made_inputs, scattered_outputs
+from stoker.server.config.report import Report
+from stoker.server.config.sequences import own_inputs, own_outputs
+from stoker.server.config.suggestions import allowed_names
+from stoker.server.config.tensor_checks import Tensor, check_row
+from stoker.server.pb import model_config_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCompleter:
+    """Completes the tensors of `message`, which starts as a copy of what was parsed. Confined to: one completion.
+
+    Attributes:
+        default_max_batch_size: The backend's; 0: it has none of its own.
+    """
+
+    parsed: ParsedConfig
+    message: pb.ModelConfig
+    facts: ModelFacts
+    findings: Findings
+    report: Report
+    default_max_batch_size: int = 0
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the config says so much that Triton's completion does not apply."""
+        return bool(self.parsed.message.input) and bool(self.parsed.message.output)
+
+    def complete(self) -> None:
+        """Fills `max_batch_size`, `input` and `output`; notes whatever is missing or contradicts the file."""
+        self._choose_batching()
+        # What the server itself feeds to the model, and takes from it, is no business of clients.
+        hidden = made_inputs(self.message) | own_inputs(self.message)
+        self._complete_side("input", self.message.input, _without(self.facts.inputs, hidden))
+        written = {tensor.name for tensor in self.message.output}
+        self._complete_side("output", self.message.output, _without(self.facts.outputs, own_outputs(self.message) - written))
+
+    def _choose_batching(self) -> None:
+        written = self.message.max_batch_size
+        if written > 0:
+            self.findings.written("max_batch_size", str(written))
+            return
+        is_explicit = self.parsed.is_written("max_batch_size")
+        says_tensors = bool(self.message.input) or bool(self.message.output)
+        if not self.is_skipped and not (is_explicit and says_tensors) and self._is_batchable():
+            in_file = self.facts.max_batch_size
+            most = self.parsed.batching_defaults.max_batch_size or self.default_max_batch_size or DEFAULT_MAX_BATCH_SIZE
+            self.message.max_batch_size = in_file or most
+            how = ", or 'input' and 'output' too to keep 0" if is_explicit else ""
+            default = f"{most}: the default for a file whose first dimensions are all open; write max_batch_size for more"
+            why = (f"{in_file}: the largest batch the file was made for" if in_file else default) + how
+            self.findings.inferred("max_batch_size", why)
+        elif is_explicit:
+            self.findings.written("max_batch_size", "0: tensors have no batch dimension")
+        else:
+            why = "not written beside 'input' and 'output'" if says_tensors else "the file has tensors without an open first dimension"
+            self.findings.default("max_batch_size", f"0, tensors have no batch dimension: {why}")
+
+    def _is_batchable(self) -> bool:
+        tensors = [*(self.facts.inputs or ()), *(self.facts.outputs or ())]
+        return bool(self.facts.inputs and self.facts.outputs) and all(tensor.shape and tensor.shape[0] == -1 for tensor in tensors)
+
+    def _complete_side(self, side: str, tensors: Sequence[Tensor], known: tuple[FileTensor, ...] | None) -> None:
+        if known is None:
+            for index, tensor in enumerate(tensors):
+                self._require(tensor, f"{side}[{index}]", "the model file does not tell it")
+            if not tensors:
+                self.report.error(side, "must be written: the model file does not tell it")
+            return
+        by_name = {in_file.name: in_file for in_file in known}
+        for index, tensor in enumerate(tensors):
+            at = f"{side}[{index}]"
+            if tensor.name not in by_name:
+                self.report.error(f"{at}.name", f"the model file has no {side} '{tensor.name}'{allowed_names(tensor.name, by_name)}")
+                continue
+            self._reconcile(tensor, at, by_name[tensor.name])
+        names = {tensor.name for tensor in tensors}
+        absent = [in_file for in_file in known if in_file.name not in names]
+        if not self.is_skipped:
+            for open_tensor in absent:
+                added = self.message.input.add() if side == "input" else self.message.output.add()
+                added.name = open_tensor.name
+                self._reconcile(added, f"{side}[{len(tensors) - 1}]", open_tensor)
+        elif side == "input":
+            for needed in (in_file for in_file in absent if not in_file.optional):
+                self.report.error(side, f"the model file also needs input '{needed.name}'")
+
+    def _require(self, tensor: Tensor, at: str, why: str) -> None:
+        if tensor.data_type == pb.TYPE_INVALID:
+            self.report.error(f"{at}.data_type", f"must be written: {why}")
+        if not tensor.dims:
+            self.report.error(f"{at}.dims", f"must be written: {why}")
+        if tensor.data_type and tensor.dims:
+            self.findings.written(at, _described(tensor))
+
+    def _reconcile(self, tensor: Tensor, at: str, known: FileTensor) -> None:
+        """Fills what `tensor` leaves open from the file, and compares the rest with it."""
+        was_open = tensor.data_type == pb.TYPE_INVALID or not tensor.dims
+        if self.is_skipped and was_open:
+            self._require(tensor, at, "a config with both 'input' and 'output' is not completed from the model file")
+            return
+        if self._forbids_batching(known, at.partition("[")[0]):
+            return
+        row = known.shape if known.shape is None or self.message.max_batch_size == 0 else known.shape[1:]
+        if self._is_cut_by_batch(tensor):
+            # One vector for the whole batch: its shape in the file says nothing of a row.
+            row = None
+            if isinstance(tensor, pb.ModelInput) and known.shape not in (None, (-1,)):
+                self.report.error(
+                    f"{at}.allow_ragged_batch",
+                    f"tensor '{tensor.name}': the model file takes shape {list(known.shape or ())}, but a ragged input reaches the "
+                    "model as one vector of all requests' elements, shape [-1]; leave allow_ragged_batch out: without it, requests of "
+                    "equal shapes are batched",
+                )
+                return
+        in_file = known.datatype.config_name
+        if tensor.data_type == pb.TYPE_INVALID:
+            tensor.data_type = pb.DataType.Value(in_file)  # type: ignore[assignment] # the stubs want an instance no value is of
+        elif pb.DataType.Name(tensor.data_type) not in (in_file, *(each.config_name for each in known.casts)):
+            written = pb.DataType.Name(tensor.data_type)
+            self.report.error(f"{at}.data_type", f"tensor '{tensor.name}': the config says {written}, the model file has {in_file}")
+        if isinstance(tensor, pb.ModelInput):
+            if tensor.optional and not known.optional:
+                self.report.error(f"{at}.optional", f"tensor '{tensor.name}': the model file requires it")
+            tensor.optional |= known.optional and not self.parsed.is_written(f"{at}.optional")
+        self._reconcile_dims(tensor, at, row)
+        if tensor.dims:
+            note = self.findings.inferred if was_open else self.findings.written
+            note(at, _described(tensor) + (", from the model file" if was_open else ""))
+
+    def _is_cut_by_batch(self, tensor: Tensor) -> bool:
+        """Whether the model has `tensor` as one vector of all requests."""
+        return tensor.allow_ragged_batch if isinstance(tensor, pb.ModelInput) else tensor.name in scattered_outputs(self.message)
+
+    def _forbids_batching(self, known: FileTensor, side: str) -> bool:
+        """Whether the config batches but this tensor cannot be; notes it."""
+        if self.message.max_batch_size == 0 or known.shape is None or known.shape[:1] in ((-1,), (self.message.max_batch_size,)):
+            return False
+        self.report.error(
+            "max_batch_size",
+            f"{self.message.max_batch_size}, but {side} '{known.name}' of the file has shape {list(known.shape)}; "
+            "batching needs an open first dimension (-1), or one fixed to max_batch_size; "
+            "write max_batch_size: 0 and the whole shape as dims",
+        )
+        return True
+
+    def _reconcile_dims(self, tensor: Tensor, at: str, row: tuple[int, ...] | None) -> None:
+        if not tensor.dims:
+            if row is None:
+                self.report.error(f"{at}.dims", f"tensor '{tensor.name}': must be written, the model file does not tell its shape")
+            elif row:
+                tensor.dims.extend(row)
+                check_row(row, f"{at}.dims", self.report)
+            else:
+                # Clients cannot send a tensor without dims; Triton offers scalars as [1] and reshapes.
+                tensor.dims.append(1)
+                tensor.reshape.SetInParent()
+            return
+        wanted = list(tensor.reshape.shape) if tensor.HasField("reshape") else list(tensor.dims)
+        if row is None or _fits(wanted, row):
+            return
+        which = "reshape" if tensor.HasField("reshape") else "dims"
+        hint = ""
+        if not row and wanted == [1]:
+            hint = "; add 'reshape { shape: [ ] }'"
+        elif self.message.max_batch_size and wanted == [-1, *row]:
+            hint = "; leave the batch dimension out, or write max_batch_size: 0"
+        per_row = " beside the batch dimension" if self.message.max_batch_size else ""
+        path = f"{at}.{'reshape.shape' if which == 'reshape' else 'dims'}"
+        self.report.error(path, f"tensor '{tensor.name}': the config says {wanted}, the model file has {list(row)}{per_row}{hint}")
+
+
+def specs(tensors: Sequence[Tensor]) -> tuple[TensorSpec, ...]:
+    """Completed tensors as the rest of the server knows them."""
+    return tuple(
+        TensorSpec(
+            name=tensor.name,
+            datatype=BY_CONFIG_NAME[pb.DataType.Name(tensor.data_type)],
+            dims=tuple(tensor.dims),
+            reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") and tensor.reshape.shape != tensor.dims else None,
+            optional=isinstance(tensor, pb.ModelInput) and tensor.optional,
+            is_ragged=isinstance(tensor, pb.ModelInput) and tensor.allow_ragged_batch,
+        )
+        for tensor in tensors
+    )
+
+
+def _without(tensors: tuple[FileTensor, ...] | None, hidden: Set[str]) -> tuple[FileTensor, ...] | None:
+    return tensors if tensors is None or not hidden else tuple(tensor for tensor in tensors if tensor.name not in hidden)
+
+
+def _fits(wanted: Sequence[int], row: Sequence[int]) -> bool:
+    """Whether a shape of the config is one that the file takes: open where the file is fixed promises too much."""
+    return len(wanted) == len(row) and all(size in (-1, dim) for dim, size in zip(wanted, row, strict=True))
+
+
+def _described(tensor: Tensor) -> str:
+    reshape = f", reshape {list(tensor.reshape.shape)}" if tensor.HasField("reshape") else ""
+    optional = ", optional" if isinstance(tensor, pb.ModelInput) and tensor.optional else ""
+    return f"'{tensor.name}' {pb.DataType.Name(tensor.data_type)} {list(tensor.dims)}{reshape}{optional}"

@@ -1,0 +1,181 @@
+"""A model's configuration after parsing, normalising and completing: what the rest of the server reads.
+
+`stoker.server.config` makes it from config.pbtxt (Triton's or Adlik's form), from a JSON override, or from the model file alone.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from stoker.backends.api.model import ModelSignature
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.sequence import SequenceBatching
+
+
+@dataclass(frozen=True, slots=True)
+class LatestVersions:
+    """Serve the `count` highest versions."""
+
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AllVersions:
+    """Serve every version there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificVersions:
+    """Serve exactly these versions."""
+
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoVersions:
+    """Serve nothing (Adlik's `none`)."""
+
+
+VersionPolicy = LatestVersions | AllVersions | SpecificVersions | NoVersions
+
+
+class TimeoutAction(enum.Enum):
+    """What happens to a request whose time in the queue ran out."""
+
+    REJECT = "REJECT"
+    DELAY = "DELAY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """Triton's ModelQueuePolicy for one priority level.
+
+    Attributes:
+        timeout_action: REJECT answers with an error; DELAY lets everyone else go first.
+        default_timeout_us: Queue timeout of a request that names none; 0 = none.
+        allow_timeout_override: Whether a request's own timeout counts (only if smaller than the default, or the default is 0).
+        max_queue_size: Requests that may wait; 0 = only the server-wide bound holds.
+    """
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_us: int = 0
+    allow_timeout_override: bool = False
+    max_queue_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicBatching:
+    """Triton's ModelDynamicBatching.
+
+    Attributes:
+        preferred_batch_sizes: Row counts worth waiting for, ascending; empty: max_batch_size.
+        max_queue_delay_us: How long the oldest request may wait for a better batch; 0: never.
+        preserve_ordering: Answers leave in the order the requests came.
+        priority_levels: 0: priorities are ignored; n: levels 1..n.
+        default_priority_level: Level of a request that names none.
+        default_queue_policy: For levels without their own.
+        priority_queue_policies: By level.
+    """
+
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    default_queue_policy: QueuePolicy = field(default_factory=QueuePolicy)
+    priority_queue_policies: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceGroup:
+    """`count` copies of the model.
+
+    Attributes:
+        name: The group's name; instances are `<name>_0`, `<name>_1`, ...
+        count: Copies.
+        kind: `KIND_CPU`, `KIND_GPU` or `KIND_MODEL`, after AUTO was resolved.
+        gpus: Device ids; empty on CPU.
+    """
+
+    name: str
+    count: int
+    kind: str = "KIND_CPU"
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmupInput:
+    """One input of a warm-up sample: zeros, random values, or the raw little-endian bytes of a file below `<model>/warmup/`."""
+
+    datatype: DataType
+    dims: tuple[int, ...]
+    is_random: bool = False
+    data_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warmup:
+    """One warm-up sample, run `count` times with `batch_size` rows on every instance before the version is READY."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: Mapping[str, WarmupInput]
+
+
+class Execution(enum.Enum):
+    """Where batches run (config.pbtxt parameter `execution`)."""
+
+    AUTO = "auto"
+    THREAD = "thread"
+    INLINE = "inline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One model's completed configuration.
+
+    Attributes:
+        name: The model's name.
+        backend: The backend's canonical name, such as `onnxruntime`.
+        platform: The platform string clients see, such as `onnxruntime_onnx`.
+        signature: Inputs, outputs, max_batch_size.
+        version_policy: Which versions to serve.
+        model_filename: The file to load, relative to the version folder; empty where the backend needs none.
+        instance_groups: At least one.
+        dynamic_batching: None: no batching of several requests.
+        sequences: None: requests are not taken as sequences.
+        max_enqueued_requests: Bound of the queue from Adlik's `max_enqueued_batches` (batches x max_batch_size); 0: server default.
+        parameters: Key to string value.
+        graph_level: `optimization.graph.level`; None if not written.
+        label_files: Output name to label file, relative to the model folder.
+        warmups: Samples to run before READY.
+        execution: Auto, thread or inline.
+        nice: Steps by which the threads that run the model step back behind others (config.pbtxt parameter `nice`).
+        metric_tags: Extra labels for metrics.
+        wire: The completed `inference.ModelConfig` message, serialised: what GetModelConfig answers.
+    """
+
+    name: str
+    backend: str
+    platform: str
+    signature: ModelSignature
+    version_policy: VersionPolicy = field(default_factory=LatestVersions)
+    model_filename: str
+    instance_groups: tuple[InstanceGroup, ...]
+    dynamic_batching: DynamicBatching | None = None
+    sequences: SequenceBatching | None = None
+    max_enqueued_requests: int = 0
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    graph_level: int | None = None
+    label_files: Mapping[str, str] = field(default_factory=dict)
+    warmups: tuple[Warmup, ...] = ()
+    execution: Execution = Execution.AUTO
+    nice: int = 0
+    metric_tags: Mapping[str, str] = field(default_factory=dict)
+    wire: bytes = b""
+
+    @property
+    def inner(self) -> "ModelConfig":
+        """This configuration as instances are loaded and run by it: with the tensors that clients do not see."""
+        return self if self.sequences is None else replace(self, signature=self.sequences.extend(self.signature))

@@ -1,0 +1,111 @@
+"""Requests and responses between a frontend and the engine: plain data, no protocol."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.responses import ResponseSink
+from stoker.server.core.access import AccessNote, Via
+from stoker.server.core.caller_trace import CallerTrace
+from stoker.server.core.sequence import SequenceMark
+from stoker.server.core.trace import RequestTrace
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+ParameterValue = bool | int | float | str
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One inference request, decoded and validated.
+
+    Where one is made for every request it is made by position, which takes 0.4 us instead of 0.7; elsewhere by name.
+
+    Attributes:
+        model_name: The model asked for.
+        inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays at any alignment.
+        output_names: The outputs wanted, in the order wanted.
+        signature: The signature this request was validated against; the engine refuses it if by then a version with
+            another signature serves.
+        model_version: The version asked for; None: the one that serves by default.
+        request_id: The client's id, echoed; empty if none was given.
+        rows: Rows of the batch dimension; 1 where the model is not batched.
+        deadline_ns: When the client stops waiting, on the `Clock`'s monotonic scale; None = never.
+        parameters: The client's further parameters.
+        received_ns: When the front took the request in, on the same scale.
+        size_bytes: What the request holds in memory, for the admission budget.
+        via: By which protocol it came; None: by none of the network's.
+        priority: 0 = the model's default, 1 = highest.
+        timeout_us: The request's own queue timeout; 0 = none.
+        sequence: Where in a sequence it stands; None: the client named none.
+        trace: Where the points that it passes are noted; None for all but those that are traced.
+        caller: The trace that the client is in, where traces of clients are taken up; None: it names none.
+        access: Where its times are noted; None for all but those whose line in the access log needs them.
+        responses: Set by the engine where the model may answer any number of times: takes what it answers.
+    """
+
+    model_name: str
+    inputs: Mapping[str, Array]
+    output_names: tuple[str, ...]
+    signature: ModelSignature
+    model_version: int | None = None
+    request_id: str = ""
+    rows: int = 1
+    deadline_ns: int | None = None
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    received_ns: int = 0
+    size_bytes: int = 0
+    via: Via | None = None
+    priority: int = 0
+    timeout_us: int = 0
+    sequence: SequenceMark | None = None
+    responses: ResponseSink | None = None
+    trace: RequestTrace | None = None
+    caller: CallerTrace | None = None
+    access: AccessNote | None = None
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """The answer to one request.
+
+    Attributes:
+        model_name: As served.
+        model_version: The version that answered.
+        request_id: The request's id.
+        outputs: By name in the order wanted, `[rows, *dims]`.
+        signature: Of the version that answered: gives each output's datatype.
+    """
+
+    model_name: str
+    model_version: int
+    request_id: str
+    outputs: Mapping[str, Array]
+    signature: ModelSignature
+
+    def output_spec(self, name: str) -> TensorSpec:
+        """What the signature says of the output `name`.
+
+        Raises:
+            KeyError: it has none of that name: whoever made the response is broken.
+        """
+        spec = self.signature.output(name)
+        if spec is None:
+            raise KeyError(f"the engine answered with '{name}', which is not an output of '{self.model_name}'")
+        return spec
+
+
+Answer = InferResponse | ServingError
+"""What becomes of an accepted request."""
+Done = Callable[[Answer], None]
+"""Takes the one answer of a request, on the event loop. What it raises is logged, and harms no other request."""
+
+
+class InFlight(Protocol):
+    """An accepted request that has no answer yet."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more: its `done` is not called from now on. After the answer nothing happens."""

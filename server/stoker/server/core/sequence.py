@@ -1,0 +1,104 @@
+"""Sequences: requests that belong together, and what a model is told of the one it works on. Plain data."""
+
+import enum
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMark:
+    """A request's place in a sequence.
+
+    Attributes:
+        id: The sequence; 0: none was named.
+        is_start: Whether it is the first request.
+        is_end: Whether it is the last.
+    """
+
+    id: int | str
+    is_start: bool = False
+    is_end: bool = False
+
+
+class ControlKind(enum.Enum):
+    """What a control input tells the model. Named as in config.pbtxt."""
+
+    START = "CONTROL_SEQUENCE_START"
+    READY = "CONTROL_SEQUENCE_READY"
+    END = "CONTROL_SEQUENCE_END"
+    ID = "CONTROL_SEQUENCE_CORRID"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlInput:
+    """An input of the model that says something of the sequence.
+
+    Attributes:
+        kind: What it says.
+        name: The model's input, of dims [1].
+        datatype: Its element type.
+        values: What stands for no and for yes; of no interest for an ID.
+    """
+
+    kind: ControlKind
+    name: str
+    datatype: DataType
+    values: tuple[float, float] = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """What the model carries from one request of a sequence to the next.
+
+    Attributes:
+        input: How it is given to the model.
+        output: How the model gives it back.
+        initial_dims: Its dims at the start of a sequence, where it is all zeros (empty strings).
+    """
+
+    input: TensorSpec
+    output: TensorSpec
+    initial_dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatching:
+    """How the requests of sequences reach the model.
+
+    Attributes:
+        idle_us: A sequence without a request for so long is over.
+        most_sequences: Sequences in progress at once; further ones wait.
+        controls: What the model is told.
+        states: What the server keeps for it.
+    """
+
+    idle_us: int
+    most_sequences: int
+    controls: tuple[ControlInput, ...] = ()
+    states: tuple[SequenceState, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        known = ", ".join(f"{control.kind.value} as '{control.name}'" for control in self.controls) or "no controls"
+        kept = ", ".join(f"'{state.output.name}' as '{state.input.name}'" for state in self.states) or "no state"
+        return f"up to {self.most_sequences} sequences, idle for at most {self.idle_us} us; the model is told {known}; it is given {kept}"
+
+    def extend(self, signature: ModelSignature) -> ModelSignature:
+        """`signature`, which clients see, with the tensors that only the model sees."""
+        outputs = {spec.name for spec in signature.outputs}
+        return replace(
+            signature,
+            inputs=(
+                *signature.inputs,
+                *(TensorSpec(control.name, control.datatype, (1,)) for control in self.controls),
+                *(state.input for state in self.states),
+            ),
+            outputs=(*signature.outputs, *(state.output for state in self.states if state.output.name not in outputs)),
+        )

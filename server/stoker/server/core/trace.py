@@ -1,0 +1,119 @@
+"""What one traced request leaves behind: when it passed which point, and what its tensors held. Times in nanoseconds, monotonic."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.caller_trace import CallerTrace
+
+#: Elements of one trace's tensors that are kept, and bytes of one string: a trace must stay small beside the request it tells of.
+KEPT_ELEMENTS: Final = 16_384
+KEPT_STRING_BYTES: Final = 256
+_Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+class TracedTensor(NamedTuple):
+    """A tensor as it was at one point.
+
+    Attributes:
+        activity: The point, by Triton's name.
+        name: The tensor's.
+        datatype: Its element type.
+        shape: Its whole shape.
+        values: Its first elements, flat, copied.
+    """
+
+    activity: str
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    values: _Array
+
+
+class TraceRecord:
+    """All that is written of one request. Plain data.
+
+    Attributes:
+        number: Counts traces, from 1.
+        model_name, model_version, request_id: Whose request it was.
+        caller: The trace that its client is in; None: in none.
+        file_index: Which numbered file it belongs to; None: the one without a number.
+        timestamps: Points passed, by Triton's names.
+        tensors: Tensors seen.
+    """
+
+    __slots__ = ("caller", "file_index", "model_name", "model_version", "number", "request_id", "tensors", "timestamps")
+
+    def __init__(
+        self, number: int, model_name: str, model_version: int, request_id: str, file_index: int | None, caller: CallerTrace | None = None
+    ) -> None:
+        self.number = number
+        self.model_name = model_name
+        self.model_version = model_version
+        self.request_id = request_id
+        self.file_index = file_index
+        self.caller = caller
+        self.timestamps: list[tuple[str, int]] = []
+        self.tensors: list[TracedTensor] = []
+
+
+class RequestTrace:
+    """The trace of a request in progress. It is handed on when the last one who may add to it lets go of it.
+
+    That happens however the request ends: answered, failed, cancelled, its client gone.
+
+    Attributes:
+        record: What is noted.
+        begun_ns: When the engine got the request.
+        has_timestamps, has_tensors: What of it is noted.
+    """
+
+    __slots__ = ("_elements_left", "_hand_on", "begun_ns", "has_tensors", "has_timestamps", "record")
+
+    def __init__(
+        self, record: TraceRecord, hand_on: Callable[[TraceRecord], None], begun_ns: int, *, has_timestamps: bool, has_tensors: bool
+    ) -> None:
+        self.record = record
+        self.begun_ns = begun_ns
+        self.has_timestamps = has_timestamps
+        self.has_tensors = has_tensors
+        self._hand_on = hand_on
+        self._elements_left = KEPT_ELEMENTS
+        self.mark("REQUEST_START", begun_ns)
+
+    def mark(self, name: str, ns: int) -> None:
+        """The request passed the point `name` at `ns`."""
+        if self.has_timestamps:
+            self.record.timestamps.append((name, ns))
+
+    def computed(self, *, enqueued_ns: int, ended_ns: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Its batch has ended. The durations are those of the batch; points are counted back from its end."""
+        output_start_ns = ended_ns - output_ns
+        input_end_ns = output_start_ns - infer_ns
+        self.mark("QUEUE_START", enqueued_ns)
+        self.mark("COMPUTE_START", input_end_ns - input_ns)
+        self.mark("COMPUTE_INPUT_END", input_end_ns)
+        self.mark("COMPUTE_OUTPUT_START", output_start_ns)
+        self.mark("COMPUTE_END", ended_ns)
+
+    def show(self, activity: str, arrays: Mapping[str, _Array], specs: tuple[TensorSpec, ...]) -> None:
+        """Keeps the first elements of `arrays`, which `specs` describe."""
+        if not self.has_tensors:
+            return
+        for spec in specs:
+            array = arrays.get(spec.name)
+            if array is None:
+                continue
+            values = array.reshape(-1)[: self._elements_left].copy()
+            self._elements_left -= values.size
+            if spec.datatype.is_bytes:
+                values = np.array(
+                    [bytes(value)[:KEPT_STRING_BYTES] if isinstance(value, bytes) else value for value in values], dtype=object
+                )
+            self.record.tensors.append(TracedTensor(activity, spec.name, spec.datatype, array.shape, values))
+
+    def __del__(self) -> None:
+        self._hand_on(self.record)

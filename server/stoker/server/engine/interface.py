@@ -1,0 +1,161 @@
+"""`Engine`: all that a frontend sees of the server. Plain data in, plain data out, errors from `stoker.backends.api.errors`.
+
+Everything here is called on the server's one event loop. Cancelling the task that awaits `infer` takes the request back: queued work
+is dropped before compute, and nothing else is touched.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from stoker.backends.api.errors import ServingError
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import ByteBudget, Upload
+from stoker.server.core.description import ModelDescription, ServerDescription
+from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.model_list import ListedModel
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.reads import Reads
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.state import IndexEntry
+from stoker.server.core.statistics import ModelStatistics
+
+
+class Engine(Protocol):
+    """The server behind its fronts."""
+
+    @property
+    def budget(self) -> ByteBudget:
+        """The bytes that all requests being served hold together."""
+
+    @property
+    def reads(self) -> Reads:
+        """Where fronts say that they hand over what a read has brought."""
+
+    def is_live(self) -> bool:
+        """Whether the process serves at all; False once it is shutting down."""
+
+    def is_ready(self) -> bool:
+        """Whether every wanted model has a READY version (strict) or the start-up is over (not strict).
+
+        False while shutting down, and in the delay before it.
+        """
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        """Whether that version (None: any) is READY; False also for an unknown model."""
+
+    def server(self) -> ServerDescription:
+        """Name, version and extensions."""
+
+    def describe(self, name: str, version: int | None) -> ModelDescription:
+        """The READY version that a request for (`name`, `version`) would reach.
+
+        Raises:
+            UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
+        """
+
+    def signature(self, name: str, version: int | None) -> ModelSignature:
+        """The signature of what `describe` describes; the same object for as long as that version serves.
+
+        Raises:
+            As `describe`.
+        """
+
+    def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
+        """Class labels of an output, in order; empty where the config names no label file.
+
+        Raises:
+            As `describe`.
+        """
+
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
+        """Takes one request; `done` gets its one answer, an error among them, later, never before this returns.
+
+        The form for fronts that answer without a task for each request. Whoever loses interest cancels what this returns.
+
+        Raises:
+            ServingError: refused at once (Overloaded, Unavailable, UnknownModel, DeadlineExceeded); `done` is not called then.
+        """
+
+    def labelled_version(self, name: str, label: str) -> int | None:
+        """The version of a model that the operator calls `label`; None: there is no such label."""
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """As `submit`, to be awaited.
+
+        Raises:
+            ServingError: Overloaded, Unavailable, DeadlineExceeded, BackendFailed, ...; each accepted request gets exactly one answer.
+        """
+
+    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+        """Notes a request that failed by `error` before `infer` saw it (decoding, validation); the access log has it, and statistics,
+        but for a model not served.
+        """
+
+    def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
+        """Notes in the access log that an inference request was answered by `error`. Fronts say so of every one; none is noted twice."""
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        """Counts a gRPC connection that was sent GOAWAY."""
+
+    def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        """Runs one request whose model may answer any number of times; a plain model answers once.
+
+        Raises:
+            As `infer`.
+        """
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        """What the repository holds, by name and version."""
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
+
+        Raises:
+            Unavailable: the control mode does not allow it. ModelLoadError and others: why it failed; what served goes on serving.
+        """
+
+    async def refresh(self, name: str) -> None:
+        """Serves of a model, under polling, what the repository holds of it now, without waiting for the next poll. What has failed before
+        is tried again; a model that is not in the repository is unloaded.
+
+        Raises:
+            Unavailable: the repository is not polled. ModelLoadError and others: why it failed; what served goes on serving.
+        """
+
+    async def replace_models(self, models: Sequence[ListedModel]) -> None:
+        """Takes `models` in place of the list of models that is served; returns when what is new of them serves.
+
+        Raises:
+            Forbidden: a folder is not allowed. Unavailable: the server follows no list. InvalidRequest: a name.
+            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+        """
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Takes a model out of service; returns once no new request reaches it.
+
+        Raises:
+            As `load`.
+        """
+
+    def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
+        """Statistics of one version, of all READY versions of a model, or (name None) of all models.
+
+        Raises:
+            As `describe`.
+        """
+
+    def metrics_text(self) -> bytes:
+        """The Prometheus text exposition of every metric."""
+
+    def serving_metrics_text(self) -> bytes:
+        """The same figures under TensorFlow Serving's names."""
+
+    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
+        """Takes bytes from the budget of bytes in flight: `ByteBudget.reserve`."""
+
+    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
+        """Gives back what `reserve` took: `ByteBudget.release`."""
+
+    def now_ns(self) -> int:
+        """The server's monotonic clock: the scale of `received_ns` and `deadline_ns`."""

@@ -1,0 +1,272 @@
+"""`ServingEngine`: admission, then a borrowed servable. Everything a frontend asks for passes through here."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import ServingError, Unavailable
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.description import ModelDescription, ServerDescription
+from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.model_list import ListedModel
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.reads import Reads
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.state import IndexEntry
+from stoker.server.core.statistics import ModelStatistics
+from stoker.server.engine.response_stream import ResponseStream
+from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.observability.access_log import AccessLog, AccessLogSettings
+from stoker.server.observability.metrics import Metrics
+from stoker.server.observability.recorder import FailureReason
+from stoker.server.observability.tracer import Tracer
+from stoker.server.scheduling.pending import answer_of
+
+log = logging.getLogger("stoker.engine")
+
+#: Responses of one request that may wait to be taken before its model waits too.
+UNREAD_RESPONSES = 16
+
+#: Protocol extensions by Triton's names; only what this server does.
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+
+class ServingEngine:
+    """The engine of a running server. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        manager: ModelManager,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        name: str,
+        version: str,
+        max_bytes_in_flight: int,
+        max_request_bytes: int = 1 << 62,
+        tracer: Tracer | None = None,
+        access: AccessLog | None = None,
+        reads: Reads | None = None,
+    ) -> None:
+        """An engine over what `manager` serves.
+
+        Args:
+            manager: Resolves models.
+            metrics: Counts.
+            clock: The time.
+            name: The server's id towards clients.
+            version: The server's.
+            max_bytes_in_flight: Bounds what all requests being served hold together.
+            max_request_bytes: Bounds what one request holds.
+            tracer: Traces requests; None: none is traced.
+            access: The access log; None: there is none.
+            reads: What the models' timers know of the fronts' reads; None: nothing.
+        """
+        self.reads = reads or Reads()
+        self._manager = manager
+        self._metrics = metrics
+        self._clock = clock
+        self._tracer = tracer or Tracer(None, clock.now_ns)
+        self._access = access or AccessLog(AccessLogSettings(), clock.now_ns)
+        self._description = ServerDescription(name, version, EXTENSIONS)
+        self.budget = ByteBudget(max_bytes_in_flight, clock.now_ns, most_request_bytes=max_request_bytes)
+        self._requests_in_flight = 0
+        self._is_delaying = False
+        self._is_stopping = False
+        self._idle = asyncio.Event()
+        # Bound once: these run for every request, the clock several times.
+        self.now_ns: Callable[[], int] = clock.now_ns
+        self._resolve = manager.resolve
+        self._count_ended = self._ended
+        self.reserve = self.budget.reserve
+        self.release = self.budget.release
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests accepted and not yet answered."""
+        return self._requests_in_flight
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes reserved."""
+        return self.budget.held_bytes
+
+    def begin_delay(self) -> None:
+        """Ready turns false at once; every request is served as before."""
+        self._is_delaying = True
+
+    def begin_shutdown(self) -> None:
+        """Ready turns false at once; what was accepted is still answered, what comes is refused."""
+        self._is_stopping = True
+        self._notice_idle()
+
+    async def drained(self, timeout_s: float) -> float:
+        """Waits until no request is in flight, at most `timeout_s`; returns what is left of that. REQUIRES: `begin_shutdown`."""
+        started_ns = self._clock.now_ns()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        if self._requests_in_flight:
+            log.warning("the exit timeout is over: answering what is left as unavailable", extra={"requests": self._requests_in_flight})
+            self._manager.abandon("the server is shutting down, and the time for answering is over")
+        return max(0.0, timeout_s - (self._clock.now_ns() - started_ns) / 1e9)
+
+    def is_live(self) -> bool:
+        return not self._is_stopping
+
+    def is_ready(self) -> bool:
+        return not (self._is_stopping or self._is_delaying) and self._manager.is_ready()
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        return not self._is_stopping and self._manager.is_model_ready(name, version)
+
+    def server(self) -> ServerDescription:
+        return self._description
+
+    def describe(self, name: str, version: int | None) -> ModelDescription:
+        servable = self._manager.resolve(name, version)
+        return ModelDescription(servable.config, servable.version, tuple(self._manager.ready_versions(name)))
+
+    def signature(self, name: str, version: int | None) -> ModelSignature:
+        return self._resolve(name, version).config.signature
+
+    def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
+        return self._manager.resolve(name, version).labels.get(output, ())
+
+    def labelled_version(self, name: str, label: str) -> int | None:
+        return self._manager.labelled_version(name, label)
+
+    def submit(self, request: InferRequest, done: Done) -> InFlight:
+        try:
+            if self._is_stopping:
+                raise Unavailable("the server is shutting down")
+            servable = self._resolve(request.model_name, request.model_version)
+            signature = servable.config.signature
+            if request.signature is not signature and request.signature != signature:
+                raise Unavailable(
+                    f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
+                )
+            if self._access.is_on:
+                done = self._access.watched(request, done)
+            if self._tracer.is_on:
+                done = self._tracer.traced(request, servable.version, done)
+            flight = servable.submit(request, done, self._count_ended)
+        except ServingError as error:
+            self._access.refused(request, error)
+            raise
+        self._requests_in_flight += 1
+        return flight
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        return await answer_of(self.submit, request)
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        if not request.signature.is_decoupled:
+            yield await self.infer(request)
+            return
+        servable = self._manager.resolve(request.model_name, request.model_version)
+        version = servable.version
+        counts = self._metrics.version(request.model_name, version, servable.config.metric_tags).responses
+        position, last_ns = 0, self._clock.now_ns()
+        responses = ResponseStream(asyncio.get_running_loop(), UNREAD_RESPONSES)
+        request.responses = responses
+        running = asyncio.ensure_future(self.infer(request))
+        running.add_done_callback(lambda _: responses.end())
+        try:
+            async for outputs in responses:
+                now_ns = self._clock.now_ns()
+                counts.answered(position, now_ns - last_ns)
+                position, last_ns = position + 1, now_ns
+                yield InferResponse(
+                    model_name=request.model_name,
+                    model_version=version,
+                    request_id=request.request_id,
+                    outputs=outputs,
+                    signature=request.signature,
+                )
+            await running
+            counts.ended(position, self._clock.now_ns() - last_ns)
+        except ServingError:
+            counts.failed(position, self._clock.now_ns() - last_ns)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            counts.cancelled(position, self._clock.now_ns() - last_ns)
+            raise
+        finally:
+            responses.close()
+            running.cancel()
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        return self._manager.index(ready_only)
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        self._refuse_while_stopping()
+        await self._manager.load(name, overrides)
+
+    async def refresh(self, name: str) -> None:
+        self._refuse_while_stopping()
+        await self._manager.refresh(name)
+
+    async def replace_models(self, models: Sequence[ListedModel]) -> None:
+        self._refuse_while_stopping()
+        await self._manager.replace_models(models, is_trusted=False)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        # Nothing depends on another model here (no ensembles), so `unload_dependents` has nothing more to unload.
+        self._refuse_while_stopping()
+        await self._manager.unload(name)
+
+    def statistics(self, name: str | None, version: int | None) -> list[ModelStatistics]:
+        if name is None:
+            names = sorted({entry.name for entry in self._manager.index(True)})
+            return [stats for each in names for stats in self.statistics(each, None)]
+        servable = self._manager.resolve(name, version)
+        versions = self._manager.ready_versions(name) if version is None else [servable.version]
+        return [self._metrics.statistics(name, each) for each in versions]
+
+    def metrics_text(self) -> bytes:
+        return self._metrics.render()
+
+    def serving_metrics_text(self) -> bytes:
+        return self._metrics.render_serving()
+
+    def count_refused(self, name: str, version: int | None, error: ServingError, via: Via) -> None:
+        self._access.unread(via, name, version, error)
+        try:
+            servable = self._manager.resolve(name, version)
+        except ServingError:
+            return
+        recorder = self._metrics.version(name, servable.version, servable.config.metric_tags)
+        recorder.failed(FailureReason.OTHER, request_ns=0)
+
+    def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
+        self._access.told(via, error, model, version)
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        self._metrics.note_goaway(reason)
+
+    def _ended(self) -> None:
+        self._requests_in_flight -= 1
+        if self._is_stopping:
+            self._notice_idle()
+
+    def _notice_idle(self) -> None:
+        if self._is_stopping and not self._requests_in_flight:
+            self._idle.set()
+
+    def _refuse_while_stopping(self) -> None:
+        if self._is_stopping:
+            raise Unavailable("the server is shutting down")

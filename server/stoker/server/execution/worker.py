@@ -1,0 +1,153 @@
+"""`InstanceWorker`: owns one `Instance` and runs batches on it, up to its `pipeline_depth` at a time, answered in order.
+
+The event loop hands a batch over by a `SimpleQueue` and gets it back by `call_soon_threadsafe`: one crossing each way per batch, not per
+request. A worker never touches scheduler state, a scheduler never touches an instance.
+"""
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stoker.backends.api.backend import Instance
+from stoker.backends.api.batch import BatchProcessor, BatchResult, Share, processor_for
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import BackendFailed
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.daemon_thread import NAME_PREFIX, in_daemon_thread
+from stoker.server.core.niceness import step_back
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One batch on its way through a worker.
+
+    Attributes:
+        items: The requests' shares.
+        on_done: Called on the event loop, once, with the result.
+        result: Set when the batch has run; None before.
+    """
+
+    items: Sequence[Share]
+    on_done: Callable[[BatchResult], None]
+    result: BatchResult | None = None
+
+
+class InstanceWorker(Protocol):
+    """Runs batches on one instance. All methods are called on the event loop."""
+
+    @property
+    def free_slots(self) -> int:
+        """Batches it would take now."""
+
+    def submit(self, work: Work) -> None:
+        """Takes a batch. REQUIRES: free_slots > 0."""
+
+    async def close(self) -> None:
+        """Waits for the batches in work, then closes the instance."""
+
+
+def run_batch(processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
+    """Runs a batch; whatever the backend raises becomes its answer."""
+    try:
+        return processor.process(items)
+    except BaseException as error:  # noqa: BLE001 - whatever it was becomes the answer of its batch, and the scheduler logs it
+        # SystemExit and the like out of a backend must not end the thread: its batch is owed an answer.
+        failure = BackendFailed(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return BatchResult(outcomes=[failure for _ in items])
+
+
+class ThreadWorker:
+    """A thread for each pipeline slot, all feeding one instance; results are handed on in the order the batches came."""
+
+    def __init__(
+        self,
+        name: str,
+        instance: Instance,
+        signature: ModelSignature,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        nice: int = 0,
+    ) -> None:
+        """`nice`: steps by which the threads step back behind others."""
+        self._instance = instance
+        self._loop = loop
+        self._nice = nice
+        self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._in_flight: deque[Work] = deque()
+        self.depth = max(1, instance.pipeline_depth)
+        self._ended = [loop.create_future() for _ in range(self.depth)]
+        #: One for each slot.
+        self.processors = [processor_for(instance, signature, clock) for _ in self._ended]
+        for slot, (processor, ended) in enumerate(zip(self.processors, self._ended, strict=True)):
+            threading.Thread(target=self._serve, args=(processor, ended), name=f"{NAME_PREFIX}{name}.{slot}", daemon=True).start()
+
+    @property
+    def free_slots(self) -> int:
+        return self.depth - len(self._in_flight)
+
+    def submit(self, work: Work) -> None:
+        self._in_flight.append(work)
+        self._inbox.put(work)
+
+    async def close(self) -> None:
+        for _ in self._ended:
+            self._inbox.put(None)
+        # Not by joining the threads in the loop's executor: a backend that hangs would then keep the process from ending.
+        await asyncio.wait(self._ended)
+        await in_daemon_thread("close", self._instance.close)
+
+    def _serve(self, processor: BatchProcessor, ended: "asyncio.Future[None]") -> None:
+        step_back(self._nice)
+        try:
+            while (work := self._inbox.get()) is not None:
+                result = self._run(processor, work.items)
+                self._loop.call_soon_threadsafe(self._finished, work, result)
+                # Nothing may keep the batch's tensors alive while the thread waits for the next one.
+                del work, result
+            self._loop.call_soon_threadsafe(_settle, ended)
+        except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+            return
+
+    def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
+        """Runs a batch. Called in a thread."""
+        return run_batch(processor, items)
+
+    def _finished(self, work: Work, result: BatchResult) -> None:
+        work.result = result
+        while self._in_flight and (done := self._in_flight[0].result) is not None:
+            self._in_flight.popleft().on_done(done)
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class InlineWorker:
+    """Runs each batch on the event loop itself: for models so small that a thread hop costs more than the work."""
+
+    def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
+        self._instance = instance
+        self._processor = processor_for(instance, signature, clock)
+        self._is_busy = False
+
+    @property
+    def free_slots(self) -> int:
+        return 0 if self._is_busy else 1
+
+    def submit(self, work: Work) -> None:
+        self._is_busy = True
+        try:
+            result = run_batch(self._processor, work.items)
+        finally:
+            self._is_busy = False
+        work.on_done(result)
+
+    async def close(self) -> None:
+        self._instance.close()

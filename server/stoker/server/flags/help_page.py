@@ -1,0 +1,89 @@
+"""The page that --help prints: typer's, made from the declarations of the groups. For a process that ends with it."""
+
+import inspect
+from typing import Annotated, Any
+
+import rich.columns
+import typer
+import typer.rich_utils
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from stoker.server.flags.groups import annotations, defaults, flag_of
+
+#: What the text about a flag needs, in characters; where names leave less, they are broken rather than the text.
+_TEXT_WIDTH = 16
+
+
+class FoldingTable(Table):
+    """A table that keeps the words of its first columns whole where there is room, and breaks what is too long instead of cutting it."""
+
+    def add_row(self, *args: Any, **kwargs: Any) -> None:
+        super().add_row(*args, **kwargs)
+        for column in self.columns:
+            column.overflow = "fold"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [max((console.measure(cell).maximum for cell in column.cells), default=0) for column in self.columns]
+        # Columns for what no flag here has, such as a short name, would take two characters each.
+        self.columns = [column for column, width in zip(self.columns, widths, strict=True) if width]
+        *names, _ = self.columns
+        has_room = sum(widths[:-1]) + self._extra_width + _TEXT_WIDTH <= options.max_width
+        for column in names:
+            column.no_wrap = has_room
+        return super().__rich_console__(console, options)
+
+
+def print_help() -> None:
+    """Prints what `serve --help` says."""
+    for module in (typer.rich_utils, rich.columns):  # typer has no setting for its tables
+        vars(module)["Table"] = FoldingTable
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.command(name="serve")(_described())
+    app(["--help"], prog_name="serve", standalone_mode=False)
+
+
+def _described() -> Any:
+    """A command that has the flags and does nothing."""
+
+    def serve(**_given: Any) -> None:
+        """Serves a model repository over gRPC and REST.
+
+        Flags may be spelled with - or _, as --name=value or --name value, and set by environment as STOKER_NAME.
+        """
+
+    kinds = {name: _typed(kind) for name, kind in annotations().items()}
+    values = defaults()
+    # Words of ours, so that they stand where the flags stand and not where typer puts its own.
+    kinds["asked_version"] = Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")]
+    kinds["asked_help"] = Annotated[
+        bool, typer.Option("--help", metavar="", help="Show this and exit.", is_eager=True, callback=_print_page)
+    ]
+    values |= {"asked_version": False, "asked_help": False}
+    # typer reads a command's parameters from its signature: here they are those of all groups.
+    serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind) for name, kind in kinds.items()]
+    )
+    serve.__annotations__ = kinds
+    return serve
+
+
+def _print_page(context: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _typed(kind: Any) -> Any:
+    """An annotation with typer's description of the flag in place of ours."""
+    flag = flag_of(kind)
+    described = typer.Option(
+        f"--{flag.name}",
+        help=flag.text,
+        rich_help_panel=flag.panel,
+        metavar=flag.metavar,
+        parser=flag.parser,
+        hidden=flag.hidden,
+        show_default=flag.show_default,
+    )
+    return Annotated[kind.__origin__, described]

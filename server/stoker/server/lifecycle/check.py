@@ -1,0 +1,298 @@
+"""Validates a model repository without serving it: what `stoker check` prints.
+
+Goes the way of a load (scan, private copy, backend, inspection, completion, the backend's own check, labels, warm-up data) and keeps what
+each step found out, so that every value of the served configuration can be explained before anything is served. Then it loads versions for
+a trial, in another process, because some faults of a model show only there.
+"""
+
+import enum
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.config.backend_choice import choose_backend
+from stoker.server.config.complete import complete
+from stoker.server.config.errors import ConfigError, problem_lines
+from stoker.server.config.findings import Finding, FindingKind
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.wire import to_pbtxt
+from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
+from stoker.server.lifecycle.bounds import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
+from stoker.server.lifecycle.labels import read_labels
+from stoker.server.lifecycle.listing import ModelListing, VersionListing
+from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.lifecycle.snapshot import discard, take_snapshot
+from stoker.server.lifecycle.trial_load import TrialLoads
+from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.warmup import read_samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionReport:
+    """What was found out about one version that would be served.
+
+    Attributes:
+        version: Its number.
+        errors: Everything that speaks against loading it.
+        backend: The backend that would serve it; empty if that is not even clear.
+        model_filename: The file it would load.
+        notes: What the backend read from the file, such as its opset.
+        findings: Each value of the configuration and where it came from, warnings among them.
+        suggestion: A config.pbtxt that says all of it; empty if there is an error found before the trial load.
+        is_loaded: Whether the trial load succeeded; None: none was made.
+        untried: Why there was no trial load, where one would have been made otherwise.
+    """
+
+    version: int
+    errors: tuple[str, ...] = ()
+    backend: str = ""
+    model_filename: str = ""
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    suggestion: str = ""
+    is_loaded: bool | None = None
+    untried: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Texts of what is accepted without the effect expected."""
+        return tuple(finding.text for finding in self.findings if finding.kind is FindingKind.WARNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReport:
+    """What was found out about one model.
+
+    Attributes:
+        name: Its name.
+        has_config_file: Whether it comes with a config.pbtxt.
+        version_policy: Which versions it wants served, in words.
+        errors: Why none would be; empty: see the versions.
+        present_versions: The versions in the repository.
+        versions: Those that would be served.
+    """
+
+    name: str
+    has_config_file: bool
+    version_policy: str = ""
+    errors: tuple[str, ...] = ()
+    present_versions: tuple[int, ...] = ()
+    versions: tuple[VersionReport, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything that would keep a version from being served, each with the version it is about."""
+        return (*self.errors, *(f"version {report.version}: {error}" for report in self.versions for error in report.errors))
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryReport:
+    """What was found out about a repository.
+
+    Attributes:
+        models: By name.
+        notes: Folders that were passed over, and why.
+    """
+
+    models: tuple[ModelReport, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every model would be served as its configuration says; nothing but folders that are no models is not good."""
+        return not any(model.problems for model in self.models) and bool(self.models or not self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON knows data."""
+        return {"ok": self.is_good, "notes": list(self.notes), "models": [_model_dict(model) for model in self.models]}
+
+
+class Loading(enum.Enum):
+    """Which versions are loaded for a trial."""
+
+    NONE = "none"
+    SMALL = "small"
+    ALL = "all"
+
+
+def check_repository(
+    roots: Sequence[Path],
+    registry: BackendRegistry,
+    *,
+    follows_links: bool = False,
+    loading: Loading = Loading.NONE,
+    timeout_s: float = TRIAL_TIMEOUT_S,
+    trial_registry: Callable[[], BackendRegistry] = BackendRegistry,
+    progress: Callable[[str], None] = lambda text: None,
+) -> RepositoryReport:
+    """Reads everything below `roots` and reports on it; nothing is written there, and nothing is loaded in this process.
+
+    Args:
+        roots: The repository's folders.
+        registry: The backends.
+        follows_links: Whether links are followed to what is below their root.
+        loading: Which versions without an error are loaded for a trial: SMALL are those up to `TRIAL_LOAD_BYTES`.
+        timeout_s: Seconds that one such load may take.
+        trial_registry: Makes the same backends in the process that loads.
+        progress: Told what is done next.
+
+    Raises:
+        RepositoryUnreadable: a root cannot be read, or is not a repository.
+    """
+    snapshot = ModelRepository(roots, follows_links=follows_links).scan()
+    with tempfile.TemporaryDirectory(prefix="stoker-check-") as name:
+        area = Path(name)
+        with TrialLoads(area, timeout_s=timeout_s, registry=trial_registry) as trials:
+            checker = _Checker(registry, area, trials, loading, progress)
+            reports = tuple(checker.model(listing) for listing in snapshot.models.values())
+    return RepositoryReport(reports, snapshot.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """Checks models one after the other; `check_repository` says what its parts are."""
+
+    registry: BackendRegistry
+    area: Path
+    trials: TrialLoads
+    loading: Loading
+    progress: Callable[[str], None]
+
+    def model(self, listing: ModelListing) -> ModelReport:
+        present = tuple(sorted(listing.versions))
+        config = listing.config
+        if config is None:
+            return ModelReport(
+                name=listing.name, has_config_file=listing.has_config_file, errors=listing.problems, present_versions=present
+            )
+        wanted = sorted(wanted_versions(config.version_policy, listing.versions))
+        errors: tuple[str, ...] = ()
+        if not wanted and not isinstance(config.version_policy, NoVersions):
+            errors = ("no version folder such as '1' holds anything to serve",)
+        return ModelReport(
+            name=listing.name,
+            has_config_file=listing.has_config_file,
+            version_policy=_policy_text(config.version_policy),
+            errors=errors,
+            present_versions=present,
+            versions=tuple(self._version(listing, config, version) for version in wanted),
+        )
+
+    def _version(self, listing: ModelListing, config: ParsedConfig, version: int) -> VersionReport:
+        part = listing.versions.get(version)
+        if part is None:
+            return VersionReport(version=version, errors=("named by the version policy, but not in the repository",))
+        if part.error is not None:
+            return VersionReport(version=version, errors=(part.error,))
+        self.progress(f"reading {listing.name} version {version}")
+        try:
+            files = take_snapshot(part.directory, self.area, links_root=listing.links_root)
+        except ModelLoadError as error:
+            return VersionReport(version=version, errors=(error.message,))
+        try:
+            report = _inspect(listing, config, version, self.registry, files)
+        finally:
+            discard(files)
+        return report if report.errors else self._tried(report, listing, config, part, sum(files.sizes_bytes.values()))
+
+    def _tried(
+        self, report: VersionReport, listing: ModelListing, config: ParsedConfig, part: VersionListing, size_bytes: int
+    ) -> VersionReport:
+        """`report` with what a trial load adds, where one is to be made."""
+        if self.loading is Loading.NONE:
+            return report
+        if self.loading is Loading.SMALL and size_bytes > TRIAL_LOAD_BYTES:
+            limit = f"its files have {size_bytes >> 20} MiB, more than {TRIAL_LOAD_BYTES >> 20}"
+            return replace(report, untried=f"{limit}; --load loads it all the same")
+        self.progress(f"loading {listing.name} version {part.version}")
+        source = VersionSource(
+            name=listing.name,
+            version=part.version,
+            model_dir=listing.directory,
+            version_dir=part.directory,
+            parsed=config,
+            links_root=listing.links_root,
+        )
+        failure = self.trials.load(source, size_bytes)
+        if failure is None:
+            return replace(report, is_loaded=True)
+        return replace(report, is_loaded=False, errors=(f"load FAILED: {failure}",))
+
+
+def _inspect(listing: ModelListing, config: ParsedConfig, version: int, registry: BackendRegistry, files: ModelFiles) -> VersionReport:
+    backend_name, model_filename = "", ""
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    try:
+        backend, model_filename = choose_backend(config, files.sizes_bytes.keys(), registry)
+        backend_name = backend.name
+        facts = backend.inspect(files, model_filename)
+        notes = facts.notes
+        completion = complete(config, facts, backend, model_filename)
+        findings = completion.findings
+        read_labels(listing.directory, completion.config, listing.links_root)
+        for _ in read_samples(completion.config, listing.directory, listing.links_root):
+            pass  # reading a sample is what finds its faults
+    except ServingError as error:
+        errors = problem_lines(error)
+        if isinstance(error, ConfigError):
+            findings = tuple(Finding(warning.field, FindingKind.WARNING, str(warning)) for warning in error.warnings)
+    except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises is this version's problem
+        errors = (f"backend '{backend_name}' raised {type(error).__name__}: {error}",)
+    else:
+        return VersionReport(
+            version=version,
+            backend=backend_name,
+            model_filename=model_filename,
+            notes=notes,
+            findings=findings,
+            suggestion=to_pbtxt(completion.config),
+        )
+    return VersionReport(
+        version=version, errors=errors, backend=backend_name, model_filename=model_filename, notes=notes, findings=findings
+    )
+
+
+def _policy_text(policy: VersionPolicy) -> str:
+    match policy:
+        case LatestVersions(count):
+            return f"latest {count}"
+        case AllVersions():
+            return "all"
+        case SpecificVersions(versions):
+            return f"specific {', '.join(str(version) for version in versions)}"
+        case NoVersions():
+            return "none"
+
+
+def _model_dict(model: ModelReport) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "ok": not model.problems,
+        "has_config_file": model.has_config_file,
+        "version_policy": model.version_policy,
+        "present_versions": list(model.present_versions),
+        "problems": list(model.problems),
+        "versions": [_version_dict(version) for version in model.versions],
+    }
+
+
+def _version_dict(report: VersionReport) -> dict[str, Any]:
+    return {
+        "version": report.version,
+        "ok": not report.errors,
+        "errors": list(report.errors),
+        "backend": report.backend,
+        "model_filename": report.model_filename,
+        "loaded": report.is_loaded,
+        "not_loaded_because": report.untried or None,
+        "notes": list(report.notes),
+        "findings": [{"field": finding.field, "kind": finding.kind.value, "text": finding.text} for finding in report.findings],
+        "suggestion": report.suggestion,
+    }

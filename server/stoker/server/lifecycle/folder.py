@@ -1,0 +1,268 @@
+"""Folders of a repository, opened by descriptor, and what lies in them.
+
+Everything goes by descriptors (`openat`), one path component at a time and none of them through a link, so that a folder swapped for a link
+between two looks is noticed instead of followed. Where the operator allows links, a link is first resolved to the path below the root that
+it leads to, component by component, and that path is then opened in the same way, from the root: whatever happens meanwhile, nothing
+outside the root can be reached.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.backends.api.errors import ModelLoadError
+from stoker.server.lifecycle.bounds import MAX_LINKS, MAX_ROOT_ENTRIES
+from stoker.server.lifecycle.names import shown
+
+#: The end of a message about a link that is refused because none is allowed.
+LINKS_HINT = "; --allow-links=within-root allows links that stay within the repository"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class LinkRefused(ModelLoadError):
+    """A link that is not followed. The text names it by its path below the root, and not where it leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An opened root below which links are followed.
+
+    Attributes:
+        descriptor: Of the root.
+        places: The root's absolute paths, with links resolved and as it was given: targets below one of them are below the root.
+    """
+
+    descriptor: int
+    places: tuple[str, ...]
+
+    def resolve(self, at: str, path: str, what: str) -> str:
+        """The path below the root, free of links, that `path` leads to.
+
+        Args:
+            at: Where `path` begins: a path below the root, free of links.
+            path: With `/`.
+            what: What an error calls it.
+
+        Raises:
+            LinkRefused: it leads out of the root, to nothing, or through too many links.
+            OSError: something on the way cannot be read.
+        """
+        found = at.split("/") if at else []
+        pending = path.split("/")[::-1]
+        links = 0
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not found:
+                    raise LinkRefused(f"{shown(what)} is a link that leads out of the repository")
+                found.pop()
+                continue
+            try:
+                target = os.readlink("/".join([*found, part]), dir_fd=self.descriptor)
+            except FileNotFoundError as error:
+                if links:
+                    raise LinkRefused(f"{shown(what)} is a link that leads to nothing") from error
+                raise
+            except OSError:
+                # EINVAL: no link. Whatever else it is, opening it will say.
+                found.append(part)
+                continue
+            links += 1
+            if links > MAX_LINKS:
+                raise LinkRefused(f"{shown(what)} leads through more than {MAX_LINKS} links")
+            if target.startswith("/"):
+                found, target = [], self._below(target, what)
+            pending.extend(target.split("/")[::-1])
+        return "/".join(found)
+
+    def status(self, path: str) -> os.stat_result:
+        """Of what lies at `path`, which is free of links: should one be there by now, of the link.
+
+        Raises:
+            OSError: nothing is there, or a folder around it has become a link.
+        """
+        parent, _, name = path.rpartition("/")
+        if not name:
+            return os.fstat(self.descriptor)
+        with open_path(self.descriptor, parent) as folder:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def names_of(self, files: set[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """How many names each of `files`, by device and inode, has below the root, in folders that can be read.
+
+        Raises:
+            LinkRefused: the root holds more files than are looked through.
+        """
+        counts = dict.fromkeys(files, 0)
+        inodes = {inode for _, inode in files}
+        pending = [""]
+        seen = 0
+        while pending:
+            at = pending.pop()
+            with contextlib.suppress(OSError), open_path(self.descriptor, at) as folder, os.scandir(folder) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > MAX_ROOT_ENTRIES:
+                        raise LinkRefused(f"the repository has more than {MAX_ROOT_ENTRIES} entries, too many to look for hard links in")
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{at}/{entry.name}" if at else entry.name)
+                    elif entry.inode() in inodes:
+                        status = entry.stat(follow_symlinks=False)
+                        if (status.st_dev, status.st_ino) in counts:
+                            counts[status.st_dev, status.st_ino] += 1
+        return counts
+
+    def _below(self, target: str, what: str) -> str:
+        """The absolute `target` of the link `what`, from the root on."""
+        for place in self.places:
+            if target == place or target.startswith(f"{place.rstrip('/')}/"):
+                return target[len(place) :]
+        raise LinkRefused(f"{shown(what)} is a link that leads out of the repository")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """An opened folder.
+
+    Attributes:
+        descriptor: Of the folder.
+        root: The root below which links in it are followed; None: none is.
+        at: Its path below `root`, free of links.
+    """
+
+    descriptor: int
+    root: Root | None = None
+    at: str = ""
+
+    def resolve(self, name: str, what: str = "") -> str:
+        """The path below the root, free of links, of the entry `name`, which an error calls `what`. Raises as `Root.resolve`.
+
+        REQUIRES: links are followed.
+        """
+        assert self.root is not None
+        return self.root.resolve(self.at, name, what or name)
+
+    def status(self, name: str) -> os.stat_result:
+        """Of the entry `name`: of the link if it is one, unless links are followed.
+
+        Raises:
+            OSError: it is not there, or cannot be read. LinkRefused: a link may not be followed.
+        """
+        found = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        if self.root is None or not stat.S_ISLNK(found.st_mode):
+            return found
+        return self.root.status(self.resolve(name))
+
+    @contextmanager
+    def folder(self, name: str) -> Iterator["Folder"]:
+        """The folder `name` in it.
+
+        Raises:
+            OSError: it cannot be opened; ELOOP or ENOTDIR where it is a link or no folder. LinkRefused: a link may not be followed.
+        """
+        if self.root is None:
+            with open_folder(name, inside=self.descriptor) as descriptor:
+                yield Folder(descriptor)
+            return
+        at = self.resolve(name)
+        with open_path(self.root.descriptor, at) as descriptor:
+            yield Folder(descriptor, self.root, at)
+
+    @contextmanager
+    def file(self, path: str) -> Iterator[int]:
+        """A descriptor, for reading, of the file `path`. Never blocks on a FIFO.
+
+        Raises:
+            OSError: it cannot be opened; ELOOP where it is a link. LinkRefused: a link may not be followed.
+        """
+        if self.root is None:
+            with open_beneath(self.descriptor, path) as descriptor:
+                yield descriptor
+            return
+        with open_beneath(self.root.descriptor, self.resolve(path)) as descriptor:
+            yield descriptor
+
+
+@contextmanager
+def open_root(path: Path, *, follows_links: bool = False) -> Iterator[Folder]:
+    """The folder `path`, which may be a link; with `follows_links`, links below it are followed to what is below it.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with open_folder(path, follow=True) as descriptor:
+        if not follows_links:
+            yield Folder(descriptor)
+            return
+        places = dict.fromkeys((os.path.realpath(path), os.path.abspath(path)))  # noqa: PTH100 - compared with link targets as text
+        yield Folder(descriptor, Root(descriptor, tuple(places)))
+
+
+@contextmanager
+def open_within(root: Path, folder: Path, *, follows_links: bool) -> Iterator[Folder]:
+    """The folder `folder`, which is `root` or below it, opened through each folder between.
+
+    Raises:
+        OSError: one cannot be opened. LinkRefused: a link may not be followed.
+    """
+    with ExitStack() as opened:
+        found = opened.enter_context(open_root(root, follows_links=follows_links))
+        for part in folder.relative_to(root).parts:
+            found = opened.enter_context(found.folder(part))
+        yield found
+
+
+@contextmanager
+def open_folder(path: Path | str, *, inside: int | None = None, follow: bool = False) -> Iterator[int]:
+    """A descriptor of the folder `path`, relative to the descriptor `inside`; unless `follow`, its last part must not be a link.
+
+    Raises:
+        OSError: it cannot be opened; ELOOP or ENOTDIR where it is a link or no folder.
+    """
+    descriptor = os.open(path, _FOLDER & ~os.O_NOFOLLOW if follow else _FOLDER, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_path(folder: int, path: str) -> Iterator[int]:
+    """A descriptor of the folder `path` (empty: of itself) below `folder`; no part of the path may be a link.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.dup(folder)
+    try:
+        for part in path.split("/") if path else ():
+            inner = os.open(part, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_beneath(folder: int, path: str) -> Iterator[int]:
+    """A descriptor, for reading, of the file `path` below `folder`; no part of the path may be a link. Never blocks on a FIFO.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    parent, _, name = path.rpartition("/")
+    with open_path(folder, parent) as around:
+        descriptor = os.open(name, _FILE, dir_fd=around)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,267 @@
+"""`VersionLoader`: from a version folder to a `Servable`: snapshot, configure, inspect, load every instance, warm up.
+
+Whatever blocks runs in threads; whatever fails leaves nothing behind (instances closed, snapshot removed) and raises a ServingError that
+says what and where.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from stoker.backends.api.backend import Backend, Instance, LoadRequest
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.cpu import threads_for_instance
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.api.files import ModelFiles
+from stoker.backends.api.model import ModelFacts
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.config.backend_choice import choose_backend
+from stoker.server.config.complete import complete
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.findings import FindingKind
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.whole import check_is_whole
+from stoker.server.core.daemon_thread import in_daemon_thread
+from stoker.server.core.model_config import Execution, ModelConfig
+from stoker.server.core.niceness import step_back
+from stoker.server.core.timers import Timers
+from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
+from stoker.server.execution.stream_worker import StreamWorker
+from stoker.server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
+from stoker.server.lifecycle.labels import read_labels
+from stoker.server.lifecycle.servable import Servable
+from stoker.server.lifecycle.snapshot import discard, take_snapshot
+from stoker.server.lifecycle.warmup import warm
+from stoker.server.observability.recorder import ServerRecorder
+from stoker.server.scheduling.gathering import GATHER_TURNS
+from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.sequences import SequenceScheduler
+
+log = logging.getLogger("stoker.lifecycle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSource:
+    """What to load.
+
+    Attributes:
+        name: Model name.
+        version: Version number.
+        model_dir: The model's folder in the repository.
+        version_dir: The version's folder.
+        parsed: The model's configuration as written (or overridden by the load).
+        links_root: The folder below which links in the model may lead; None: they are refused.
+        files: Files that replace those of the version folder, by path relative to it.
+    """
+
+    name: str
+    version: int
+    model_dir: Path
+    version_dir: Path
+    parsed: ParsedConfig
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    links_root: Path | None = None
+
+
+class BackendRaised(ModelLoadError):
+    """A backend raised what no backend should; its cause is that."""
+
+
+class Loader(Protocol):
+    """Loads versions; the manager knows no more of it than this."""
+
+    async def load(self, source: VersionSource) -> Servable:
+        """A servable ready for requests.
+
+        Raises:
+            ServingError: it cannot be loaded; nothing is left behind.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSettings:
+    """Bounds and places.
+
+    Attributes:
+        snapshot_dir: Where private copies of version folders are made.
+        usable_cores: CPU cores shared out among a model's instances.
+        max_queue_size: Requests that may wait for one version where its config does not say less.
+        gather_turns: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
+            the fronts hand over all of a read in one turn.
+        complete_configs: Whether what a configuration leaves open is told from the model file; if not, it is an error.
+    """
+
+    snapshot_dir: Path
+    usable_cores: int
+    max_queue_size: int
+    gather_turns: int = GATHER_TURNS
+    complete_configs: bool = True
+
+
+class VersionLoader:
+    """The loader of a real server. Confined to: the event loop; blocking parts run in the loop's default executor."""
+
+    def __init__(
+        self,
+        registry: BackendRegistry,
+        *,
+        clock: Clock,
+        timers: Timers,
+        recorder: ServerRecorder,
+        settings: LoaderSettings,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._timers = timers
+        self._recorder = recorder
+        self._settings = settings
+
+    async def load(self, source: VersionSource) -> Servable:
+        loading = in_daemon_thread(f"load-{source.name}.{source.version}", lambda: self._load(source))
+        try:
+            loaded = await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            # A thread cannot be interrupted: wait for it, and leave nothing of it behind.
+            await asyncio.wait([loading])
+            if loading.exception() is None:
+                await in_daemon_thread("discard", loading.result().discard)
+            raise
+        return self._assemble(source.version, loaded)
+
+    def _load(self, source: VersionSource) -> "_Loaded":
+        """Everything that blocks, in one thread."""
+        area = self._settings.snapshot_dir
+        loaded = _Loaded(take_snapshot(source.version_dir, area, overrides=source.files, links_root=source.links_root))
+        try:
+            loaded.config, facts = self._configure(source, loaded.files)
+            in_file = {tensor.name: tensor.labels for tensor in facts.outputs or () if tensor.labels}
+            loaded.labels = in_file | read_labels(source.model_dir, loaded.config, source.links_root)
+            backend = self._registry.get(loaded.config.backend)
+            inner = loaded.config.inner
+            # The threads that a backend starts while it loads have their nice value from this one.
+            step_back(inner.nice)
+            for request in self._requests(inner, source.version, loaded.files):
+                loaded.instances.append(_load_instance(backend, request))
+            since_ns = self._clock.now_ns()
+            warm(inner, loaded.instances, source.model_dir, self._clock, source.links_root)
+            loaded.warmup_ns = self._clock.now_ns() - since_ns if inner.warmups else None
+        except BaseException:
+            loaded.discard()
+            raise
+        return loaded
+
+    def _configure(self, source: VersionSource, files: ModelFiles) -> tuple[ModelConfig, ModelFacts]:
+        if not self._settings.complete_configs:
+            check_is_whole(source.parsed)
+        backend, model_filename = choose_backend(source.parsed, files.sizes_bytes.keys(), self._registry)
+        facts = backend.inspect(files, model_filename)
+        try:
+            completion = complete(source.parsed, facts, backend, model_filename)
+        except ConfigError as error:
+            _log_warnings(source, (str(warning) for warning in error.warnings))
+            raise
+        _log_warnings(source, (finding.text for finding in completion.findings if finding.kind is FindingKind.WARNING))
+        return completion.config, facts
+
+    def _requests(self, config: ModelConfig, version: int, files: ModelFiles) -> list[LoadRequest]:
+        places = [(group, device) for group in config.instance_groups for device in group.gpus or (None,) for _ in range(group.count)]
+        siblings = Counter(device for _, device in places)
+        threads = threads_for_instance(self._settings.usable_cores, len(places))
+        numbers = defaultdict[str, Iterator[int]](itertools.count)
+        return [
+            LoadRequest(
+                model_name=config.name,
+                version=version,
+                files=files,
+                model_filename=config.model_filename,
+                signature=config.signature,
+                parameters=config.parameters,
+                graph_level=config.graph_level,
+                instance_name=f"{group.name}_{next(numbers[group.name])}",
+                cpu_threads=threads,
+                device_id=device,
+                siblings=siblings[device],
+            )
+            for group, device in places
+        ]
+
+    def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
+        assert loaded.config is not None
+        config = loaded.config.inner
+        loop = asyncio.get_running_loop()
+        workers: list[InstanceWorker] = []
+        for index, instance in enumerate(loaded.instances):
+            name = f"{config.name}.{version}.{index}"
+            if config.execution is Execution.INLINE and not config.signature.is_decoupled:
+                workers.append(InlineWorker(instance, config.signature, self._clock))
+            elif config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice) and may_run_on_loop(instance):
+                workers.append(AutoWorker(name, instance, config.signature, self._clock, loop))
+            else:
+                kind = StreamWorker if config.signature.is_decoupled else ThreadWorker
+                workers.append(kind(name, instance, config.signature, self._clock, loop, nice=config.nice))
+        recorder = self._recorder.version(config.name, version, config.metric_tags)
+        if loaded.warmup_ns is not None:
+            self._recorder.warmed(config.name, version, duration_ns=loaded.warmup_ns)
+        scheduler = Scheduler(
+            config,
+            version,
+            workers,
+            clock=self._clock,
+            timers=self._timers,
+            recorder=recorder,
+            max_queue_size=self._settings.max_queue_size,
+            gather_turns=self._settings.gather_turns,
+        )
+        if config.sequences is None:
+            return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)
+        sequences = SequenceScheduler(
+            scheduler,
+            loaded.config.name,
+            loaded.config.signature,
+            config.sequences,
+            clock=self._clock,
+            timers=self._timers,
+            recorder=recorder,
+            max_queue_size=self._settings.max_queue_size,
+        )
+        return Servable(loaded.config, version, sequences, loaded.files, loaded.labels, discard)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What a load has made so far."""
+
+    files: ModelFiles
+    config: ModelConfig | None = None
+    instances: list[Instance] = field(default_factory=list)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    warmup_ns: int | None = None
+
+    def discard(self) -> None:
+        """Closes the instances and removes the snapshot."""
+        for instance in self.instances:
+            try:
+                instance.close()
+            except Exception:  # a plug-in may raise anything; the other instances still have to be closed
+                log.exception("closing an instance after a failed load raised")
+        discard(self.files)
+
+
+def _log_warnings(source: VersionSource, warnings: Iterable[str]) -> None:
+    """Each warning says its place itself: `digits/config.pbtxt:3: parameters["x"]: ...`."""
+    for warning in warnings:
+        log.warning("%s", warning, extra={"model": source.name, "version": source.version})
+
+
+def _load_instance(backend: Backend, request: LoadRequest) -> Instance:
+    try:
+        return backend.load(request)
+    except ServingError:
+        raise
+    except Exception as error:  # a plug-in may raise anything; one bad model must not harm the server
+        raise BackendRaised(f"backend '{backend.name}' failed to load {request.instance_name}: {type(error).__name__}: {error}") from error

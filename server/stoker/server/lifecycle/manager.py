@@ -1,0 +1,333 @@
+"""`ModelManager`: keeps what serves in line with what is wanted. Behind it stands the only writer of the table name/version -> state.
+
+Whatever happens (a scan, an explicit load, an unload) only changes what is `Wanted` of a model; the `Reconciler` does the rest. Explicit
+loads and unloads of one model are done one after the other; different models never wait for each other, except for a load slot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unavailable, UnknownModel
+from stoker.server.core.daemon_thread import in_daemon_thread
+from stoker.server.core.model_list import ListedModel
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.lifecycle.loader import Loader
+from stoker.server.lifecycle.model_list import ListFollower, ModelList
+from stoker.server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
+from stoker.server.lifecycle.overrides import apply_overrides, check_overrides, split_files
+from stoker.server.lifecycle.reconciler import NOT_POLLED
+from stoker.server.lifecycle.servable import Servable
+from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
+from stoker.server.lifecycle.settle import Settler
+from stoker.server.lifecycle.source import ModelSource
+from stoker.server.lifecycle.table import ModelRecord
+from stoker.server.lifecycle.turns import SHUTTING_DOWN, Turns
+from stoker.server.lifecycle.wanted import Wanted
+from stoker.server.lifecycle.watch import RepositoryWatcher
+from stoker.server.observability.recorder import ServerRecorder
+
+log = logging.getLogger("stoker.lifecycle")
+
+ALL_MODELS = "*"
+CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"
+REFRESH_REFUSED = "the model repository is not polled"
+CONTROL_REFUSED_NONE = "the list of models is fixed: the server was started to load it once"
+NO_LIST = "this server serves a model repository, not a list of models: start it with --model_config_file or --model_name"
+
+
+class ModelManager:
+    """Loads, serves and unloads models. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        repository: ModelSource,
+        loader: Loader,
+        recorder: ServerRecorder,
+        clock: Clock,
+        settings: LifecycleSettings,
+        *,
+        watch: bool = True,
+    ) -> None:
+        """`watch` False: nobody looks at the repository again unless `rescan` is called."""
+        self._repository = repository
+        self._recorder = recorder
+        self._clock = clock
+        self._settings = settings
+        self._wanted = Wanted(loader, recorder, clock, settings)
+        self._table: Mapping[str, ModelRecord] = self._wanted.records
+        self._settler = Settler(round(settings.settle_s * 1e9))
+        self._reconciler = self._wanted.reconciler
+        self._list: ModelList | None = None
+        if isinstance(repository, ListedModels):
+            follower = ListFollower(begin=self._begin_list, failures=self._list_failures, ready=self.ready_versions)
+            self._list = ModelList(repository, follower, labels_for_unavailable=settings.labels_for_unavailable)
+        self._scanning = asyncio.Lock()
+        self._turns = Turns()
+        self._serial = 0
+        self._has_started = False
+        self._is_initial_over = False
+        self._is_stopping = False
+        self._watcher: RepositoryWatcher | None = None
+        if watch and settings.control_mode is not ControlMode.NONE:
+            self._watcher = RepositoryWatcher(
+                repository.roots, self.rescan, poll_interval_s=settings.poll_interval_s, settle_s=settings.settle_s
+            )
+
+    # ---- start and stop ------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Scans the repository and begins the initial loads; `wait_initial` waits for them. Watching begins here too.
+
+        Raises:
+            RepositoryUnreadable: a root cannot be read, or is not a repository.
+        """
+        snapshot = await in_daemon_thread("scan", self._repository.scan)
+        self._settler.start(snapshot)
+        self._has_started = True
+        named = self._settings.load_models
+        is_all = self._settings.control_mode is not ControlMode.EXPLICIT or ALL_MODELS in named
+        self._wanted.begin(snapshot, snapshot.models if is_all else dict.fromkeys(named))
+        if self._watcher is not None:
+            self._turns.begin(self._watcher.run())
+
+    async def wait_initial(self) -> None:
+        """Returns when every load that `start` began has ended, well or not.
+
+        It does not wait for loads that have become slow, unless the operator wants the process to end where one fails.
+        """
+        records = list(self._table.values())
+        await (self._reconciler.loads_end(records) if self._settings.exit_on_error else self._reconciler.quick_loads_end(records))
+        self._is_initial_over = True
+
+    def failed_models(self) -> list[str]:
+        """Models that should serve, and of which something failed to load, by name."""
+        return [name for name, record in sorted(self._table.items()) if record.is_required and record.failures()]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an explicit load or unload is being done, also one whose caller went away."""
+        return self._turns.is_busy
+
+    @property
+    def must_exit(self) -> bool:
+        """Whether a model failed to load at start and the operator asked to end the process then."""
+        return self._settings.exit_on_error and self._is_initial_over and bool(self.failed_models())
+
+    def abandon(self, why: str) -> None:
+        """Answers every request in flight as UNAVAILABLE with `why`: the time for answering is over."""
+        for servable in [known.servable for record in self._table.values() for known in record.versions.values() if known.servable]:
+            servable.abandon(why)
+        self._reconciler.abandon(why)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Gives up loads, takes every version out of service, and waits up to `timeout_s` for requests that still hold one.
+
+        What is still held then is closed under them. Nothing of a load or a version is left afterwards.
+        """
+        self._is_stopping = True
+        for record in list(self._table.values()):
+            self._wanted.withdraw(record)
+        tasks = self._turns.give_up()
+        await self._reconciler.finish(timeout_s)
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    # ---- questions -----------------------------------------------------------------------------------------------------------------
+
+    def resolve(self, name: str, version: int | None) -> Servable:
+        """The servable that a request for (`name`, `version`) reaches; `version` None: the highest READY one.
+
+        Raises:
+            UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
+        """
+        record = self._table.get(name)
+        if record is None:
+            raise UnknownModel(f"Request for unknown model: {shown(name)} is not found")
+        if version is None:
+            servable = record.default()
+            if servable is None:
+                raise Unavailable(f"Request for unknown model: '{name}' has no available versions")
+            return servable
+        known = record.versions.get(version)
+        if known is None:
+            raise NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        if known.servable is None:
+            raise Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state")
+        return known.servable
+
+    def ready_versions(self, name: str) -> tuple[int, ...]:
+        """READY versions of a model, ascending; empty also for an unknown one."""
+        record = self._table.get(name)
+        return () if record is None else record.ready_versions()
+
+    def labelled_version(self, name: str, label: str) -> int | None:
+        """The version of a model that the operator calls `label`; None: there is no such label."""
+        return None if self._list is None else self._list.labelled_version(name, label)
+
+    def is_ready(self) -> bool:
+        """Whether every required model serves (strict), or the initial loads but for slow ones are over (not strict).
+
+        False while stopping.
+        """
+        if self._is_stopping or not self._has_started:
+            return False
+        if not self._settings.strict_readiness:
+            return self._is_initial_over
+        return all(record.is_satisfied() for record in self._table.values() if record.is_required)
+
+    def is_model_ready(self, name: str, version: int | None) -> bool:
+        """Whether that version (None: any) is READY; False also for an unknown model."""
+        versions = self.ready_versions(name)
+        return bool(versions) if version is None else version in versions
+
+    def index(self, ready_only: bool = False) -> list[IndexEntry]:
+        """What the repository holds and what serves, by name and version."""
+        entries: list[IndexEntry] = []
+        for name in sorted({*self._table, *self._wanted.on_disk.models}):
+            record = self._table.get(name)
+            entries.extend([IndexEntry(name, None, None)] if record is None else record.index())
+        return [entry for entry in entries if entry.state is VersionState.READY] if ready_only else entries
+
+    # ---- what is wanted ------------------------------------------------------------------------------------------------------------
+
+    async def rescan(self) -> bool:
+        """Looks at the repository again; under polling, begins what follows from it.
+
+        Returns:
+            Whether nothing is left to settle; else look again after the settling time.
+        """
+        async with self._scanning:
+            seen = await in_daemon_thread("scan", self._repository.scan)
+            if self._is_stopping:
+                return True
+            if self._settings.control_mode is not ControlMode.POLL:
+                self._wanted.look(seen)
+                return True
+            snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
+            self._wanted.take(snapshot)
+            return is_settled
+
+    async def replace_models(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
+        """Takes `models` in place of the list of models; returns when what is new of them serves. It goes on if the caller is cancelled.
+
+        What serves and is in the new list too goes on serving. A label moves once its version serves.
+
+        Args:
+            models: The new list.
+            is_trusted: Whether it comes from the operator; see `ListedModels.admit`.
+
+        Raises:
+            Unavailable: the server follows no list of models, or its control mode forbids changes. InvalidRequest, Forbidden: the list.
+            ModelLoadError: a model does not load, or a label belongs to a version that does not serve; the rest of the list counts.
+        """
+        if self._list is None:
+            raise Unavailable(NO_LIST)
+        if self._settings.control_mode is ControlMode.NONE:
+            raise Unavailable(CONTROL_REFUSED_NONE)
+        if self._is_stopping:
+            raise Unavailable(SHUTTING_DOWN)
+        await self._turns.to_the_end(self._list.replace(models, is_trusted=is_trusted))
+
+    async def _begin_list(self) -> None:
+        async with self._scanning:
+            seen = await in_daemon_thread("scan", self._repository.scan)
+            # Whoever names the models says that they are complete: nothing has to settle, and the answer can tell what became of them.
+            self._settler.restart(seen)
+            self._wanted.take(seen)
+
+    async def _list_failures(self, names: Iterable[str]) -> list[str]:
+        records = [self._table[name] for name in names if name in self._table]
+        await self._reconciler.loads_end(records)
+        return [f"model {record.name}: {failure}" for record in records for failure in record.failures()]
+
+    async def load(self, name: str, overrides: LoadOverrides) -> None:
+        """Loads or reloads a model; returns when its wanted versions are READY and no new request reaches an old one.
+
+        It goes on if the caller is cancelled. Loads and unloads of one model are done in the order they came.
+
+        Raises:
+            Unavailable: the control mode does not allow it, or the server is shutting down.
+            InvalidRequest: the name or an override's file name is not allowed.
+            ModelLoadError: why it failed; what served goes on serving.
+        """
+        self._check_control(name)
+        check_overrides(name, overrides)
+        await self._turns.in_turn(name, lambda: self._load_now(name, overrides))
+
+    async def refresh(self, name: str) -> None:
+        """Looks at one model at once; returns when what the repository holds of it serves. For whoever has changed it and is done with it.
+
+        Nothing has to settle, and what has failed before is tried again. It goes on if the caller is cancelled.
+
+        Raises:
+            Unavailable: the repository is not polled, or the server is shutting down. InvalidRequest: the name is not allowed.
+            ModelLoadError: why a wanted version does not serve; what served goes on serving.
+        """
+        if self._settings.control_mode is not ControlMode.POLL:
+            raise Unavailable(REFRESH_REFUSED)
+        self._check_may_change(name)
+        await self._turns.in_turn(name, lambda: self._refresh_now(name))
+
+    async def unload(self, name: str) -> None:
+        """Takes a model out of service; returns once no new request reaches it. Unloading what is not loaded changes nothing.
+
+        Raises:
+            Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
+        """
+        self._check_control(name)
+        await self._turns.in_turn(name, lambda: self._unload_now(name))
+
+    def _check_control(self, name: str) -> None:
+        if self._settings.control_mode is not ControlMode.EXPLICIT:
+            raise Unavailable(CONTROL_REFUSED)
+        self._check_may_change(name)
+
+    def _check_may_change(self, name: str) -> None:
+        if self._is_stopping:
+            raise Unavailable(SHUTTING_DOWN)
+        if not is_model_name(name):
+            raise InvalidRequest(f"{shown(name)} is not a model name: expected {MODEL_NAME_RULE}")
+
+    async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
+        # In threads: a configuration may be long, and the folder may lie on a slow file system.
+        found = await in_daemon_thread("find", lambda: self._repository.find(name))
+        self._wanted.look_at(name, found)
+        try:
+            listing = await in_daemon_thread("configure", lambda: apply_overrides(name, found, overrides, self._repository.roots))
+        except ModelLoadError as error:
+            self._recorder.load_failed(name, None)
+            raise ModelLoadError(f"failed to load '{name}', {error.message}") from error
+        if listing is None:
+            raise ModelLoadError(f"failed to load '{name}', {NOT_POLLED}")
+        self._serial += 1
+        record = self._wanted.record(name)
+        self._wanted.adopt(record, listing, self._serial, split_files(overrides.files))
+        await self._reconciler.loads_end([record])
+        failures = [*record.failures(), *record.vanished()]
+        if failures:
+            self._wanted.tidy(record)
+            raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
+        record.is_required = True
+
+    async def _refresh_now(self, name: str) -> None:
+        async with self._scanning:
+            found = await in_daemon_thread("find", lambda: self._repository.find(name))
+            if self._is_stopping:
+                raise Unavailable(SHUTTING_DOWN)
+            self._settler.accept(name, found)
+            record = self._wanted.take_one(name, found)
+        if found is None or (found.config is not None and not found.versions):
+            return  # nothing is wanted of it
+        await self._reconciler.loads_end([record])
+        if failures := record.failures():
+            raise ModelLoadError(f"model '{name}' failed to load: {'; '.join(failures)}")
+
+    async def _unload_now(self, name: str) -> None:
+        record = self._table.get(name)
+        if record is not None:
+            self._wanted.withdraw(record)
+            await self._reconciler.unloads_end(name, self._settings.unload_grace_s)

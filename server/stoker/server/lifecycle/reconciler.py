@@ -1,0 +1,298 @@
+"""`Reconciler`: does what the plan says for one model at a time, and publishes what becomes of it.
+
+Loads run as tasks; everything else happens at once, on the event loop, so that no lock guards a record. When a load ends, the plan is made
+anew: that is how an old version goes once the new one serves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.server.lifecycle.bounds import MAX_LATE_LOADS, MAX_REASON_LENGTH
+from stoker.server.lifecycle.load_slots import LoadSlots
+from stoker.server.lifecycle.loader import BackendRaised, Loader, VersionSource
+from stoker.server.lifecycle.reconcile import CancelLoad, Forget, Generation, Load, Unload, plan
+from stoker.server.lifecycle.retirement import Retirement
+from stoker.server.lifecycle.servable import Servable
+from stoker.server.lifecycle.settings import LifecycleSettings
+from stoker.server.lifecycle.table import MISSING_REASON, Loading, ModelRecord, Target, VersionRecord
+from stoker.server.observability.recorder import ServerRecorder
+
+log = logging.getLogger("stoker.lifecycle")
+
+NOT_POLLED = "failed to poll from model repository"
+#: How often loads are looked at for whether they have become slow, seconds.
+_LOOK_S = 0.5
+
+
+class _LoadTimeout(ModelLoadError):
+    """A load that was given up; another attempt would only add to it."""
+
+
+class Reconciler:
+    """Makes records become what their targets say. Confined to: the event loop."""
+
+    def __init__(
+        self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings, changed: Callable[[ModelRecord], None]
+    ) -> None:
+        """`changed` is called after every change of a record, also those that come when a load or an unload ends."""
+        self._loader = loader
+        self._recorder = recorder
+        self._clock = clock
+        self._retries = settings.load_retries
+        self._slots = LoadSlots(settings.load_concurrency)
+        self._timeout_s = settings.load_timeout_s or None
+        self._late: set[asyncio.Future[Servable]] = set()
+        self._retirement = Retirement(settings.drain_timeout_s)
+        self._changed = changed
+        self._loads: set[asyncio.Task[None]] = set()
+
+    def reconcile(self, record: ModelRecord) -> None:
+        """Makes the plan and does it. To be called whenever what is wanted or what is known has changed; safe to repeat."""
+        for version in {*record.targets, *record.versions}:
+            self._compare(record.name, record.version(version), record.targets.get(version))
+        for action in plan([known.status for known in record.versions.values()], record.wanted):
+            known = record.version(action.version)
+            match action:
+                case Load(version, generation):
+                    self._begin_load(record, known, record.targets[version], generation)
+                case CancelLoad():
+                    _cancel_load(known)
+                case Unload():
+                    self._unload(record, known)
+                case Forget():
+                    known.failed, known.reason = None, ""
+        self._report(record)
+        self._changed(record)
+
+    async def loads_end(self, records: Iterable[ModelRecord]) -> None:
+        """Returns when nothing of `records` is being loaded any more."""
+        records = list(records)
+        while tasks := [task for record in records for task in record.loads()]:
+            await asyncio.wait(tasks)
+
+    async def quick_loads_end(self, records: Iterable[ModelRecord]) -> None:
+        """As `loads_end`, but does not wait for loads that have become slow."""
+        records = list(records)
+        while tasks := [task for record in records for task in record.loads(with_slow=False)]:
+            await asyncio.wait(tasks, timeout=_LOOK_S)
+
+    async def unloads_end(self, name: str, timeout_s: float) -> None:
+        """Returns when what was unloaded of model `name` is closed, or after `timeout_s`."""
+        await self._retirement.wait_for(name, timeout_s)
+
+    def abandon(self, why: str) -> None:
+        """As `Retirement.abandon`."""
+        self._retirement.abandon(why)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Waits up to `timeout_s` for the end of loads that were given up and of unloads; then closes what is still held.
+
+        REQUIRES: nothing is wanted of any model.
+        """
+        if self._loads:
+            await asyncio.gather(self._retirement.finish(timeout_s), asyncio.wait(list(self._loads), timeout=timeout_s))
+        # What a load brought although it was given up has been retired since the first round.
+        await self._retirement.finish(timeout_s)
+
+    def fail_model(self, record: ModelRecord, error: str) -> None:
+        """Notes why the model as a whole cannot be loaded; what serves goes on."""
+        if record.error != error:
+            log.error(
+                "model '%s' cannot be loaded%s: %s",
+                record.name,
+                " (what is loaded goes on serving)" if record.ready_versions() else "",
+                error,
+                extra={"model": record.name},
+            )
+            self._recorder.load_failed(record.name, None)
+        record.error = error
+        self._report(record)
+
+    def forget(self, record: ModelRecord, version: int) -> None:
+        """Drops a version of which nothing is left to say."""
+        del record.versions[version]
+        self._recorder.forget(record.name, version)
+
+    def _compare(self, name: str, known: VersionRecord, target: Target | None) -> None:
+        """Drops what was known of a failure that is no more, and notes that a wanted version is missing."""
+        if target is not None and known.failed is not None and known.failed != target.generation:
+            known.failed, known.reason = None, ""
+        was_missing = known.is_missing
+        known.is_missing = target is not None and target.generation is None and known.servable is None
+        if known.is_missing and not was_missing:
+            known.reason = MISSING_REASON
+            self._record_failure(name, known)
+        elif was_missing and not known.is_missing:
+            known.reason = ""
+
+    def _begin_load(self, record: ModelRecord, known: VersionRecord, target: Target, generation: Generation) -> None:
+        _cancel_load(known)
+        loading = known.loading = Loading(generation)
+        loading.task = self._start(self._load(record, known, loading, target))
+
+    async def _load(self, record: ModelRecord, known: VersionRecord, loading: Loading, target: Target) -> None:
+        """Loads one version and publishes what came of it. INVARIANT: no suspension between the loader's return and publishing."""
+        try:
+            async with self._slots.one() as slot:
+                loading.slot = slot
+                self._report(record)
+                since_ns = self._clock.now_ns()
+                servable = await self._attempt(target)
+            if known.loading is loading:
+                self._publish(record, known, loading, servable, (self._clock.now_ns() - since_ns) / 1e9)
+            else:
+                self._retirement.begin(servable)
+        except ServingError as error:
+            self._fail(record, known, loading, error.message, error.__cause__ if isinstance(error, BackendRaised) else None)
+        except asyncio.CancelledError:
+            # Whoever cancels a load has taken it out of the record before; if not, the loader broke its contract.
+            self._fail(record, known, loading, "the load was broken off")
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect in a loader must be a failed version, not a load that never ends
+            self._fail(record, known, loading, f"internal error: {type(error).__name__}: {error}", error)
+
+    async def _attempt(self, target: Target) -> Servable:
+        if target.error is not None or target.source is None:
+            raise ModelLoadError(target.error or NOT_POLLED)
+        for left in range(self._retries, -1, -1):
+            try:
+                return await self._within_time(target.source)
+            except ServingError as error:
+                if not left or isinstance(error, _LoadTimeout):
+                    raise
+                log.warning(
+                    "model '%s' version %d failed to load, trying again: %s", target.source.name, target.source.version, error.message
+                )
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _within_time(self, source: VersionSource) -> Servable:
+        """Loads `source`, for as long as a load may take.
+
+        The thread of a load cannot be interrupted: one that is given up runs on until it ends by itself; what it has made is then released.
+        """
+        if len(self._late) >= MAX_LATE_LOADS:
+            raise ModelLoadError(f"{len(self._late)} loads that were given up have still not ended: the server must be started anew")
+        loading = asyncio.ensure_future(self._loader.load(source))
+        try:
+            done, _ = await asyncio.wait({loading}, timeout=self._timeout_s)
+        except asyncio.CancelledError:
+            self._give_up(loading, source)
+            # It goes on counting as a load at work, as long as one may take.
+            done, _ = await asyncio.wait({loading}, timeout=self._timeout_s)
+            self._late.update({loading} - done)
+            raise
+        if not done:
+            self._give_up(loading, source)
+            self._late.add(loading)
+            raise _LoadTimeout(
+                f"the load took longer than {self._timeout_s:g} s (--model-load-timeout-secs) and was given up; it cannot be interrupted, "
+                "so it uses the processor and memory until it ends by itself"
+            )
+        return loading.result()
+
+    def _give_up(self, loading: "asyncio.Future[Servable]", source: VersionSource) -> None:
+        """Releases what comes of a load, whenever that is."""
+
+        def end(ended: "asyncio.Future[Servable]") -> None:
+            self._late.discard(ended)
+            log.info(
+                "the load that was given up of model '%s' version %d has ended; what it made is released",
+                source.name,
+                source.version,
+                extra={"model": source.name, "version": source.version},
+            )
+            if not ended.cancelled() and ended.exception() is None:
+                self._retirement.begin(ended.result())
+
+        loading.cancel()
+        loading.add_done_callback(end)
+
+    def _publish(self, record: ModelRecord, known: VersionRecord, loading: Loading, servable: Servable, seconds: float) -> None:
+        replaced = known.servable
+        known.servable, known.generation, known.has_served = servable, loading.generation, True
+        known.loading = known.failed = None
+        known.reason = ""
+        self._recorder.loaded(record.name, known.version, seconds=seconds)
+        log.info(
+            "model '%s' version %d is ready",
+            record.name,
+            known.version,
+            extra={"model": record.name, "version": known.version, "seconds": seconds},
+        )
+        if replaced is not None:
+            self._retire(record, known, replaced)
+        self.reconcile(record)
+
+    def _fail(self, record: ModelRecord, known: VersionRecord, loading: Loading, reason: str, cause: BaseException | None = None) -> None:
+        if known.loading is not loading:
+            return
+        known.loading = None
+        known.failed = loading.generation
+        known.reason = reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]}..."
+        self._record_failure(record.name, known, cause)
+        self.reconcile(record)
+
+    def _unload(self, record: ModelRecord, known: VersionRecord) -> None:
+        servable = known.servable
+        assert servable is not None
+        known.servable = known.generation = known.failed = None
+        known.reason = ""
+        log.info("model '%s' version %d is unloading", record.name, known.version, extra={"model": record.name, "version": known.version})
+        self._retire(record, known, servable)
+
+    def _retire(self, record: ModelRecord, known: VersionRecord, servable: Servable) -> None:
+        """Takes out of service what is out of the table already."""
+
+        def gone() -> None:
+            known.draining -= 1
+            log.info(
+                "model '%s' version %d is unloaded",
+                record.name,
+                servable.version,
+                extra={"model": record.name, "version": servable.version},
+            )
+            self._report(record)
+            self._changed(record)
+
+        known.draining += 1
+        self._retirement.begin(servable, gone)
+
+    def _report(self, record: ModelRecord) -> None:
+        """Tells the recorder of every state that has changed since it was last told."""
+        for known in record.versions.values():
+            if known.reported is not known.state:
+                known.reported = known.state
+                self._recorder.state(record.name, known.version, known.state)
+            is_stale = record.is_stale(known)
+            if known.reported_stale is not is_stale:
+                known.reported_stale = is_stale
+                self._recorder.reload_failed(record.name, known.version, is_stale)
+
+    def _record_failure(self, name: str, known: VersionRecord, cause: BaseException | None = None) -> None:
+        """Logs why a load failed; `cause` is what a backend raised where it should have said what is wrong."""
+        self._recorder.load_failed(name, known.version)
+        log.error(
+            "model '%s' version %d failed to load%s: %s",
+            name,
+            known.version,
+            " (the loaded one goes on serving)" if known.servable is not None else "",
+            known.reason,
+            extra={"model": name, "version": known.version},
+            exc_info=cause,
+        )
+
+    def _start(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(load)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+        return task
+
+
+def _cancel_load(known: VersionRecord) -> None:
+    if known.loading is not None and known.loading.task is not None:
+        known.loading.task.cancel()
+        known.loading = None

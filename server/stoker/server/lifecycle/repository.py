@@ -1,0 +1,214 @@
+"""What the repository holds on disk, as immutable data.
+
+`<root>/<model>/config.pbtxt` and `<root>/<model>/<version>/...`, below one or several roots. A scan reads configurations and looks at files
+without opening them; it never fails as a whole because of one model: a broken model is an entry with an error.
+"""
+
+import logging
+import os
+import shlex
+import stat
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stoker.server.core.model_list import BatchingDefaults
+from stoker.server.lifecycle.bounds import MAX_MODELS
+from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused, open_root
+from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
+from stoker.server.lifecycle.misplaced import misplaced_in_root, model_files
+from stoker.server.lifecycle.model_folder import CONFIG_NAME, entries, plain_files
+from stoker.server.lifecycle.model_reader import ModelReader, broken_listing
+from stoker.server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
+from stoker.server.lifecycle.root_advice import holds_models, not_a_repository, unreadable_root
+
+log = logging.getLogger("stoker.lifecycle")
+
+#: Entries of a root that are never models.
+_IGNORED = frozenset({"lost+found"})
+#: Folders of a folder that is no model which are looked into at every scan, to tell whether it is a repository.
+_MOST_LOOKED_INTO = 16
+
+
+class RepositoryUnreadable(Exception):
+    """A root cannot be used. The message is for the operator and names the path."""
+
+
+class ModelRepository:
+    """Reads one or several root folders.
+
+    Calls block and are serialised by a lock, so that they may come from threads.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        *,
+        batching_defaults: BatchingDefaults | None = None,
+        config_name: str | None = None,
+        follows_links: bool = False,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            roots: The folders of the model folders.
+            batching_defaults: As `ModelReader`.
+            config_name: As `ModelReader`.
+            follows_links: Whether links below a root are followed, as far as they lead to what is below it.
+        """
+        # The same folder given twice is one root, not a conflict of every model with itself.
+        self.roots = tuple({root.resolve(): root for root in reversed(roots)}.values())[::-1]
+        self._lock = threading.Lock()
+        self._kept: dict[int, Mapping[str, ModelListing]] = {}
+        self._misplaced: dict[int, Mapping[str, ModelListing]] = {}
+        self._unreadable: set[int] = set()
+        self._follows_links = follows_links
+        self._reader = ModelReader(batching_defaults, config_name, follows_links=follows_links)
+
+    def check_roots(self) -> None:
+        """Looks whether the roots can be read, without looking at their models.
+
+        Raises:
+            RepositoryUnreadable: one cannot.
+        """
+        for root in self.roots:
+            try:
+                os.scandir(root).close()
+            except OSError as error:
+                raise RepositoryUnreadable(unreadable_root(root, error)) from error
+
+    def scan(self) -> RepositorySnapshot:
+        """Everything that is there now. A root that has become unreadable counts as it was last seen.
+
+        Raises:
+            RepositoryUnreadable: a root that was never read cannot be.
+        """
+        with self._lock:
+            notes: list[str] = []
+            by_root = [self._scan_root(index, notes) for index in range(len(self.roots))]
+            models: dict[str, ModelListing] = {}
+            for name in sorted({name for listings in by_root for name in listings}):
+                found = [listings[name] for listings in by_root if name in listings]
+                models[name] = found[0] if len(found) == 1 else self._ambiguous(found)
+            for listings in self._misplaced.values():
+                models = {**listings, **models}
+            models = dict(sorted(models.items()))
+            if len(models) > MAX_MODELS:
+                notes.append(f"only the first {MAX_MODELS} of {len(models)} models are taken")
+                models = dict(list(models.items())[:MAX_MODELS])
+            self._reader.forget_all_but(listing.directory for listing in models.values())
+            return RepositorySnapshot(models, tuple(notes))
+
+    def find(self, name: str) -> ModelListing | None:
+        """The model `name` as it is now; None if no root has it."""
+        if not is_model_name(name) or name.startswith(".") or name in _IGNORED:
+            return None
+        with self._lock:
+            found = [listing for index in range(len(self.roots)) if (listing := self._find_in(index, name)) is not None]
+            if not found:
+                return next((listing for index in range(len(self.roots)) if (listing := self._find_stray(index, name)) is not None), None)
+            return found[0] if len(found) == 1 else self._ambiguous(found)
+
+    def _scan_root(self, index: int, notes: list[str]) -> Mapping[str, ModelListing]:
+        root = self.roots[index]
+        try:
+            with open_root(root, follows_links=self._follows_links) as folder:
+                names = entries(folder.descriptor)
+                if CONFIG_NAME in names and index not in self._kept:
+                    raise RepositoryUnreadable(
+                        f"'{root}' holds a {CONFIG_NAME}, so it is a model; give the folder that holds the model folders"
+                    )
+                if index not in self._kept and (reason := not_a_repository(root)) is not None:
+                    raise RepositoryUnreadable(reason)
+                listings = {name: listing for name in sorted(names) if (listing := self._candidate(index, folder, name, notes)) is not None}
+                self._misplaced[index] = self._find_misplaced(index, folder, names)
+        except OSError as error:
+            return self._last_seen(index, error)
+        if index in self._unreadable:
+            self._unreadable.discard(index)
+            log.info("model repository %d ('%s') is readable again", index + 1, root.name)
+        self._kept[index] = listings
+        return listings
+
+    def _last_seen(self, index: int, error: OSError) -> Mapping[str, ModelListing]:
+        root = self.roots[index]
+        if index not in self._kept:
+            raise RepositoryUnreadable(unreadable_root(root, error)) from error
+        if index not in self._unreadable:
+            self._unreadable.add(index)
+            log.error(
+                "model repository %d ('%s') cannot be read any more (%s); what it held goes on serving",
+                index + 1,
+                root.name,
+                error.strerror,
+            )
+        return self._kept[index]
+
+    def _candidate(self, index: int, folder: Folder, name: str, notes: list[str]) -> ModelListing | None:
+        """The entry `name` of a root as a model; None for what is none."""
+        if name.startswith(".") or name in _IGNORED:
+            return None
+        try:
+            mode = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False).st_mode
+            is_linked_folder = stat.S_ISLNK(mode) and stat.S_ISDIR(os.stat(name, dir_fd=folder.descriptor).st_mode)
+        except OSError:
+            return None
+        if not stat.S_ISDIR(mode) and not is_linked_folder:
+            return None
+        if not is_model_name(name):
+            notes.append(f"folder {shown(name)} is passed over: a model name is {MODEL_NAME_RULE}")
+            return None
+        if is_linked_folder and not self._follows_links:
+            return self._broken(index, name, f"the model folder is a symbolic link; it must be a real folder{LINKS_HINT}")
+        if is_linked_folder:
+            try:
+                folder.resolve(name)
+            except LinkRefused as error:
+                return self._broken(index, name, f"the model folder cannot be read: {error.message}")
+        listing = self._reader.read(index, self.roots[index] / name, name, notes, parent=folder)
+        if listing is None:
+            hint = self._passed_over_hint(index, name)
+            notes.append(f"folder '{name}' is passed over: it has neither a {CONFIG_NAME} nor a version folder such as '1'{hint}")
+        return listing
+
+    def _find_in(self, index: int, name: str) -> ModelListing | None:
+        try:
+            with open_root(self.roots[index], follows_links=self._follows_links) as folder:
+                return self._candidate(index, folder, name, [])
+        except OSError as error:
+            return self._broken(index, name, f"model repository {index + 1} cannot be read: {error.strerror}")
+
+    def _passed_over_hint(self, index: int, name: str) -> str:
+        """What the operator may have meant by a folder that is no model."""
+        if parse_version(name) is not None:
+            return "; if it is a version, serve the folder around it with --model_name"
+        if holds_models(self.roots[index] / name, _MOST_LOOKED_INTO):
+            return f"; it holds model folders: give it as a repository (--model-repository={shlex.quote(str(self.roots[index] / name))})"
+        return ""
+
+    def _find_stray(self, index: int, name: str) -> ModelListing | None:
+        try:
+            with open_root(self.roots[index], follows_links=self._follows_links) as folder:
+                return self._find_misplaced(index, folder, entries(folder.descriptor)).get(name)
+        except OSError:
+            return None
+
+    def _find_misplaced(self, index: int, folder: Folder, names: set[str]) -> Mapping[str, ModelListing]:
+        """Models of which a file lies beside the model folders. They are listed with their error where no folder has the name."""
+        files = plain_files(folder, model_files({name for name in names if not name.startswith(".")}))
+        return {model: self._broken(index, model, error) for model, error in misplaced_in_root(files).items()}
+
+    def _broken(self, index: int, name: str, error: str) -> ModelListing:
+        return broken_listing(index, self.roots[index] / name, name, error)
+
+    def _ambiguous(self, found: Sequence[ModelListing]) -> ModelListing:
+        where = " and ".join(f"{listing.root_index + 1} ('{self.roots[listing.root_index].name}')" for listing in found)
+        error = f"the name is taken in model repositories {where}; it must be in one only"
+        return replace(
+            found[0],
+            config=None,
+            error=error,
+            problems=(error,),
+            fingerprint="\n".join(listing.fingerprint for listing in found),
+        )

@@ -1,0 +1,238 @@
+"""Private copies of version folders: a backend reads only these, never the repository itself.
+
+Native model readers follow links and open companion files by name, so what they are given must hold nothing but plain files that were
+copied here: no symbolic link, no hard link (its inode may belong to a file outside), no special file, no way out. Where the operator
+allows links, what they lead to below the repository's root is copied in their place. A copy is also stable:
+what happens to the repository afterwards cannot reach a loaded model. Every file is opened through its folder's descriptor and checked on
+the opened descriptor, and the listing is compared before and after, so that swapping things meanwhile is noticed.
+"""
+
+import errno
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.files import ModelFiles
+from stoker.server.lifecycle.bounds import MAX_FILE_BYTES, MAX_FILES_PER_VERSION, MAX_VERSION_BYTES
+from stoker.server.lifecycle.folder import LINKS_HINT, Folder, Root, open_within
+from stoker.server.lifecycle.names import relative_file, shown
+from stoker.server.lifecycle.tree import EntryKind, TreeEntry, entry_of, list_tree, open_entry
+
+log = logging.getLogger("stoker.lifecycle")
+
+_CHUNK_BYTES = 8 << 20
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_CANNOT_COPY_RANGE = frozenset({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM})
+_CHANGED = "{} changed while it was read; it is loaded again once it stays as it is"
+
+CopyHook = Callable[[str], object]
+
+
+def take_snapshot(
+    version_dir: Path,
+    into: Path,
+    *,
+    overrides: Mapping[str, bytes] | None = None,
+    links_root: Path | None = None,
+    after_each: CopyHook | None = None,
+) -> ModelFiles:
+    """Copies a version folder to a new private folder below `into`.
+
+    Args:
+        version_dir: `<root>/<model>/<version>`; neither of the last two parts may be a link, unless links are followed.
+        into: A folder of this process; the copy gets a fresh name in it, readable by this user only.
+        overrides: If not empty, the copy holds exactly these files (by relative path) and the version folder is not looked at.
+        links_root: A folder around `version_dir`, or of it: links are followed to what is below it, and copied as what they lead to. A
+            file with several names is copied if all of them are below it. None: no link is followed.
+        after_each: Called with each file's path once it was copied; tests interfere here.
+
+    Returns:
+        The copy; hand it to `discard` when nothing uses it any more.
+
+    Raises:
+        ModelLoadError: the folder is gone, holds something other than plain files, exceeds a bound, changed meanwhile, or the copy does
+            not fit on the disk. Nothing is left behind.
+        InvalidRequest: an override's path is not a clean relative path.
+    """
+    try:
+        root = Path(tempfile.mkdtemp(prefix="version-", dir=into))
+    except OSError as error:
+        raise ModelLoadError(f"no folder can be made for the private copy: {error.strerror}") from error
+    try:
+        sizes = _write_overrides(overrides, root) if overrides else _copy_version(version_dir, root, links_root, after_each or _nothing)
+    except BaseException:
+        _remove(root)
+        raise
+    return ModelFiles(root, sizes)
+
+
+def copy_tree(
+    source: Folder, root: Path, after_each: CopyHook | None = None, *, what: str = "the version folder", hint: str = ""
+) -> dict[str, int]:
+    """Copies the files below the folder `source` to the folder `root`; returns their sizes by relative path.
+
+    `what` names the source in errors, `hint` ends those about links.
+
+    Raises:
+        ModelLoadError: as `take_snapshot`. OSError: a folder cannot be read.
+    """
+    before = list_tree(source)
+    _refuse_unfit(before, source.root, hint)
+    sizes = {entry.path: _copy(source, entry, root, after_each or _nothing) for entry in before if entry.kind is EntryKind.FILE}
+    if list_tree(source) != before:
+        raise ModelLoadError(_CHANGED.format(what))
+    return sizes
+
+
+def discard(files: ModelFiles) -> None:
+    """Removes a copy. May block for as long as removing the files takes."""
+    _remove(files.root)
+
+
+def _nothing(path: str) -> None:
+    """The hook of ordinary runs."""
+
+
+def _remove(root: Path) -> None:
+    try:
+        shutil.rmtree(root)
+    except OSError as error:
+        log.warning("a private copy of model files could not be removed: %s", error)
+
+
+def _copy_version(version_dir: Path, root: Path, links_root: Path | None, after_each: CopyHook) -> dict[str, int]:
+    # The repository's root may be reached through links (the operator named it); below it nothing may be one that is not followed.
+    top = version_dir.parent.parent if links_root is None else links_root
+    try:
+        with open_within(top, version_dir, follows_links=links_root is not None) as source:
+            return copy_tree(source, root, after_each, hint=LINKS_HINT if links_root is None else "")
+    except OSError as error:
+        raise ModelLoadError(f"the version folder cannot be read: {_reason(error)}") from error
+
+
+def _refuse_unfit(entries: Sequence[TreeEntry], root: Root | None, hint: str) -> None:
+    """Raises for the first entry that a private copy must not hold, and where all together are too large."""
+    for entry in entries:
+        if entry.kind in (EntryKind.LINK, EntryKind.SPECIAL):
+            allowed = hint if entry.kind is EntryKind.LINK else ""
+            raise ModelLoadError(
+                f"{shown(entry.path)} is a {entry.kind.value}; a version folder may hold only plain files and folders{allowed}"
+            )
+        if entry.kind is EntryKind.FILE and entry.links != 1 and root is None:
+            raise ModelLoadError(f"{shown(entry.path)} is a hard link (its file has {entry.links} names); copy the file instead{hint}")
+        if entry.size_bytes > MAX_FILE_BYTES:
+            raise ModelLoadError(f"{shown(entry.path)} has {entry.size_bytes} bytes; the limit is {MAX_FILE_BYTES}")
+    if root is not None:
+        _refuse_names_elsewhere([entry for entry in entries if entry.kind is EntryKind.FILE and entry.links != 1], root)
+    total = sum(entry.size_bytes for entry in entries)
+    if total > MAX_VERSION_BYTES:
+        raise ModelLoadError(f"the version's files have {total} bytes together; the limit is {MAX_VERSION_BYTES}")
+
+
+def _refuse_names_elsewhere(entries: Sequence[TreeEntry], root: Root) -> None:
+    """Raises for the first file that has a name outside the root too: it may belong to whoever wrote that."""
+    if not entries:
+        return
+    counts = root.names_of({(entry.device, entry.inode) for entry in entries})
+    for entry in entries:
+        inside = counts[entry.device, entry.inode]
+        if inside != entry.links:
+            raise ModelLoadError(
+                f"{shown(entry.path)} is a hard link (its file has {entry.links} names, {inside} of them in the repository); "
+                "copy the file instead"
+            )
+
+
+def _copy(folder: Folder, entry: TreeEntry, root: Path, after_each: CopyHook) -> int:
+    """Copies one file; returns its size."""
+    try:
+        with open_entry(folder, entry) as source:
+            if entry_of(entry.path, os.fstat(source), entry.source) != entry:
+                raise ModelLoadError(_CHANGED.format(shown(entry.path)))
+            copied = _write(root, entry.path, lambda target: _transfer(source, target, entry.size_bytes))
+            after_each(entry.path)
+            if copied != entry.size_bytes or entry_of(entry.path, os.fstat(source), entry.source) != entry:
+                raise ModelLoadError(_CHANGED.format(shown(entry.path)))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise ModelLoadError(_CHANGED.format(shown(entry.path))) from error
+        raise ModelLoadError(f"{shown(entry.path)} cannot be read: {_reason(error)}") from error
+    return copied
+
+
+def _transfer(source: int, target: int, size_bytes: int) -> int:
+    """Moves at most one byte more than `size_bytes`, inside the kernel where it can; returns how many came."""
+    copied = 0
+    while copied <= size_bytes:
+        moved = _move(source, target, min(_CHUNK_BYTES, size_bytes + 1 - copied))
+        if moved == 0:
+            break
+        copied += moved
+    return copied
+
+
+def _move(source: int, target: int, count: int) -> int:
+    if hasattr(os, "copy_file_range"):
+        try:
+            moved = os.copy_file_range(source, target, count)
+        except OSError as error:
+            if error.errno not in _CANNOT_COPY_RANGE:
+                raise
+        else:
+            if moved:
+                return moved
+    # Some file systems copy no ranges, and some answer 0 for a file that has more: plain reading decides.
+    data = os.read(source, min(count, 1 << 20))
+    left = memoryview(data)
+    while left:
+        left = left[os.write(target, left) :]
+    return len(data)
+
+
+def _write(root: Path, path: str, fill: Callable[[int], int]) -> int:
+    """Makes the file `path` of the copy and its folders; `fill` writes to the descriptor it gets and returns the size."""
+    target_path = root / path
+    try:
+        target_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = os.open(target_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            return fill(target)
+        finally:
+            os.close(target)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise ModelLoadError(
+                f"no space for the private copy of {shown(path)}: {error.strerror} ({errno.errorcode[error.errno]})"
+            ) from error
+        raise ModelLoadError(f"{shown(path)} cannot be copied: {_reason(error)}") from error
+
+
+def _write_overrides(overrides: Mapping[str, bytes], root: Path) -> dict[str, int]:
+    if len(overrides) > MAX_FILES_PER_VERSION:
+        raise ModelLoadError(f"{len(overrides)} files were sent; the limit is {MAX_FILES_PER_VERSION}")
+    sizes: dict[str, int] = {}
+    for name, content in overrides.items():
+        path = relative_file(name).as_posix()
+        sizes[path] = _write(root, path, _writer(content))
+    return sizes
+
+
+def _writer(content: bytes) -> Callable[[int], int]:
+    def fill(target: int) -> int:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(target, left) :]
+        return len(content)
+
+    return fill
+
+
+def _reason(error: OSError) -> str:
+    """What went wrong without the path, which is of this host and may travel to clients."""
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return "it is, or leads through, a symbolic link"
+    return error.strerror or type(error).__name__

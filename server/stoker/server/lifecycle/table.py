@@ -1,0 +1,212 @@
+"""The table name/version -> state. Only what stands behind the manager writes it; everybody else asks the manager."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from stoker.server.core.model_config import NoVersions
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.lifecycle.listing import ModelListing
+from stoker.server.lifecycle.load_slots import LoadSlot
+from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.reconcile import Generation, VersionStatus
+from stoker.server.lifecycle.servable import Servable
+
+UNLOADED_REASON = "unloaded"
+MISSING_REASON = "named by the version policy, but not in the repository"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A version that should serve.
+
+    Attributes:
+        generation: Its content; None where it is not in the repository.
+        source: What the loader is given; None as above.
+        error: Why loading need not even be tried.
+    """
+
+    generation: Generation | None = None
+    source: VersionSource | None = None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, listing: ModelListing, version: int, serial: int, files: Mapping[str, bytes]) -> "Target":
+        """`version` of the model as it was found; `serial` tells explicit loads apart, `files` lie over those of its folder."""
+        part = listing.versions.get(version)
+        if part is None or listing.config is None:
+            return cls()
+        source = VersionSource(
+            name=listing.name,
+            version=version,
+            model_dir=listing.directory,
+            version_dir=part.directory,
+            parsed=listing.config,
+            files=files,
+            links_root=listing.links_root,
+        )
+        return cls(Generation(listing.fingerprint, part.fingerprint, serial), source, part.error)
+
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """A load under way.
+
+    Attributes:
+        generation: What it loads.
+        task: Does it.
+        slot: Its place among the loads that run; None: it waits for one.
+    """
+
+    generation: Generation
+    task: asyncio.Task[None] | None = None
+    slot: LoadSlot | None = None
+
+
+@dataclass(slots=True, eq=False)
+class VersionRecord:
+    """What is the case with one version.
+
+    Attributes:
+        version: Its number.
+        servable: What serves; None: nothing.
+        generation: The content that serves.
+        loading: The load under way.
+        failed: The content that failed to load last.
+        is_missing: Wanted, not serving, and not in the repository.
+        reason: Why it failed or is missing.
+        draining: Servables out of the table that requests still hold, or that are being closed.
+        has_served: Whether it was ever READY.
+        reported: The state that metrics were last told.
+        reported_stale: What metrics were last told of `ModelRecord.is_stale`.
+    """
+
+    version: int
+    servable: Servable | None = None
+    generation: Generation | None = None
+    loading: Loading | None = None
+    failed: Generation | None = None
+    is_missing: bool = False
+    reason: str = ""
+    draining: int = 0
+    has_served: bool = False
+    reported: VersionState | None = None
+    reported_stale: bool = False
+
+    @property
+    def state(self) -> VersionState:
+        """The state that clients and metrics see. A version that serves is READY whatever else happens to it."""
+        if self.servable is not None:
+            return VersionState.READY
+        if self.loading is not None:
+            return VersionState.LOADING if self.loading.slot is not None else VersionState.NEW
+        if self.failed is not None or self.is_missing:
+            return VersionState.FAILED
+        return VersionState.DRAINING if self.draining else VersionState.UNLOADED
+
+    @property
+    def status(self) -> VersionStatus:
+        """What a plan needs to know."""
+        loading = None if self.loading is None else self.loading.generation
+        return VersionStatus(version=self.version, serving=self.generation, loading=loading, failed=self.failed)
+
+
+@dataclass(slots=True, eq=False)
+class ModelRecord:
+    """A model that was asked for at least once.
+
+    Attributes:
+        name: Its name.
+        listing: What the repository (or the last load's overrides) held when it was last looked at; None: nothing.
+        targets: The versions that should serve.
+        versions: All versions that something is known of.
+        error: Why the model as a whole cannot be loaded; what serves goes on serving.
+        is_required: Whether the server is ready only with it.
+    """
+
+    name: str
+    listing: ModelListing | None = None
+    targets: dict[int, Target] = field(default_factory=dict)
+    versions: dict[int, VersionRecord] = field(default_factory=dict)
+    error: str = ""
+    is_required: bool = False
+
+    @property
+    def wanted(self) -> dict[int, Generation | None]:
+        """What a plan needs to know of the targets."""
+        return {version: target.generation for version, target in self.targets.items()}
+
+    def version(self, version: int) -> VersionRecord:
+        """The record of `version`, made if need be."""
+        return self.versions.setdefault(version, VersionRecord(version))
+
+    def ready_versions(self) -> tuple[int, ...]:
+        """Versions that serve, ascending."""
+        return tuple(sorted(version for version, record in self.versions.items() if record.servable is not None))
+
+    def default(self) -> Servable | None:
+        """The highest version that serves."""
+        best: VersionRecord | None = None
+        for record in self.versions.values():
+            if record.servable is not None and (best is None or record.version > best.version):
+                best = record
+        return None if best is None else best.servable
+
+    def loads(self, *, with_slow: bool = True) -> list[asyncio.Task[None]]:
+        """The loads under way, those that have become slow among them or not."""
+        loadings = [record.loading for record in self.versions.values() if record.loading is not None]
+        return [
+            loading.task
+            for loading in loadings
+            if loading.task is not None and (with_slow or loading.slot is None or not loading.slot.is_slow)
+        ]
+
+    def is_satisfied(self) -> bool:
+        """Whether readiness need not wait for this model: some version serves, or none is wanted."""
+        if any(record.servable is not None for record in self.versions.values()):
+            return True
+        wants_none = (
+            self.listing is not None and self.listing.config is not None and isinstance(self.listing.config.version_policy, NoVersions)
+        )
+        return wants_none and not self.error
+
+    def is_stale(self, record: VersionRecord) -> bool:
+        """Whether `record` serves although something newer should: its last reload failed."""
+        return record.servable is not None and bool(self.error or record.reason)
+
+    def failures(self) -> list[str]:
+        """What keeps wanted versions from serving as they should, one text each."""
+        if self.error:
+            return [self.error]
+        broken = [record for version, record in sorted(self.versions.items()) if version in self.targets and record.reason]
+        return [f"version {record.version}: {record.reason}" for record in broken]
+
+    def vanished(self) -> list[str]:
+        """Wanted versions that serve, but are not in the repository any more, so that they cannot be loaded again; one text each."""
+        return [
+            f"version {version}: {MISSING_REASON}; what is loaded of it goes on serving"
+            for version, target in sorted(self.targets.items())
+            if target.generation is None and (known := self.versions.get(version)) is not None and known.servable is not None
+        ]
+
+    def index(self) -> Iterator[IndexEntry]:
+        """This model's lines of the repository index."""
+        backend = "" if self.listing is None or self.listing.config is None else self.listing.config.backend
+        if not self.versions:
+            yield IndexEntry(self.name, None, None, self.error, backend)
+        for version, record in sorted(self.versions.items()):
+            used = record.servable.config.backend if record.servable is not None else backend
+            yield IndexEntry(self.name, version, record.state, self._reason(record), used)
+
+    def _reason(self, record: VersionRecord) -> str:
+        match record.state:
+            case VersionState.READY:
+                trouble = self.error or record.reason
+                return f"reload FAILED: {trouble}" if trouble else ""
+            case VersionState.FAILED:
+                return record.reason
+            case VersionState.UNLOADED:
+                # The error of the model stands with what serves, if anything does.
+                return UNLOADED_REASON if self.ready_versions() else self.error or UNLOADED_REASON
+            case _:
+                return ""

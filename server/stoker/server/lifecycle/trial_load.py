@@ -1,0 +1,118 @@
+"""Loads versions for a trial, in a process beside this one: what crashes, hangs or takes all memory ends that process only."""
+
+import contextlib
+import multiprocessing
+import signal
+import tempfile
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stoker.backends.api.registry import BackendRegistry
+from stoker.server.lifecycle.bounds import MAX_REASON_LENGTH, TRIAL_TIMEOUT_S
+from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.trial_process import Trial, serve_trials
+
+#: Seconds in which the process has to start and import what it needs.
+_START_TIMEOUT_S = 120.0
+#: Seconds in which a process that was killed, or has crashed, has to be gone.
+_END_TIMEOUT_S = 10.0
+#: After its time is over, how long a load may last that is not ended, because this process was killed, seconds.
+_ALONE_S = 5.0
+#: Bytes that are read of what a process wrote before it crashed; its first line says why.
+_OUTPUT_BYTES = 4096
+
+
+class TrialLoads:
+    """Runs trial loads one after the other. One process serves until it crashes or is ended; then the next load starts another."""
+
+    def __init__(
+        self, area: Path, *, timeout_s: float = TRIAL_TIMEOUT_S, registry: Callable[[], BackendRegistry] = BackendRegistry
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            area: Folder for private copies and what the process writes; whoever made it removes it with all that is left there.
+            timeout_s: Seconds that one load may take.
+            registry: Makes the backends in the other process, which imports it by its name.
+        """
+        self._area = area
+        self._timeout_s = timeout_s
+        self._registry = registry
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._output = Path(tempfile.mkdtemp(prefix="trial-", dir=area)) / "output"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._end()
+
+    def load(self, source: VersionSource, size_bytes: int) -> str | None:
+        """Loads `source`, warms it up and closes it again; returns why that failed, None if it did not.
+
+        Args:
+            source: What to load.
+            size_bytes: Of the version's files together; the bound of memory follows from it.
+        """
+        try:
+            connection = self._connection or self._start()
+            self._output.write_bytes(b"")
+            connection.send(Trial(source, self._area, size_bytes, self._timeout_s + _ALONE_S))
+            if not connection.poll(self._timeout_s):
+                self._end()
+                return f"the load takes longer than {self._timeout_s:g} s"
+            failure: str | None = connection.recv()
+        except (EOFError, OSError):
+            return self._crash()
+        return None if failure is None else failure[:MAX_REASON_LENGTH]
+
+    def _start(self) -> Connection:
+        """Starts the process and waits until it takes trials.
+
+        Raises:
+            EOFError, OSError: it has crashed, or does not answer in time.
+        """
+        self._output.write_bytes(b"")
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve_trials, args=(theirs, self._output, self._registry), daemon=True, name="trial-loads")
+        self._process.start()
+        theirs.close()
+        if not self._connection.poll(_START_TIMEOUT_S):
+            raise TimeoutError
+        self._connection.recv()
+        return self._connection
+
+    def _crash(self) -> str:
+        """Why the process has ended, or does not answer any more."""
+        process = self._process
+        code = None
+        if process is not None:
+            process.join(_END_TIMEOUT_S)
+            code = process.exitcode
+        self._end()
+        why = f"the process that loaded it ended with {_ending(code)}"
+        with contextlib.suppress(OSError), self._output.open("rb") as output:
+            text = output.read(_OUTPUT_BYTES).decode(errors="replace")
+            why += "".join(f": {line.strip()}" for line in text.splitlines()[:1])
+        return why
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(_END_TIMEOUT_S)
+        self._connection = self._process = None
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"

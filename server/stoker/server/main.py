@@ -1,0 +1,61 @@
+"""`serve`: the command that starts a server.
+
+Exit codes: 0 after a drained shutdown; 1 if a second signal cut it short, or a model failed under --exit-on-error; 2 for a bad flag, an
+occupied port or an unreadable repository, always with one line that says which.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from stoker.server.early_signals import exit_at_once_on_signal
+
+if TYPE_CHECKING:
+    from stoker.server.server_config import ServerConfig
+
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line (default: the process's own) and ends the process."""
+    exit_at_once_on_signal()
+    # Imported late: a signal that comes while the server is still being imported ends it as quietly as any other.
+    from stoker.server.flags.command import read_command
+    from stoker.server.flags.reading import Page
+    from stoker.server.flags.values import FlagError
+
+    try:
+        asked = read_command(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except FlagError as error:
+        _fail(str(error))
+    if asked is Page.HELP:
+        from stoker.server.flags.help_page import print_help
+
+        print_help()
+    elif asked is Page.VERSION:
+        from importlib.metadata import version
+
+        print(f"stoker {version('stoker')}")  # noqa: T201 - what was asked for
+    else:
+        sys.exit(_run(asked))
+    sys.exit(0)
+
+
+def _run(config: "ServerConfig") -> int:
+    # Imported late: --help, --version and a bad flag need none of the server.
+    from stoker.server.app import StartError, run
+
+    try:
+        return run(config)
+    except StartError as error:
+        _fail(str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"serve: error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line that a refused start prints
+    sys.exit(USAGE_ERROR)
+
+
+if __name__ == "__main__":
+    main()

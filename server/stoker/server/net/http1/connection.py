@@ -1,0 +1,483 @@
+"""One HTTP/1.1 connection: one request at a time, in order, each by the short path or through the framework, under bounds.
+
+Bytes are read message by message, never beyond the one that is in work: what a client sends ahead of its answers waits unread, at first
+here and then in the kernel. However many requests a client pipelines, it holds one read's bytes, and each has its turn of the event loop.
+
+No timer runs for a connection. It notes when its present phase began, and `HttpListener` sweeps all connections twice a second, so that
+the bounds cost a fast request next to nothing.
+"""
+
+import asyncio
+import socket
+from http import HTTPStatus
+from typing import cast
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.reservation import EVICTED, Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNHEARD, Idleness, Slot, address_of
+from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
+from stoker.server.net.http1.body import BodyFrame
+from stoker.server.net.http1.direct import Exchange
+from stoker.server.net.http1.head import RequestHead
+from stoker.server.net.http1.head_reader import HeadReader
+from stoker.server.net.http1.phase import Phase
+from stoker.server.net.http1.port import HttpPort, KnownHead
+from stoker.server.net.http1.refusal import Refusal
+from stoker.server.net.http1.unsent_watch import UnsentWatch
+from stoker.server.net.http1.writing_half import WritingHalf
+
+#: How long a refused client may take to hang up.
+_LINGER_S = 2.0
+#: How long an answer may take, after the client has ended its side, before the client is asked whether it still waits.
+_PROBE_DELAY_S = 0.02
+#: What may wait unread here before reading pauses.
+_AHEAD_BYTES = 16 * 1024
+
+
+class HttpConnection(WritingHalf):
+    """One connection. Confined to: the event loop."""
+
+    def __init__(self, port: HttpPort) -> None:
+        super().__init__(port)
+        self._limits = port.limits
+        self._phase = Phase.HEAD
+        self._since_s = port.loop.time()
+        self._heads = HeadReader(port)
+        self._exchange: Exchange | None = None
+        self._room: memoryview | None = None
+        self._body: BodyFrame | None = None
+        self._awaits_go_ahead = False
+        #: The client sends no more; and the socket that is watched for its departure.
+        self._has_ended = False
+        self._watched_fd: int | None = None
+        self._probe: asyncio.TimerHandle | None = None
+        self._version = ""
+        self._is_reserved = False
+        self._reservation: Reservation | None = None
+        #: The budget that may end the present request while its body is on its way.
+        self._budget: ByteBudget | None = None
+        #: Read from the socket and not yet looked at, from `_at` on.
+        self._ahead = b""
+        self._at = 0
+        self._is_turn_due = False
+        self._unsent = UnsentWatch()
+        self._peer: AsgiPeer | None = None
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the interface, but not the class.
+        transport = cast("asyncio.Transport", transport)
+        port = self._port
+        port.connections.add(self)
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        slot = port.gate.enter(self, address_of(transport), port.loop.time())
+        self._is_reserved = slot is Slot.RESERVED
+        if slot is None:
+            # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
+            self._phase = Phase.REFUSED
+            text = "the server holds as many connections as it may: try again"
+            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).answer())
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._port.discard(self)
+        self._end_watch()
+        self._phase = Phase.REFUSED
+        self._end_exchange()
+        self._end_body()
+        self._ahead = b""
+        self._release_unread()
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._ask_turn()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: it is answered what it has asked for, unless it is gone; else the transport closes."""
+        if self._has_ended:
+            return True
+        exchange = self._exchange
+        if not (self._is_answering() or (self._ahead and self._phase is not Phase.REFUSED)) or not self._can_tell_departure():
+            return False
+        self._has_ended = True
+        self._watched_fd = self._fd()
+        self._port.departures.watch(self._watched_fd, self.transport.abort)
+        if exchange is not None and not self._ahead:
+            self._is_last = True
+            if isinstance(exchange, AsgiExchange):
+                exchange.close_after_answer()
+        if self._is_tcp():
+            self._probe = self._port.loop.call_later(_PROBE_DELAY_S, self._ask_whether_it_waits)
+        return True
+
+    def _ask_whether_it_waits(self) -> None:
+        """Writes what the kernel of a client that has closed its socket answers by a reset, and what one that waits passes over."""
+        self._probe = None
+        if not self.transport.is_closing() and not (self._exchange is not None and self._exchange.has_begun):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _is_answering(self) -> bool:
+        return self._phase is Phase.ANSWER
+
+    def _can_tell_departure(self) -> bool:
+        """Whether the server can distinguish a client that is gone from one that merely sends no more.
+
+        Not over TLS, whose end is that of the transport, nor where HTTP/1.0, which has no 100 Continue, comes by TCP.
+        """
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return False
+        return not self._is_tcp() or self._version != "1.0"
+
+    def _is_tcp(self) -> bool:
+        return self._socket().family != socket.AF_UNIX
+
+    def _fd(self) -> int:
+        return self._socket().fileno()
+
+    def _socket(self) -> socket.socket:
+        return cast("socket.socket", self.transport.get_extra_info("socket"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._port.buffer if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._room is not None:
+            self._take_in_place(nbytes)
+            return
+        phase = self._phase
+        if phase is Phase.REFUSED:
+            return
+        # Copied here, while it is still near: the next connection reads into the same buffer.
+        data = bytes(self._port.buffer[:nbytes])
+        if phase is Phase.ANSWER or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
+            self._ahead = self._ahead[self._at :] + data
+            self._at = 0
+            if len(self._ahead) > _AHEAD_BYTES:
+                self.flow.pause_reading()
+        else:
+            self._take(data, 0)
+
+    # What the listener calls.
+
+    def sweep(self, now_s: float) -> None:
+        """Ends the connection if its client is slower than the limits allow."""
+        limits, transport, phase = self._limits, self.transport, self._phase
+        if self._unsent.is_stuck(transport.get_write_buffer_size(), now_s, limits.write_idle_timeout_s):
+            transport.abort()
+            return
+        if self._unread is not None:
+            self._unread.look()
+        if transport.is_closing():
+            return
+        waited_s = now_s - self._since_s
+        if phase is Phase.REFUSED:
+            if waited_s > _LINGER_S:
+                transport.abort()
+        elif phase is Phase.IDLE:
+            if waited_s > limits.keep_alive_timeout_s:
+                transport.close()
+        elif phase is Phase.HEAD:
+            if waited_s > limits.header_timeout_s:
+                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no complete header within {limits.header_timeout_s:g} s"))
+        elif phase is Phase.BODY and self._body is not None:
+            if self.flow.read_paused:
+                self._body.progress.pause(now_s)
+            refusal = self._body.slowness(now_s)
+            if refusal is not None:
+                self._refuse(refusal)
+
+    def shutdown(self) -> None:
+        """Ends the connection now if nothing is in work on it, else with the answer."""
+        self._is_stopping = True
+        exchange = self._exchange
+        if self._phase is Phase.REFUSED:
+            self.transport.abort()
+        elif exchange is None or exchange.is_answered:
+            self.transport.close()
+        elif isinstance(exchange, AsgiExchange):
+            exchange.close_after_answer()
+
+    def idleness(self) -> Idleness | None:
+        if self._phase is Phase.REFUSED:
+            return ENDING, self._since_s
+        # One that closes is gone as soon as its client has taken the last answer.
+        if self._ahead or self.transport.is_closing() or self.transport.get_write_buffer_size():
+            return None
+        if self._phase is Phase.IDLE:
+            return IDLE, self._since_s
+        return (UNHEARD, self._since_s) if self._phase is Phase.HEAD else None
+
+    def close_idle(self) -> None:
+        if self._phase is Phase.REFUSED:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    @property
+    def is_in_work(self) -> bool:
+        """Whether a request of this connection waits for its answer."""
+        return self._exchange is not None and not self._exchange.is_answered
+
+    # What the budget of bytes in flight calls, and who holds of it: while a body is on its way, the connection is an `Upload`.
+
+    def reservation(self, engine: Engine) -> Reservation:
+        made = Reservation(engine, self.share(engine), self)
+        if self._exchange is None or not self._exchange.is_answered:
+            self._reservation = made
+            if self._body is not None:
+                self._watch(engine.budget)
+        return made
+
+    def held_bytes(self) -> int:
+        return 0 if self._reservation is None else self._reservation.held_bytes
+
+    def rate(self) -> float | None:
+        return None if self._body is None else self._body.progress.rate(self._port.loop.time())
+
+    def evict(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+        self._refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, EVICTED, retry_after_s=1))
+
+    def _watch(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        budget.watch(self)
+
+    def _end_body(self) -> None:
+        """The body has come, or is not waited for any more."""
+        self._room = self._body = None
+        if self._budget is not None:
+            self._budget.unwatch(self)
+            self._budget = None
+
+    # Reading.
+
+    def _take(self, data: bytes, at: int) -> None:
+        """Reads `data` from `at`: the rest of the present message, or the next one, but never two; what is left waits."""
+        try:
+            if self._phase is not Phase.BODY:
+                at = self._take_head(data, at)
+            if self._phase is Phase.BODY and at < len(data):
+                at = self._take_body(data, at)
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        if at < len(data):
+            self._ahead, self._at = data, at
+            if len(data) - at > _AHEAD_BYTES:
+                self.flow.pause_reading()
+            self._ask_turn()
+
+    def _take_head(self, data: bytes, at: int) -> int:
+        """Reads a head, and begins its request where it is complete; returns where it stopped."""
+        known, at = self._heads.take(data, at)
+        if known is not None:
+            return self._begin(known, data, at)
+        # Blank lines begin no message, and do not keep a connection alive.
+        if self._phase is Phase.IDLE:
+            self._phase = Phase.HEAD
+            self._since_s = self._port.loop.time()
+        return at
+
+    def _begin(self, known: KnownHead, data: bytes, at: int) -> int:
+        """Begins the request whose head ends at `at`; returns the end of its body where that has come whole, else `at`."""
+        head, route = known
+        length = head.length
+        self._keep_alive = head.keep_alive
+        self._version = head.version
+        self._is_last = self._has_ended and at + (length or 0) >= len(data)
+        if self._is_reserved:
+            if not self._port.is_reserved(head.path):
+                raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, RESERVED_TEXT, retry_after_s=1)
+            self._keep_alive = False
+        exchange: Exchange
+        if route is not None:
+            exchange = self._exchange = route.exchange(self)
+            if length is not None and length <= len(data) - at:
+                # The usual case: the whole request in one read.
+                self._phase = Phase.ANSWER
+                exchange.receive(data[at : at + length], True)
+                return at + length
+            if head.expects_continue and at == len(data):
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        else:
+            exchange = self._exchange = self._asgi_exchange(head)
+        if length == 0:
+            self._phase = Phase.ANSWER
+            exchange.receive(b"", True)
+            return at
+        self._phase = Phase.BODY
+        self._body = BodyFrame(length, self._limits, self._port.loop.time())
+        if self._reservation is not None:
+            self._watch(self._reservation.engine.budget)
+        self._awaits_go_ahead = route is None and head.expects_continue
+        if at == len(data):
+            self._room = exchange.room()
+        return at
+
+    def _asgi_exchange(self, head: RequestHead) -> AsgiExchange:
+        port = self._port
+        if self._peer is None:
+            self._peer = AsgiPeer(self.transport)
+        return AsgiExchange(
+            port.app,
+            head,
+            self._peer,
+            self.transport,
+            self.flow,
+            keep_alive=self.keep_alive,
+            answered=self._answered,
+            tasks=port.tasks,
+            reservation=self.reservation,
+            answer_reservation=self.answer_reservation,
+            release_when_sent=self.release_when_sent,
+        )
+
+    def _take_body(self, data: bytes, at: int) -> int:
+        """Hands what `data` holds of the body from `at` to its request; returns where it stopped."""
+        body, exchange = self._body, self._exchange
+        assert body is not None
+        assert exchange is not None
+        room = exchange.room()
+        if room is not None:
+            size = body.most(len(data) - at)
+            room[:size] = memoryview(data)[at : at + size]
+            self._take_in_place(size)
+            return at + size
+        piece, at = body.take(data, at, self._port.loop.time())
+        is_last = self._note_body(exchange, body)
+        if piece or is_last:
+            exchange.receive(piece, is_last)
+        self._go_on(exchange, is_last)
+        return at
+
+    def _take_in_place(self, size: int) -> None:
+        """So many bytes of the body have come, and stand where the request wants them."""
+        body, exchange = self._body, self._exchange
+        assert body is not None
+        assert exchange is not None
+        body.note(size, self._port.loop.time())
+        is_last = self._note_body(exchange, body)
+        exchange.received(size, is_last)
+        self._go_on(exchange, is_last)
+
+    def _note_body(self, exchange: Exchange, body: BodyFrame) -> bool:
+        """Whether that was the end of the body."""
+        if exchange.is_answered and body.size_bytes > self._limits.http_body_bytes:
+            # Answered without a look at its body, and more of it comes than anybody would have read.
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
+        if body.is_complete:
+            # Before the request knows: its answer may come at once.
+            self._phase = Phase.ANSWER
+            self._end_body()
+        return body.is_complete
+
+    def _go_on(self, exchange: Exchange, is_last: bool) -> None:
+        self._room = None if is_last else exchange.room()
+        if is_last and exchange is self._exchange and exchange.is_answered:
+            # The answer went out before the end of the body.
+            self._await_next()
+
+    # After an answer.
+
+    def _answered(self) -> None:
+        """The answer to the present request is written."""
+        if self._phase is Phase.ANSWER:
+            self._await_next()
+        elif self._phase is Phase.BODY and self._body is not None:
+            if self._awaits_go_ahead and not self._body.size_bytes:
+                # Nobody can tell whether what comes next is the body, or the next request of a client that took the answer for a no.
+                self._exchange = None
+                self._end_our_side()
+                return
+            # What is left of the body is read and dropped first, so that the client sees the answer and not a reset.
+            self._room = None
+            self.flow.resume_reading()
+
+    def _await_next(self) -> None:
+        self._exchange = self._reservation = None
+        if not self.keep_alive or (self._has_ended and not self._ahead):
+            self._close()
+            return
+        self._phase = Phase.IDLE
+        self._since_s = self._port.loop.time()
+        if self._ahead:
+            self._ask_turn()
+        elif self.flow.read_paused:
+            self.flow.resume_reading()
+
+    def _ask_turn(self) -> None:
+        if self._ahead and not self._is_turn_due and self._phase not in (Phase.ANSWER, Phase.REFUSED):
+            self._is_turn_due = True
+            self._port.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Reads the next message of those that came ahead, once the client has read the answers to earlier ones."""
+        self._is_turn_due = False
+        if not self._ahead or self._phase in (Phase.ANSWER, Phase.REFUSED) or self.flow.write_paused:
+            return
+        data, at = self._ahead, self._at
+        self._ahead, self._at = b"", 0
+        self._take(data, at)
+        if not self._ahead:
+            if self._has_ended and not self._is_answering():
+                # Part of a request, whose rest will not arrive.
+                self._close()
+                return
+            self.flow.resume_reading()
+
+    def _close(self) -> None:
+        """Closes the connection when all is sent."""
+        self._end_watch()
+        self.transport.close()
+
+    def _end_watch(self) -> None:
+        if self._watched_fd is not None:
+            self._port.departures.forget(self._watched_fd)
+            self._watched_fd = None
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
+
+    # The end.
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answers with `refusal`, unless an answer to the present request is under way, and ends our side."""
+        if self._phase is Phase.REFUSED:
+            return
+        may_answer = self._exchange is None or not self._exchange.has_begun
+        self._end_exchange()
+        if may_answer:
+            self.transport.write(refusal.answer())
+        self._end_our_side()
+
+    def _end_our_side(self) -> None:
+        """Says no more, and drops what comes until the client has ended its side.
+
+        A close now, with bytes unread, would reset the connection and might take the last answer with it.
+        """
+        self._phase = Phase.REFUSED
+        self._since_s = self._port.loop.time()
+        self._end_body()
+        self._ahead = b""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+        else:
+            self.transport.close()
+
+    def _end_exchange(self) -> None:
+        exchange, self._exchange, self._reservation = self._exchange, None, None
+        if exchange is not None and not exchange.is_answered:
+            exchange.disconnect()

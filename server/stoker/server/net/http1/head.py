@@ -1,0 +1,195 @@
+"""The head of an HTTP/1.1 request: request line and fields, from llhttp, under the bounds, and kept for the next time.
+
+A head is read by itself, from its first byte to its blank line: what it says follows from its bytes alone. So a head that equals one
+that was read before needs no second reading, and clients send the same one again and again. Bodies are framed in `body.py`.
+"""
+
+import re
+import urllib.parse
+from http import HTTPStatus
+from typing import NamedTuple
+
+import httptools
+
+from stoker.server.core.limits import Limits
+from stoker.server.net.http1.refusal import Refusal
+
+#: What ends a head.
+BLANK_LINE = b"\r\n\r\n"
+#: What request line and version take beside the target.
+_LINE_BYTES = 64
+#: Fields that say how a body is to be read, or who sends it: with two of them, a proxy and the server might each believe another one.
+_SINGLE = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
+#: Targets that are their own path, as most are.
+_PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
+
+
+class RequestHead(NamedTuple):
+    """One request's head.
+
+    Attributes:
+        method: As sent, in upper case.
+        target: As sent: path and query.
+        path: Of the target, percent-decoded.
+        raw_path: Of the target, as sent.
+        query: Of the target, without its question mark.
+        version: "1.0" or "1.1".
+        headers: Names in lower case, values as sent but for blanks around them.
+        length: Bytes of the body; None: it comes in chunks.
+        keep_alive: Whether the client may use the connection again.
+        expects_continue: Whether the client waits for a go-ahead before it sends the body.
+    """
+
+    method: str
+    target: bytes
+    path: str
+    raw_path: bytes
+    query: bytes
+    version: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    length: int | None
+    keep_alive: bool
+    expects_continue: bool
+
+
+class HeadParser:
+    """Reads one head, in pieces of any size."""
+
+    __slots__ = ("_begun", "_headers", "_is_complete", "_keep_alive", "_limits", "_method", "_parser", "_size_bytes", "_target", "_version")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._size_bytes = 0
+        self._begun = 0
+        self._is_complete = False
+        self._method = self._version = ""
+        self._keep_alive = False
+
+    def feed(self, piece: bytes) -> None:
+        """Reads on. REQUIRES: `piece` does not go beyond the head's blank line.
+
+        Raises:
+            Refusal: it is no HTTP, or exceeds a bound.
+        """
+        limits = self._limits
+        self._size_bytes += len(piece)
+        if self._size_bytes > limits.header_bytes + limits.url_bytes + _LINE_BYTES:
+            raise self._too_long(piece)
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # another protocol is only offered: the request is answered in this one
+        except httptools.HttpParserError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request") from None
+        if len(self._target) > limits.url_bytes:
+            raise self._target_too_long()
+        if len(self._headers) > limits.header_count:
+            raise self._header_too_long()
+
+    def head(self) -> RequestHead:
+        """What was read. REQUIRES: the whole head was fed.
+
+        Raises:
+            Refusal: it is not one to go on with.
+        """
+        # It holds our methods, and they us: a cycle, which would keep all of it in memory until the next collection.
+        del self._parser
+        if not self._is_complete or self._begun != 1:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
+        version = self._version
+        if version not in ("1.0", "1.1"):
+            raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1 and HTTP/1.0 here")
+        length, expects_continue = self._framing(version)
+        raw_path, query = self._path()
+        path = raw_path.decode("ascii")
+        return RequestHead(
+            method=self._method,
+            target=self._target,
+            path=urllib.parse.unquote(path) if "%" in path else path,
+            raw_path=raw_path,
+            query=query,
+            version=version,
+            headers=tuple(self._headers),
+            length=length,
+            keep_alive=version == "1.1" and self._keep_alive,
+            expects_continue=expects_continue,
+        )
+
+    def _path(self) -> tuple[bytes, bytes]:
+        """Path and query of the target."""
+        if _PLAIN_PATH.match(self._target):
+            return self._target, b""
+        try:
+            url = httptools.parse_url(self._target)
+        except httptools.HttpParserInvalidURLError:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "invalid request target") from None
+        return url.path or b"/", url.query or b""
+
+    def on_message_begin(self) -> None:
+        self._begun += 1
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # RFC 9112, section 5.1: blanks around a value are not part of it. The parser leaves those behind it.
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        # Asked now: a message without a body is over a moment later, and forgotten.
+        self._is_complete = True
+        self._method = self._parser.get_method().decode("ascii")
+        self._version = self._parser.get_http_version()
+        self._keep_alive = self._parser.should_keep_alive()
+
+    def _framing(self, version: str) -> tuple[int | None, bool]:
+        """The body's length (None: chunked), and whether the client waits for a go-ahead."""
+        limits = self._limits
+        size = hosts = declared = 0
+        singles: set[bytes] = set()
+        is_chunked = expects_continue = False
+        for name, value in self._headers:
+            size += len(name) + len(value)
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                # The parser has checked that there is one, and that it is a decimal number.
+                declared = int(value)
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked":
+                    raise Refusal(HTTPStatus.NOT_IMPLEMENTED, "the only Transfer-Encoding that is read here is chunked")
+                if version == "1.0":
+                    raise Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 knows no Transfer-Encoding")
+                is_chunked = True
+            elif name in _SINGLE:
+                if name in singles:
+                    raise Refusal(HTTPStatus.BAD_REQUEST, f"the header field {name.decode()} is given more than once")
+                singles.add(name)
+            elif name == b"expect" and value.lower() == b"100-continue":
+                expects_continue = version == "1.1"
+        if size > limits.header_bytes:
+            raise self._header_too_long()
+        if hosts > 1 or (not hosts and version == "1.1"):
+            raise Refusal(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request needs exactly one Host header")
+        most = limits.http_body_bytes
+        if declared > most:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body of {declared} bytes exceeds the limit of {most} bytes")
+        return None if is_chunked else declared, expects_continue
+
+    def _too_long(self, piece: bytes) -> Refusal:
+        if not self._headers and b"\r\n" not in piece[: self._limits.url_bytes + _LINE_BYTES]:
+            return self._target_too_long()
+        return self._header_too_long()
+
+    def _target_too_long(self) -> Refusal:
+        return Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, f"the request target exceeds {self._limits.url_bytes} bytes")
+
+    def _header_too_long(self) -> Refusal:
+        limits = self._limits
+        return Refusal(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the header exceeds {limits.header_bytes} bytes or {limits.header_count} fields",
+        )

@@ -1,0 +1,103 @@
+"""An ASGI app, and beside it the routes of the short path, on a port of our own loop.
+
+uvicorn's own `Server` takes over the process (signals, a main loop, exit codes); here the composition root has these.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from stoker.server.core.limits import Limits
+from stoker.server.net.http1.connection import HttpConnection
+from stoker.server.net.http1.direct import DirectRoutes
+from stoker.server.net.http1.port import HttpPort
+from stoker.server.net.listeners import PLAIN_PORT, DoorOptions, Doors
+from stoker.server.net.tls.closing import all_gone
+from stoker.server.web.reserved_paths import is_reserved_path
+
+_SWEEP_PERIOD_S = 0.5
+_log = logging.getLogger(__name__)
+
+
+class HttpListener:
+    """Serves on one port, a Unix-domain socket, or both. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        app: Any,
+        limits: Limits,
+        address: str,
+        port: int,
+        *,
+        direct: DirectRoutes | None = None,
+        doors: DoorOptions = PLAIN_PORT,
+        is_reserved: Callable[[str], bool] = is_reserved_path,
+    ) -> None:
+        """Listens on `address:port` once started.
+
+        Args:
+            app: The ASGI app.
+            limits: Bounds on what clients send.
+            address: Where to listen.
+            port: Where to listen; 0: any free one.
+            direct: Routes that do not go through `app`; None: there are none.
+            doors: What else it has: encryption, a socket.
+            is_reserved: Whether a path is answered on a connection in a reserved slot.
+        """
+        self._is_reserved = is_reserved
+        self._app = app
+        self._limits = limits
+        self._direct = direct
+        self._doors = Doors(limits, address, port, doors)
+        self._port: HttpPort | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def connections(self) -> list[HttpConnection]:
+        """Those that are open now."""
+        return [] if self._port is None else list(self._port.connections)
+
+    async def start(self) -> int:
+        """Begins to serve; returns the real port (0 if it has none).
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._port = HttpPort(self._app, self._limits, self._direct, loop, self._is_reserved)
+        number = await self._doors.open(functools.partial(HttpConnection, self._port))
+        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
+        return number
+
+    async def stop(self, grace_s: float) -> None:
+        """Accepts no more connections and requests; requests in work have `grace_s` seconds to end, then they are cut off."""
+        port = self._port
+        if self._sweeper is None or port is None:
+            return
+        self._doors.close()
+        for connection in self.connections:
+            # Idle ones close now, others after the answer they work on; a large answer needs its time to leave.
+            connection.shutdown()
+        if not await all_gone(port.emptied, lambda: [connection.transport for connection in self.connections], grace_s):
+            in_work = sum(connection.is_in_work for connection in self.connections)
+            if in_work:
+                _log.warning("cutting off %d HTTP requests still in work after %g s", in_work, grace_s)
+            for connection in self.connections:
+                connection.transport.abort()
+            await port.emptied(grace_s)
+        if port.tasks:
+            await asyncio.wait(list(port.tasks))
+        port.departures.close()
+        self._sweeper.cancel()
+        self._sweeper = None
+
+    def sweep(self, now_s: float) -> None:
+        """Ends connections whose clients are too slow at `now_s` of the loop's clock; runs by itself twice a second."""
+        for connection in self.connections:
+            connection.sweep(now_s)
+
+    def _sweep_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.sweep(loop.time())
+        self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)

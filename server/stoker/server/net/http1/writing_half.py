@@ -1,0 +1,84 @@
+"""`WritingHalf`, the half of an HTTP/1.1 connection that exchanges write their answers to."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from stoker.server.core.reservation import ConnectionShare, Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.answer import Piece
+from stoker.server.net.http1.port import HttpPort
+from stoker.server.net.http1.unread_answers import UnreadAnswers
+
+
+class WritingHalf(asyncio.BufferedProtocol):
+    """A `Connection`, as exchanges see it; the reading half builds on it. Confined to: the event loop.
+
+    Attributes:
+        transport: What is written to, once the connection is made.
+        flow: Whether reading and writing pause; likewise.
+    """
+
+    def __init__(self, port: HttpPort) -> None:
+        self._port = port
+        self._keep_alive = True
+        self._is_stopping = False
+        self._is_last = False
+        self._share: ConnectionShare | None = None
+        self._unread: UnreadAnswers | None = None
+        self.transport: asyncio.Transport
+        self.flow: FlowControl
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._release_unread()
+        self.flow.resume_writing()
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keep_alive and not self._is_stopping and not self._is_last
+
+    def write_answer(self, parts: Sequence[Piece]) -> None:
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
+        self._answered()
+
+    def answer_reservation(self, engine: Engine) -> Reservation:
+        """What an answer will hold of the budget."""
+        return Reservation(engine, self.share(engine))
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        if not self.flow.write_paused:
+            reservation.release()
+            return
+        if self._unread is None:
+            self._unread = UnreadAnswers(reservation.engine.budget, self.transport, self._port)
+        self._unread.keep(reservation)
+
+    def share(self, engine: Engine) -> ConnectionShare:
+        """What the requests and unread answers of the connection hold together."""
+        if self._share is None:
+            self._share = ConnectionShare(engine)
+        return self._share
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        port = self._port
+        task = port.loop.create_task(work)
+        port.tasks.add(task)
+        task.add_done_callback(port.tasks.discard)
+        return task
+
+    def _answered(self) -> None:
+        """The answer to the present request is written."""
+        raise NotImplementedError
+
+    def _release_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.release()
+            self._unread = None

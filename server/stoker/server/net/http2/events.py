@@ -1,0 +1,124 @@
+"""What a connection tells the application. Named tuples: they are made for every request."""
+
+from typing import NamedTuple
+
+from stoker.server.net.http2.budgets import Flood
+
+#: Fields in their order, names in lower case.
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class RequestStarted(NamedTuple):
+    """A valid request's header fields are in.
+
+    Attributes:
+        headers: Pseudo-header fields first. A block that was sent before gives the same object again.
+        end_stream: There is no body.
+    """
+
+    stream_id: int
+    headers: Headers
+    end_stream: bool
+
+
+class HeadersTooLarge(NamedTuple):
+    """A request over `header_list_bytes` or `header_count`: to be answered in few words, then reset with NO_ERROR."""
+
+    stream_id: int
+    size_bytes: int
+    field_count: int
+    end_stream: bool
+
+
+class DataReceived(NamedTuple):
+    """Bytes of a body: a DATA frame or a part of one.
+
+    Attributes:
+        data: A memoryview, for larger pieces, holds the whole of what was received with it.
+        end_stream: The request is complete; `data` may then be empty.
+    """
+
+    stream_id: int
+    data: bytes | memoryview
+    end_stream: bool
+
+
+class DataPlaced(NamedTuple):
+    """More bytes of a body stand where the application wanted them: `ServerConnection.place`. Told now and then, and at the end.
+
+    Attributes:
+        size_bytes: How many.
+        end_stream: The request is complete.
+    """
+
+    stream_id: int
+    size_bytes: int
+    end_stream: bool
+
+
+class TrailersReceived(NamedTuple):
+    """Fields behind the body; the request is complete."""
+
+    stream_id: int
+    headers: Headers
+
+
+class FloodRefused(NamedTuple):
+    """The peer sends too much of something: GOAWAY is in the output, new streams are refused, open ones go on."""
+
+    flood: Flood
+    text: str
+
+
+class StreamReset(NamedTuple):
+    """A stream is gone.
+
+    Attributes:
+        error_code: An `ErrorCode`, or any number the peer sent.
+        is_local: The peer did not ask for it, it broke a rule.
+    """
+
+    stream_id: int
+    error_code: int
+    is_local: bool
+
+
+class PingReceived(NamedTuple):
+    """The peer sent a PING; its ACK is in the output."""
+
+    payload: bytes
+
+
+class PingAcked(NamedTuple):
+    """The answer to a `ping`."""
+
+    payload: bytes
+
+
+class PeerLeaving(NamedTuple):
+    """The peer sent GOAWAY; open streams go on."""
+
+    error_code: int
+    debug: bytes
+
+
+class ConnectionEnded(NamedTuple):
+    """The peer broke a rule of the connection: GOAWAY is in the output, all streams are gone."""
+
+    error_code: int
+    debug: bytes
+
+
+Event = (
+    RequestStarted
+    | HeadersTooLarge
+    | DataReceived
+    | DataPlaced
+    | TrailersReceived
+    | FloodRefused
+    | StreamReset
+    | PingReceived
+    | PingAcked
+    | PeerLeaving
+    | ConnectionEnded
+)

@@ -1,0 +1,221 @@
+"""Cuts what is received into frames.
+
+DATA is handed on as it comes, part by part, and so is never gathered or copied here. All other frames wait until they are whole; they are
+small, or refused by their length alone. Frames of unknown types are skipped (RFC 9113, section 5.5).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from stoker.server.net.http2.control_frames import ControlFrames
+from stoker.server.net.http2.data_frames import DataFrames
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.faults import ConnectionFault, StreamFault
+from stoker.server.net.http2.frames import CONTINUATION, DATA, FLAG_PADDED, FRAME_HEADER, HEADER_BYTES, HEADERS, PREFACE, SETTINGS
+from stoker.server.net.http2.header_frames import HeaderFrames
+from stoker.server.net.http2.inbound import ANY, Inbound
+from stoker.server.net.http2.limits import H2Limits
+
+_unpack: Final = FRAME_HEADER.unpack_from
+#: Index of the handler for types this server does not know.
+_UNKNOWN: Final = 10
+_SETTING_BYTES: Final = 6
+#: Padding length, padding, and the deprecated priority fields (RFC 9113, section 6.2).
+_HEADERS_EXTRA_BYTES: Final = 1 + 255 + 5
+#: Debug data that a GOAWAY may bring.
+_MOST_GOAWAY_BYTES: Final = 4096
+#: Pieces of the beginning of a frame that are kept apart: a peer that sends single bytes shall not make us hold an object for each.
+_MOST_PARTS: Final = 64
+_STREAM_ID: Final = 0x7FFF_FFFF
+#: What is read straight to a message's place: of less, a copy costs less than a read of its own; more is not there at a time.
+_LEAST_ROOM_BYTES: Final = 32 * 1024
+_MOST_ROOM_BYTES: Final = 1024 * 1024
+
+#: (flags, stream id, data, start, end): the payload is `data[start:end]`. Only that of DATA may be given a view that is read into again.
+_Handler = Callable[[int, int, Any, int, int], None]
+
+
+class FrameReader:
+    """Confined to: one connection."""
+
+    __slots__ = (
+        "_data_frames",
+        "_handlers",
+        "_have",
+        "_inbound",
+        "_left",
+        "_longest",
+        "_need",
+        "_padding",
+        "_parts",
+        "_preface",
+        "_stream_id",
+    )
+
+    def __init__(
+        self, limits: H2Limits, inbound: Inbound, data_frames: DataFrames, header_frames: HeaderFrames, control: ControlFrames
+    ) -> None:
+        self._inbound = inbound
+        self._data_frames = data_frames
+        #: By frame type, unknown ones last. They raise `ConnectionFault` and `StreamFault`.
+        self._handlers: tuple[_Handler, ...] = (
+            *(data_frames.whole, header_frames.headers, control.priority, control.rst_stream, control.settings, control.push_promise),
+            *(control.ping, control.goaway, control.window_update, header_frames.continuation, control.unknown),
+        )
+        most = limits.frame_bytes
+        #: Longest payload by frame type, unknown ones last.
+        self._longest = (
+            most,
+            min(most, limits.header_block_bytes + _HEADERS_EXTRA_BYTES),
+            *(5, 4),
+            min(most, limits.settings_count * _SETTING_BYTES),
+            *(most, 8, _MOST_GOAWAY_BYTES, 4),
+            min(most, limits.header_block_bytes),
+            most,
+        )
+        self._preface = PREFACE
+        #: The beginning of a frame that is not whole: pieces, their size, and the size at which it can be looked at.
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        #: A DATA frame that is handed on in parts: what is to come of its data, then of its padding. Skipped frames are all padding.
+        self._left = 0
+        self._padding = 0
+        self._stream_id = 0
+
+    @property
+    def has_part(self) -> bool:
+        """Whether the beginning of a frame waits for its rest."""
+        return bool(self._parts)
+
+    def room(self) -> memoryview | None:
+        """Where the transport may read to: the place of the message whose frame is in hand; None: it has none, or little is left of it."""
+        room = self._data_frames.room(self._stream_id) if self._left else None
+        return None if room is None or len(room) < _LEAST_ROOM_BYTES else room[:_MOST_ROOM_BYTES]
+
+    def read_in_place(self, data: memoryview) -> None:
+        """As `read`, of bytes that were read to where `room` said.
+
+        The rest of the frame in hand is where it belongs; what stands behind it is not, for frames have headers between them.
+        """
+        count = min(self._left, len(data))
+        self._left -= count
+        self._data_frames.placed(self._stream_id, count, self._left == 0)
+        if count < len(data):
+            self.read(data[count:])
+
+    def read(self, data: bytes | memoryview) -> None:
+        """Takes in bytes. A view may be written over afterwards: what is kept of it is copied.
+
+        Raises:
+            ConnectionFault: the peer broke a rule of the connection; nothing may be read after that.
+        """
+        if self._preface:
+            data = self._read_preface(bytes(data))
+        if self._parts:
+            self._parts.append(bytes(data))
+            self._have += len(data)
+            if self._have < self._need:
+                if len(self._parts) > _MOST_PARTS:
+                    self._parts = [b"".join(self._parts)]
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        is_kept = type(data) is bytes
+        size = len(data)
+        position = self._resume(data, size) if self._left or self._padding else 0
+        inbound = self._inbound
+        handlers = self._handlers
+        longest = self._longest
+        need = HEADER_BYTES
+        while size - position >= HEADER_BYTES:
+            word, flags, stream_id = _unpack(data, position)
+            kind = word & 0xFF
+            if inbound.expected != ANY and kind != inbound.expected:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} where {_expected(inbound.expected)} was expected")
+            if kind > _UNKNOWN:
+                kind = _UNKNOWN
+            length = word >> 8
+            if length > longest[kind]:
+                raise self._too_long(kind, length)
+            start = position + HEADER_BYTES
+            end = start + length
+            if kind == DATA and not flags and end <= size:
+                behind = self._data_frames.place_run(data, position, size)
+                if behind > position:
+                    position = behind
+                    continue
+            try:
+                if end <= size:
+                    if is_kept or kind == DATA:
+                        handlers[kind](flags, stream_id & _STREAM_ID, data, start, end)
+                    else:
+                        handlers[kind](flags, stream_id & _STREAM_ID, bytes(data[start:end]), 0, length)
+                elif kind != DATA and kind != _UNKNOWN:
+                    need = HEADER_BYTES + length
+                    break
+                elif kind == DATA and flags & FLAG_PADDED and start == size:
+                    need = HEADER_BYTES + 1
+                    break
+                else:
+                    end = self._begin(kind, flags, stream_id & _STREAM_ID, data, start, length)
+            except StreamFault as fault:
+                inbound.fault(fault)
+                if end > size:
+                    # What is still to come of the frame belongs to nobody.
+                    self._left, self._padding, end = 0, end - size, size
+            position = end
+        if position < size:
+            self._parts = [bytes(data[position:])]
+            self._have = size - position
+            self._need = need
+
+    def _read_preface(self, data: bytes) -> bytes:
+        preface = self._preface
+        if not (data.startswith(preface) if len(data) >= len(preface) else preface.startswith(data)):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the connection does not begin with HTTP/2's preface")
+        self._preface = preface[len(data) :]
+        return data[len(preface) :]
+
+    def _begin(self, kind: int, flags: int, stream_id: int, data: bytes | memoryview, start: int, length: int) -> int:
+        """Begins a frame that is longer than what is there; gives the position up to which all is used: the end of `data`."""
+        size = len(data)
+        if kind == _UNKNOWN:
+            self._handlers[_UNKNOWN](flags, stream_id, data, start, start)
+            self._padding = start + length - size
+            return size
+        payload, padding = length, 0
+        if flags & FLAG_PADDED:
+            padding = data[start]
+            payload -= 1 + padding
+            start += 1
+        self._data_frames.begin(flags, stream_id, length, payload)
+        self._left, self._padding, self._stream_id = payload, padding, stream_id
+        if payload == 0:
+            self._data_frames.part(stream_id, data, start, start, True)
+        return self._resume(data, size, start)
+
+    def _resume(self, data: bytes | memoryview, size: int, position: int = 0) -> int:
+        """Hands on what belongs to the frame in hand; gives the position behind it."""
+        if self._left and position < size:
+            end = min(size, position + self._left)
+            self._left -= end - position
+            self._data_frames.part(self._stream_id, data, position, end, self._left == 0)
+            position = end
+        if not self._left:
+            end = min(size, position + self._padding)
+            self._padding -= end - position
+            position = end
+        return position
+
+    def _too_long(self, kind: int, length: int) -> ConnectionFault:
+        most = self._longest[kind]
+        is_ours = most < self._longest[DATA] and kind in (HEADERS, CONTINUATION, SETTINGS)
+        return ConnectionFault(
+            ErrorCode.ENHANCE_YOUR_CALM if is_ours and length <= self._longest[DATA] else ErrorCode.FRAME_SIZE_ERROR,
+            f"a frame of type {kind} with {length} bytes of payload, where at most {most} are taken",
+        )
+
+
+def _expected(kind: int) -> str:
+    return "SETTINGS" if kind == SETTINGS else "CONTINUATION"

@@ -1,0 +1,138 @@
+"""Compressed requests: unpacked a step at a time, under a bound, beside the event loop; and answers, packed likewise.
+
+Work in a thread delays the event loop all the same while it holds the interpreter's lock, as it does for every copy. So no step reads or
+writes much at once, and what comes out is written to one growing block: joining its parts at the end would copy all of it once more.
+"""
+
+import enum
+import io
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from stoker.server.core.off_loop import run_off_loop
+
+#: What one step reads and makes at most: about a millisecond of work.
+_STEP_IN_BYTES: Final = 64 * 1024
+STEP_OUT_BYTES: Final = 1024 * 1024
+#: A served answer is worth little time.
+_LEVEL: Final = 1
+
+
+class Fault(enum.Enum):
+    """What is wrong with compressed data."""
+
+    INVALID = enum.auto()
+    CUT_SHORT = enum.auto()
+    FOLLOWED = enum.auto()
+    TOO_LARGE = enum.auto()
+
+
+class InflationError(Exception):
+    """The data is not what it must be.
+
+    Attributes:
+        fault: In which way.
+        more_bytes: How many bytes follow the data, where `fault` is FOLLOWED.
+    """
+
+    def __init__(self, fault: Fault, text: str = "", more_bytes: int = 0) -> None:
+        super().__init__(text)
+        self.fault = fault
+        self.more_bytes = more_bytes
+
+
+class Inflation:
+    """One compressed message on its way out.
+
+    Attributes:
+        is_done: All of it is out.
+    """
+
+    __slots__ = ("_at", "_data", "_inflator", "_left_bytes", "_out", "_unread", "is_done")
+
+    def __init__(self, data: bytes | bytearray | memoryview, window_bits: int, most_bytes: int) -> None:
+        """Of `data`, which may hold at most `most_bytes`; `window_bits` names the format as zlib does."""
+        self._inflator = zlib.decompressobj(wbits=window_bits)
+        self._data = memoryview(data)
+        self._at = 0
+        self._unread: bytes | memoryview = b""
+        self._left_bytes = most_bytes
+        self._out = io.BytesIO()
+        self.is_done = False
+
+    def step(self, most_out_bytes: int = STEP_OUT_BYTES) -> int:
+        """Unpacks the next part; returns its size, perhaps 0.
+
+        Raises:
+            InflationError: the data is not of its format, is cut short, is followed by something, or holds more than it may.
+        """
+        if not self._unread:
+            self._unread = self._data[self._at : self._at + _STEP_IN_BYTES]
+            self._at += len(self._unread)
+        try:
+            # One byte above what is allowed is proof enough.
+            part = self._inflator.decompress(self._unread, min(most_out_bytes, self._left_bytes + 1))
+        except zlib.error as error:
+            raise InflationError(Fault.INVALID, str(error)) from None
+        self._left_bytes -= len(part)
+        if self._left_bytes < 0:
+            raise InflationError(Fault.TOO_LARGE)
+        self._out.write(part)
+        self._unread = self._inflator.unconsumed_tail
+        if self._inflator.eof:
+            more_bytes = len(self._inflator.unused_data) + len(self._data) - self._at
+            if more_bytes:
+                raise InflationError(Fault.FOLLOWED, more_bytes=more_bytes)
+            self.is_done = True
+        elif not part and not self._unread and self._at == len(self._data):
+            raise InflationError(Fault.CUT_SHORT)
+        return len(part)
+
+    def result(self) -> bytes:
+        """All that came out, without a copy. REQUIRES: it is done; called once."""
+        out, self._out = self._out, io.BytesIO()
+        return out.getvalue()
+
+
+async def joined(pieces: Sequence[bytes | memoryview], most_inline_bytes: int) -> bytes:
+    """`pieces` put together: up to `most_inline_bytes` on the event loop, more in a thread."""
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return pieces[0]
+    is_large = sum(map(len, pieces)) > most_inline_bytes
+    return await run_off_loop(b"".join, pieces) if is_large else b"".join(pieces)
+
+
+async def inflate(
+    data: bytes | bytearray | memoryview, window_bits: int, most_bytes: int, take: Callable[[int], None], most_inline_bytes: int
+) -> bytes:
+    """What `data` holds.
+
+    Args:
+        data: As it came.
+        window_bits: See `Inflation`.
+        most_bytes: Caps what comes out.
+        take: Called on the event loop with the size of each part before the next is made; raises to stop.
+        most_inline_bytes: What is no larger, packed and unpacked, stays on the event loop; the rest is done in a thread.
+
+    Raises:
+        InflationError: see `Inflation.step`. What `take` raises.
+    """
+    work = Inflation(data, window_bits, most_bytes)
+    if len(data) <= most_inline_bytes:
+        take(work.step(min(most_inline_bytes, STEP_OUT_BYTES)))
+    while not work.is_done:
+        take(await run_off_loop(work.step))
+    return work.result()
+
+
+def deflate(data: Sequence[bytes | memoryview], window_bits: int) -> bytes:
+    """What `data` holds in pieces, packed for speed rather than size."""
+    packer = zlib.compressobj(level=_LEVEL, wbits=window_bits)
+    parts: list[bytes] = []
+    for piece in data:
+        view = memoryview(piece)
+        parts += [packer.compress(view[at : at + STEP_OUT_BYTES]) for at in range(0, len(view), STEP_OUT_BYTES)]
+    parts.append(packer.flush())
+    # Releases the interpreter's lock where there is much to copy; `+` does not.
+    return b"".join(parts)

@@ -1,0 +1,78 @@
+"""`Progress`: how fast a request arrives. Sans-IO: sizes and times are parameters."""
+
+from typing import Final
+
+from stoker.server.core.limits import Limits
+
+#: The rate of the last seconds is that of the last one to two.
+_RECENT_S: Final = 1.0
+
+
+class _Window:
+    """Bytes per second since a mark that is one to two periods old; from the beginning where that is younger."""
+
+    __slots__ = ("_bytes", "_next_bytes", "_next_s", "_period_s", "_since_s")
+
+    def __init__(self, period_s: float, now_s: float) -> None:
+        self._period_s = period_s
+        self.restart(0, now_s)
+
+    def restart(self, size_bytes: int, now_s: float) -> None:
+        self._bytes = self._next_bytes = size_bytes
+        self._since_s = self._next_s = now_s
+
+    def look(self, size_bytes: int, now_s: float) -> tuple[int, float]:
+        """Bytes since the mark, and the seconds."""
+        if now_s - self._next_s >= self._period_s:
+            self._bytes, self._since_s = self._next_bytes, self._next_s
+            self._next_bytes, self._next_s = size_bytes, now_s
+        return size_bytes - self._bytes, now_s - self._since_s
+
+
+class Progress:
+    """The bytes of one request that have arrived.
+
+    Attributes:
+        size_bytes: How many.
+    """
+
+    __slots__ = ("_begun_s", "_heard_s", "_limits", "_recent", "_window", "size_bytes")
+
+    def __init__(self, limits: Limits, now_s: float) -> None:
+        self._limits = limits
+        self._begun_s = self._heard_s = now_s
+        self._window = _Window(limits.body_idle_timeout_s, now_s)
+        self._recent = _Window(_RECENT_S, now_s)
+        self.size_bytes = 0
+
+    def note(self, size_bytes: int, now_s: float) -> None:
+        """So many bytes more have arrived."""
+        # Before they count: a window that ends here has not seen them.
+        self._window.look(self.size_bytes, now_s)
+        self._recent.look(self.size_bytes, now_s)
+        self.size_bytes += size_bytes
+        self._heard_s = now_s
+
+    def pause(self, now_s: float) -> None:
+        """The server has not read: the time until now says nothing of the client, but for the time that the request takes in all."""
+        self._heard_s = now_s
+        self._window.restart(self.size_bytes, now_s)
+        self._recent.restart(self.size_bytes, now_s)
+
+    def rate(self, now_s: float) -> float | None:
+        """Bytes per second in the last seconds; None: it began, or was paused, less than a second ago."""
+        size_bytes, seconds = self._recent.look(self.size_bytes, now_s)
+        return None if seconds < _RECENT_S else size_bytes / seconds
+
+    def slowness(self, now_s: float) -> str | None:
+        """Why not to wait for the rest of it any longer; None: its client may go on."""
+        limits = self._limits
+        idle_s = limits.body_idle_timeout_s
+        if now_s - self._heard_s > idle_s:
+            return f"no further byte of the body within {idle_s:g} s"
+        if now_s - self._begun_s > limits.body_timeout_s:
+            return f"the body takes longer than {limits.body_timeout_s:g} s"
+        size_bytes, seconds = self._window.look(self.size_bytes, now_s)
+        if seconds > idle_s and size_bytes < seconds * limits.body_bytes_per_s:
+            return f"the body comes slower than {limits.body_bytes_per_s} bytes a second"
+        return None

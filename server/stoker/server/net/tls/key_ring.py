@@ -1,0 +1,101 @@
+"""`KeyRing`: the certificate that new connections get, which follows its files."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from stoker.backends.api.clock import Clock, SystemClock
+from stoker.server.net.tls.material import TlsError, TlsMaterial, make_context, read_material
+from stoker.server.net.tls.settings import PemFiles, SslConfigFile
+
+H2: Final = "h2"
+HTTP_1: Final = "http/1.1"
+#: A certificate that ends so soon is worth a warning.
+_SOON: Final = timedelta(days=7)
+_log = logging.getLogger("stoker.tls")
+
+
+class KeyRing:
+    """Confined to: the event loop; `material` may be read by any thread.
+
+    Attributes:
+        material: What new connections get.
+        context: The same, ready for use.
+        protocol: What is spoken on these connections, by its name in ALPN.
+    """
+
+    material: TlsMaterial
+    context: ssl.SSLContext
+
+    def __init__(self, port: str, source: PemFiles | SslConfigFile, protocol: str, clock: Clock | None = None) -> None:
+        """Reads the files. Blocks.
+
+        Args:
+            port: What the port is called in the log, such as `gRPC`.
+            source: The files.
+            protocol: What is spoken, by its name in ALPN.
+            clock: Says what is valid now; None: the machine's.
+
+        Raises:
+            TlsError: the files cannot be used.
+        """
+        self.protocol = protocol
+        self._port = port
+        self._source = source
+        self._clock = clock or SystemClock()
+        self._trouble = ""
+        self._use(read_material(source, self._now()))
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether a client must show a certificate."""
+        return self.material.client_ca is not None
+
+    async def follow(self, period_s: float, *, wait: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Looks at the files every `period_s` until cancelled. What cannot be used is logged, once for each trouble, and not used.
+
+        Their contents are compared, not their times: it is all the same whether they are written, moved or linked into place.
+        """
+        while True:
+            await wait(period_s)
+            try:
+                material = await asyncio.to_thread(read_material, self._source, self._now())
+                if material != self.material:
+                    self._check_unchanged(material)
+                    self._use(material)
+                    _log.info("the %s port has a new certificate, valid until %s", self._port, _day(material))
+                self._warn_if_soon()
+                self._trouble = ""
+            except TlsError as error:
+                self._say(str(error))
+
+    def _check_unchanged(self, material: TlsMaterial) -> None:
+        """An SSLConfig alone can say this anew; nobody should open a closed port by editing a certificate."""
+        if (material.client_ca is None) is self.asks_clients:
+            raise TlsError("whether clients must show a certificate cannot change while the server runs")
+
+    def _use(self, material: TlsMaterial) -> None:
+        self.context = make_context(material, self.protocol)
+        self.material = material
+        self._has_warned = False
+        self._warn_if_soon()
+
+    def _warn_if_soon(self) -> None:
+        if not self._has_warned and self.material.not_after() - self._now() < _SOON:
+            self._has_warned = True
+            _log.warning("the %s port's certificate is valid only until %s", self._port, _day(self.material))
+
+    def _say(self, text: str) -> None:
+        if text != self._trouble:
+            _log.error("%s (the %s port goes on with the certificate that it has)", text, self._port)
+        self._trouble = text
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+
+
+def _day(material: TlsMaterial) -> str:
+    return f"{material.not_after():%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,169 @@
+"""A certificate, its key and the clients' certificate authority: read, checked against each other, made into an `SSLContext`.
+
+Everything is read once and checked as read, so that what is served is what was checked even if a file changes in between.
+"""
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from stoker.server.config.errors import ConfigError
+from stoker.server.config.serving_files import read_ssl
+from stoker.server.net.tls.alerts import AlertingContext
+from stoker.server.net.tls.certificate import pem_certificates, validity_of
+from stoker.server.net.tls.settings import PemFiles, SslConfigFile
+
+MAX_FILE_BYTES: Final = 1 << 20
+_KEY_MARK: Final = "PRIVATE KEY-----"
+_ENCRYPTED_MARKS: Final = ("BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED")
+#: Forward secrecy and authenticated encryption alone; all of them are allowed below HTTP/2 (RFC 9113, section 9.2.2). TLS 1.3 has its own.
+_TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+class TlsError(OSError):
+    """A certificate or key that cannot be served with; the text is one line that names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """What one port shows and asks for, as PEM. Equal if nothing of it differs.
+
+    Attributes:
+        cert: The chain, the server's own certificate first.
+        key: Its private key; never printed.
+        client_ca: What signs clients' certificates; None: clients show none.
+    """
+
+    cert: str
+    key: str = field(repr=False)
+    client_ca: str | None = None
+
+    def not_after(self) -> datetime:
+        """When the server's own certificate ends."""
+        return validity_of(pem_certificates(self.cert)[0]).not_after
+
+
+def read_material(source: PemFiles | SslConfigFile, now: datetime) -> TlsMaterial:
+    """What the files hold, checked. Blocks.
+
+    Args:
+        source: Where it stands.
+        now: A certificate that is not valid at this moment is refused: no client would accept it.
+
+    Raises:
+        TlsError: a file cannot be read, or what it holds cannot be served with.
+    """
+    if isinstance(source, SslConfigFile):
+        try:
+            texts = read_ssl(_read(source.path), source=str(source.path))
+        except ConfigError as error:
+            raise TlsError(str(error)) from error
+        names = {part: f"{source.path}: {part}" for part in ("server_cert", "server_key", "custom_ca")}
+        cert_name, key_name, ca_name = names.values()
+        material = TlsMaterial(texts.cert, texts.key, texts.client_ca)
+    else:
+        cert_name, key_name, ca_name = str(source.cert), str(source.key), str(source.client_ca)
+        client_ca = None if source.client_ca is None else _read(source.client_ca)
+        material = TlsMaterial(_read(source.cert), _read(source.key), client_ca)
+    _check_certificate(material.cert, cert_name, now)
+    _check_key(material, key_name, cert_name)
+    return material if material.client_ca is None else replace(material, client_ca=_authorities(material.client_ca, ca_name))
+
+
+def make_context(material: TlsMaterial, protocol: str) -> ssl.SSLContext:
+    """The context of connections that speak `protocol` (its name in ALPN), TLS 1.2 or later."""
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_TLS12_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_alpn_protocols([protocol])
+    _load_pair(context, material)
+    if material.client_ca is not None:
+        context.load_verify_locations(cadata=material.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session is not verified again: a client whose authority was withdrawn would still come in.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+    return context
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise TlsError(f"{path}: {error.strerror or error}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise TlsError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which no certificate or key is")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise TlsError(f"{path}: not text: expected PEM, which begins with -----BEGIN") from None
+
+
+def _check_certificate(text: str, name: str, now: datetime) -> None:
+    certificates = pem_certificates(text)
+    if not certificates:
+        raise TlsError(f"{name}: no certificate in it: expected PEM with -----BEGIN CERTIFICATE-----")
+    try:
+        validity = validity_of(certificates[0])
+    except ValueError as error:
+        raise TlsError(f"{name}: the certificate cannot be read: {error}") from error
+    if now >= validity.not_after:
+        raise TlsError(f"{name}: the certificate has expired: it was valid until {validity.not_after:%Y-%m-%d %H:%M:%S} UTC")
+    if now < validity.not_before:
+        raise TlsError(f"{name}: the certificate is not valid yet: it is from {validity.not_before:%Y-%m-%d %H:%M:%S} UTC on")
+
+
+def _check_key(material: TlsMaterial, key_name: str, cert_name: str) -> None:
+    if any(mark in material.key for mark in _ENCRYPTED_MARKS):
+        raise TlsError(f"{key_name}: the key is encrypted, and a server has nobody to ask for the passphrase: give it unencrypted")
+    if _KEY_MARK not in material.key:
+        raise TlsError(f"{key_name}: no key in it: expected PEM with -----BEGIN PRIVATE KEY-----")
+    try:
+        _load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), material)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(f"{key_name}: the key does not belong to the certificate in {cert_name}") from error
+        raise TlsError(f"{cert_name}, {key_name}: OpenSSL does not take them: {error.reason or error}") from error
+
+
+def _authorities(text: str, name: str) -> str:
+    """The certificates alone: what stands between them, such as names in any script, is not for `ssl`."""
+    certificates = "\n".join(pem_certificates(text))
+    if not certificates:
+        raise TlsError(f"{name}: no certificate in it: expected PEM with -----BEGIN CERTIFICATE-----")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=certificates)
+    except (ssl.SSLError, TypeError) as error:  # TypeError: it is not ASCII
+        raise TlsError(f"{name}: the certificates cannot be read: {getattr(error, 'reason', None) or error}") from error
+    return certificates + "\n"
+
+
+def _load_pair(context: ssl.SSLContext, material: TlsMaterial) -> None:
+    """`ssl` takes names of files only: these are of files in memory, where there is such a thing, so that no key comes to lie on a disk."""
+    with _as_file(material.cert) as cert, _as_file(material.key) as key:
+        # A passphrase, which is not asked for here; without it OpenSSL would ask on the terminal.
+        context.load_cert_chain(cert, key, password="")
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode())
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(text)
+            file.flush()
+            yield file.name

@@ -1,0 +1,177 @@
+"""The access log: one line for one of every so many inference requests, and for each that fails.
+
+It stands at the engine's door, where the requests of all protocols come by. A request that is not taken pays for one count and one test of
+its answer. Lines go through the ordinary log or to a file of their own, by the same formatter, so that what clients send is escaped and
+cut there (`log_text.py`) and nobody waits for a disk.
+
+Peers' addresses are personal data, and are not logged.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stoker.backends.api.errors import ServingError
+from stoker.server.core.access import AccessNote, Via
+from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.observability.line_budget import LineBudget
+from stoker.server.observability.log_text import JsonFormatter
+from stoker.server.observability.logs import LogSink, RawWriter
+
+#: Failures that are logged in a second; of further ones the next line says how many there were. What clients do wrong must not fill a disk.
+FAILURES_PER_S: Final = 100
+_CANCELLED: Final = "CANCELLED"
+_OK: Final = "OK"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessLogSettings:
+    """What is logged of requests, and where.
+
+    Attributes:
+        every: One request of so many is logged; 0: none is, not even those that fail.
+        file: Appended to, one JSON object a line; None: lines go where all others go.
+    """
+
+    every: int = 0
+    file: Path | None = None
+
+
+class AccessLog:
+    """Confined to: the event loop.
+
+    Attributes:
+        is_on: Whether anything is logged: all that is asked for every request.
+    """
+
+    def __init__(self, settings: AccessLogSettings, now_ns: Callable[[], int]) -> None:
+        """Logs as `settings` say.
+
+        Raises:
+            OSError: the file cannot be opened for appending.
+        """
+        self.is_on = settings.every > 0
+        self._every = settings.every
+        self._now_ns = now_ns
+        self._left = settings.every
+        self._failures = LineBudget(FAILURES_PER_S)
+        self._logger = logging.getLogger("stoker.access")
+        self._raw: RawWriter | None = None
+        self._sink: LogSink | None = None
+        if self.is_on and settings.file is not None:
+            self._raw = settings.file.open("ab", buffering=0)
+            self._sink = LogSink(self._raw, JsonFormatter())
+            # A logger of its own, known to nobody by name: its lines are in the file and nowhere else.
+            self._logger = logging.Logger("stoker.access", logging.INFO)
+            self._logger.addHandler(self._sink)
+
+    def dropped(self) -> int:
+        """Lines that could not be written to the file since the start."""
+        return 0 if self._sink is None else self._sink.dropped
+
+    def watched(self, request: InferRequest, done: Done) -> Done:
+        """Looks after an accepted request; returns what is to be called instead of `done`."""
+        self._left -= 1
+        if not self._left:
+            self._left = self._every
+            sampled = _Sampled(self, request, done)
+            request.access = sampled.note
+            return sampled.answered
+
+        def answered(answer: Answer) -> None:
+            if not isinstance(answer, InferResponse):
+                self.failed(_facts(request), answer)
+            done(answer)
+
+        return answered
+
+    def refused(self, request: InferRequest, error: ServingError) -> None:
+        """Notes a request that the engine did not take."""
+        if self.is_on:
+            if request.access is not None:
+                request.access.is_told = True
+            self.failed(_facts(request), error)
+
+    def unread(self, via: Via, model: str, version: int | None, error: ServingError) -> None:
+        """Notes a request that contradicts its protocol or its model: there is no more of it than this."""
+        if self.is_on:
+            self.failed({"protocol": via, "model": model, "version": version}, error)
+
+    def told(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
+        """Notes what a client was told instead of an answer, unless `error`, or the one that it says in other words, is noted already.
+
+        `model` may be empty: the request was refused before anybody knew for which it was.
+        """
+        if not self.is_on or error.is_noted or (isinstance(error.__context__, ServingError) and error.__context__.is_noted):
+            return
+        self.failed({"protocol": via, "model": model, "version": version} if model else {"protocol": via}, error)
+
+    def failed(self, facts: dict[str, object], error: ServingError) -> None:
+        """Writes the line of a request that failed, unless there are too many of them."""
+        error.is_noted = True
+        suppressed = self._failures.take(self._now_ns())
+        if suppressed is None:
+            return
+        facts |= {"status": error.code.name, "error": error.message}
+        if suppressed:
+            facts["suppressed"] = suppressed
+        self._write("an inference request failed", facts)
+
+    def close(self) -> None:
+        """Writes what waits, and ends."""
+        self.is_on = False
+        if self._sink is not None and self._raw is not None:
+            self._sink.close()
+            self._raw.close()
+
+    def _write(self, text: str, facts: dict[str, object]) -> None:
+        received_ns = facts.pop("received_ns", None)
+        if isinstance(received_ns, int):
+            facts["total_us"] = (self._now_ns() - received_ns) // 1000
+        self._logger.info(text, extra=facts)
+
+
+class _Sampled:
+    """A request that is logged, whatever becomes of it: answered, failed, or taken back, which is when this is let go of unanswered."""
+
+    __slots__ = ("_done", "_facts", "_log", "note")
+
+    def __init__(self, log: AccessLog, request: InferRequest, done: Done) -> None:
+        self._log = log
+        self._facts = _facts(request)
+        self._done = done
+        self.note = AccessNote()
+
+    def answered(self, answer: Answer) -> None:
+        self.note.is_told = True
+        facts = self._facts | _times(self.note)
+        if isinstance(answer, InferResponse):
+            facts["version"] = answer.model_version
+            facts["status"] = _OK
+            facts["out_bytes"] = sum(array.nbytes for array in answer.outputs.values())
+            self._log._write("an inference request was answered", facts)
+        else:
+            self._log.failed(facts, answer)
+        self._done(answer)
+
+    def __del__(self) -> None:
+        if not self.note.is_told and self._log.is_on:
+            self._log._write("an inference request was taken back", {**self._facts, **_times(self.note), "status": _CANCELLED})
+
+
+def _facts(request: InferRequest) -> dict[str, object]:
+    return {
+        "protocol": request.via,
+        "model": request.model_name,
+        "version": request.model_version,
+        "request_id": request.request_id,
+        "rows": request.rows,
+        "in_bytes": request.size_bytes,
+        "received_ns": request.received_ns,
+    }
+
+
+def _times(note: AccessNote) -> dict[str, object]:
+    return {name: ns // 1000 for name, ns in (("queue_us", note.queue_ns), ("compute_us", note.compute_ns)) if ns is not None}

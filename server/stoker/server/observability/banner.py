@@ -1,0 +1,126 @@
+"""What the server says once it is up: a table of the models, then one line with the real addresses.
+
+On a terminal the table is drawn by rich, imported only then; elsewhere it is aligned text, or one JSON object for a log collector.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+from stoker.backends.api.clock import Clock, SystemClock
+from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.observability.log_text import escaped
+
+_HEADINGS = ("model", "version", "backend", "state", "reason")
+_EMPTY = "no models in the repository"
+_STYLES = {VersionState.READY: "green", VersionState.FAILED: "red"}
+
+
+def print_startup(
+    index: Sequence[IndexEntry],
+    addresses: Mapping[str, str],
+    *,
+    stream: TextIO,
+    is_terminal: bool,
+    as_json: bool = False,
+    notices: Sequence[str] = (),
+    not_ready: Sequence[str] = (),
+    clock: Clock | None = None,
+) -> None:
+    """Prints the models and, as the last line, where the server listens.
+
+    Args:
+        index: One row for each entry, in this order.
+        addresses: Protocol to address with the real port, such as `{"grpc": "127.0.0.1:8500"}`, in the order to print.
+        stream: Where to.
+        is_terminal: Draw the table with rich.
+        as_json: Instead of all that, one line in the form of the JSON log with `"event": "models"`, for a stream that carries the log too.
+        notices: What backends have to say of the loaded models, a line each.
+        not_ready: Models for want of which the server is not ready; said in a line of its own.
+        clock: Gives the JSON line its time; None: the machine's.
+    """
+    if as_json:
+        _print_json(index, addresses, notices, not_ready, stream, (clock or SystemClock()).wall_ms())
+        return
+    if not index:
+        print(_EMPTY, file=stream)
+    elif is_terminal:
+        _draw(index, stream)
+    else:
+        _print_aligned(index, stream)
+    for notice in notices:
+        print(f"note: {escaped(notice)}", file=stream)
+    if not_ready:
+        print(f"not ready: no READY version of {', '.join(escaped(name) for name in not_ready)}", file=stream)
+    print(address_line(addresses), file=stream, flush=True)
+
+
+def address_line(addresses: Mapping[str, str]) -> str:
+    """`serving grpc on 127.0.0.1:8500, http on 127.0.0.1:8501`."""
+    return "serving " + ", ".join(f"{protocol} on {address}" for protocol, address in addresses.items())
+
+
+def without_ready_version(index: Sequence[IndexEntry]) -> list[str]:
+    """Models of which no version is READY; one that nobody asked to load, as explicit control has them, only where that is all."""
+    ready = {entry.name for entry in index if entry.state is VersionState.READY}
+    missing = [entry for entry in index if entry.name not in ready]
+    tried = [entry for entry in missing if entry.state is not None or entry.reason]
+    return list(dict.fromkeys(entry.name for entry in tried or missing))
+
+
+def _cells(entry: IndexEntry) -> tuple[str, str, str, str, str]:
+    return (
+        escaped(entry.name),
+        "-" if entry.version is None else str(entry.version),
+        escaped(entry.backend) or "-",
+        "-" if entry.state is None else entry.state.value,
+        escaped(entry.reason),
+    )
+
+
+def _print_aligned(index: Sequence[IndexEntry], stream: TextIO) -> None:
+    rows = [_HEADINGS, *(_cells(entry) for entry in index)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)
+
+
+def _draw(index: Sequence[IndexEntry], stream: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right" if heading == "version" else "left", no_wrap=heading != "reason", overflow="fold")
+    for entry in index:
+        name, version, backend, state, reason = _cells(entry)
+        # Text, not str: a name or a reason with brackets is not markup.
+        style = _STYLES.get(entry.state, "yellow") if entry.state else "dim"
+        table.add_row(Text(name), version, Text(backend), Text(state, style=style), Text(reason))
+    Console(file=stream, force_terminal=True, highlight=False).print(table)
+
+
+def _print_json(
+    index: Sequence[IndexEntry],
+    addresses: Mapping[str, str],
+    notices: Sequence[str],
+    not_ready: Sequence[str],
+    stream: TextIO,
+    wall_ms: int,
+) -> None:
+    models = [dict(zip(_HEADINGS, _cells(entry), strict=True)) for entry in index]
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    line = {
+        "ts": moment,
+        "level": "INFO",
+        "logger": "stoker.startup",
+        "event": "models",
+        "message": address_line(addresses),
+        "addresses": dict(addresses),
+        "models": models,
+        "notices": [escaped(notice) for notice in (notices if index else (_EMPTY, *notices))],
+        "not_ready": [escaped(name) for name in not_ready],
+    }
+    print(json.dumps(line), file=stream, flush=True)

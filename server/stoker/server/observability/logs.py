@@ -1,0 +1,275 @@
+"""Logging: the standard module, one sink for everything, and a promise that no request ever waits for a log line.
+
+Rooms log through `logging.getLogger("stoker.<room>")` and name facts as `extra={"model": ..., "version": ...}`. A record is formatted
+where it was made and handed to a thread that writes; if the reader of our output stalls, or the disk is full, lines are dropped and
+counted (`stoker_log_lines_dropped_total`).
+"""
+
+import contextlib
+import io
+import logging
+import os
+import queue
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol, Self, TextIO
+
+from stoker.server.observability.log_text import JsonFormatter, TextFormatter
+
+#: Lines that may wait for the writer before further ones are dropped: enough for a start-up burst, a few MB at most.
+QUEUE_LINES = 10_000
+_CLOSE_TIMEOUT_S = 2.0
+
+# Libraries that bring handlers of their own or chat at INFO; they get WARNING and above until `verbose` asks for more.
+_FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "grpc", "grpc._cython", "asyncio", "watchfiles", "fastapi")
+
+LogFormat = Literal["auto", "text", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is logged, how and where.
+
+    Attributes:
+        verbose: 0: no DEBUG lines; 1: DEBUG of the server; 2 and more: of the libraries too.
+        info, warning, error: Whether lines of that level are written; `error` covers CRITICAL.
+        format: `auto` is text on a terminal and JSON otherwise.
+        file: Appended to; None: standard error.
+    """
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: LogFormat = "auto"
+    file: Path | None = None
+
+
+class RawWriter(Protocol):
+    """An unbuffered binary file: `write` may take a part only and says how much."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Bytes taken; None or 0 where nothing can be taken now."""
+
+    def close(self) -> None:
+        """Ends writing."""
+
+
+class LogSink(logging.Handler):
+    """Formats records and writes them from a thread of its own. Confined to: any thread may log; one writer thread writes."""
+
+    def __init__(self, raw: RawWriter, formatter: logging.Formatter, queue_lines: int = QUEUE_LINES) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._raw = raw
+        # Lines; an event is set once everything before it has been written; None ends the writer.
+        self._lines: queue.Queue[bytes | threading.Event | None] = queue.Queue(queue_lines)
+        # Two counters, each with one kind of writer: the first under the handler's lock, the second by the writer thread alone.
+        self._not_queued = 0
+        self._not_written = 0
+        self._is_closed = False
+        self._writer = threading.Thread(target=self._write_all, name="stoker-log", daemon=True)
+        self._writer.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were never written."""
+        return self._not_queued + self._not_written
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted (a raising __str__, bad arguments) must not fail the request
+            self._not_queued += 1
+
+    def flush(self) -> None:
+        """Waits until what was logged before has been written, for two seconds at most."""
+        if not self._is_closed:
+            written = threading.Event()
+            with contextlib.suppress(queue.Full):
+                self._lines.put(written, timeout=_CLOSE_TIMEOUT_S)
+                written.wait(_CLOSE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Writes what waits, for two seconds at most, and ends the writer."""
+        if not self._is_closed:
+            self._is_closed = True
+            with contextlib.suppress(queue.Full):
+                self._lines.put(None, timeout=_CLOSE_TIMEOUT_S)
+            self._writer.join(_CLOSE_TIMEOUT_S)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            if isinstance(line, threading.Event):
+                line.set()
+                continue
+            try:
+                _write_whole(self._raw, line)
+            except (OSError, ValueError):  # no space, nobody reads the pipe any more, or the file is closed
+                self._not_written += 1
+
+
+def _write_whole(raw: RawWriter, line: bytes) -> None:
+    rest = memoryview(line)
+    while rest:
+        written = raw.write(rest)
+        if not written:  # a non-blocking descriptor that takes nothing more
+            raise BlockingIOError("the log's reader is not reading")
+        rest = rest[written:]
+
+
+class Logs:
+    """The configured logging of the process; `close` puts everything back as it was.
+
+    Attributes:
+        is_json: Whether lines are JSON objects.
+    """
+
+    def __init__(self, settings: LogSettings, stream: TextIO) -> None:
+        raw, is_terminal = _open(settings.file, stream)
+        self._raw = raw
+        self._is_terminal = is_terminal
+        self.is_json = settings.format == "json" or (settings.format == "auto" and not is_terminal)
+        self._sink = LogSink(raw, JsonFormatter() if self.is_json else TextFormatter())
+        self._filter = _LevelFilter(settings)
+        self._sink.addFilter(self._filter)
+        self._before: list[tuple[logging.Logger, int, bool, list[logging.Handler]]] = []
+        self._raise_before = logging.raiseExceptions
+
+        root = logging.getLogger()
+        self._remember(root)
+        root.handlers = [*root.handlers, self._sink]
+        stoker = logging.getLogger("stoker")
+        self._remember(stoker)
+        _set_levels(settings)
+        for name in _FOREIGN:
+            logger = logging.getLogger(name)
+            self._remember(logger)
+            logger.handlers = []
+            logger.propagate = True
+            logger.setLevel(logging.NOTSET)
+        logging.raiseExceptions = False
+        logging.captureWarnings(True)
+
+    @property
+    def settings(self) -> LogSettings:
+        """What holds now."""
+        return self._filter.settings
+
+    def change(self, settings: LogSettings) -> None:
+        """Switches levels and form to those of `settings`; where lines go stays as it was."""
+        self.is_json = settings.format == "json" or (settings.format == "auto" and not self._is_terminal)
+        self._sink.setFormatter(JsonFormatter() if self.is_json else TextFormatter())
+        self._filter.settings = settings
+        _set_levels(settings)
+
+    def dropped(self) -> int:
+        """Lines that could not be written since the start."""
+        return self._sink.dropped
+
+    def shares_file_with(self, stream: TextIO) -> bool:
+        """Whether lines go to the very file, pipe or terminal that `stream` writes to: what is printed there stands among them."""
+        if not isinstance(self._raw, io.FileIO):
+            return False
+        try:
+            ours, theirs = os.fstat(self._raw.fileno()), os.fstat(stream.fileno())
+        except OSError:  # `stream` has no descriptor
+            return False
+        return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file that lines go to; None: they go to a stream without one."""
+        return self._raw.fileno() if isinstance(self._raw, io.FileIO) else None
+
+    def flush(self) -> None:
+        """Waits, two seconds at most, for what was logged to be written: before printing past the log, or before an abrupt exit."""
+        self._sink.flush()
+
+    def close(self) -> None:
+        """Writes what waits, ends the writer, restores the loggers. Safe to repeat."""
+        logging.captureWarnings(False)
+        logging.raiseExceptions = self._raise_before
+        for logger, level, propagate, handlers in self._before:
+            logger.setLevel(level)
+            logger.propagate = propagate
+            logger.handlers = handlers
+        self._before = []
+        self._sink.close()
+        self._raw.close()
+
+    def _remember(self, logger: logging.Logger) -> None:
+        self._before.append((logger, logger.level, logger.propagate, logger.handlers))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def configure(settings: LogSettings, *, stream: TextIO | None = None) -> Logs:
+    """Routes every logger of the process, uvicorn's and grpc's too, into one sink.
+
+    Args:
+        settings: What, how and where.
+        stream: Used where `settings.file` is None; None: standard error.
+
+    Raises:
+        OSError: the log file cannot be opened for appending.
+    """
+    return Logs(settings, stream if stream is not None else sys.stderr)
+
+
+class _LevelFilter(logging.Filter):
+    """Each level is switched by itself: one may want warnings without errors' noise, or the other way round."""
+
+    def __init__(self, settings: LogSettings) -> None:
+        super().__init__()
+        self.settings = settings
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        settings = self.settings
+        if record.levelno >= logging.ERROR:
+            return settings.error
+        if record.levelno >= logging.WARNING:
+            return settings.warning
+        if record.levelno >= logging.INFO:
+            return settings.info
+        return settings.verbose > 0
+
+
+def _set_levels(settings: LogSettings) -> None:
+    logging.getLogger().setLevel(logging.DEBUG if settings.verbose >= 2 else logging.WARNING)
+    logging.getLogger("stoker").setLevel(logging.DEBUG if settings.verbose >= 1 else logging.INFO)
+
+
+def _open(file: Path | None, stream: TextIO) -> tuple[RawWriter, bool]:
+    """An unbuffered binary file to write to, and whether it is a terminal.
+
+    Unbuffered, because a thread that is stuck inside a buffered object at exit makes the interpreter abort.
+    """
+    if file is not None:
+        return file.open("ab", buffering=0), False
+    try:
+        return io.FileIO(stream.fileno(), "wb", closefd=False), stream.isatty()
+    except (OSError, AttributeError, io.UnsupportedOperation):  # an in-memory stream, as tests and notebooks have
+        return _TextWriter(stream), stream.isatty()
+
+
+class _TextWriter:
+    """A stream without a descriptor, behind the interface of a raw file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, data: memoryview, /) -> int:
+        self._stream.write(str(data, "utf-8", "replace"))
+        return data.nbytes
+
+    def close(self) -> None:
+        """Leaves the stream open: it is the caller's."""

@@ -1,0 +1,152 @@
+"""The room's front: `Metrics` listens to the whole server, answers statistics calls and scrapes.
+
+prometheus-client's `CollectorRegistry` is the registry, so that anyone may register further collectors (`Metrics.registry`); its
+per-observation objects, which lock, are not used: our collectors read plain integers when a scrape comes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
+
+from stoker.backends.api.clock import Clock
+from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.state import VersionState
+from stoker.server.core.statistics import ModelStatistics
+from stoker.server.observability.exposition import write_exposition
+from stoker.server.observability.host import HostFigures
+from stoker.server.observability.latency_summaries import LatencySummaries
+from stoker.server.observability.metrics_settings import MetricsSettings
+from stoker.server.observability.series import ServerSeries, VersionSeries, version_labels
+from stoker.server.observability.serving_families import ServingFamilies
+from stoker.server.observability.statistics import VersionStatistics
+from stoker.server.observability.stoker_families import StokerFamilies
+from stoker.server.observability.triton_families import TritonFamilies
+
+#: A load names its model as a client likes, and each name is a series: beyond so many, failures are counted together.
+MAX_FAILING_MODELS = 1000
+FURTHER_MODELS = "(further models)"
+
+
+class Metrics:
+    """The `ServerRecorder`: everything that is counted, and its two ways out. Confined to: the event loop.
+
+    Attributes:
+        registry: Where further collectors may be registered; `render` shows them after our own.
+    """
+
+    def __init__(
+        self, clock: Clock, *, settings: MetricsSettings | None = None, release: str | None = None, proc: Path = Path("/proc")
+    ) -> None:
+        """Starts with nothing counted.
+
+        Args:
+            clock: Gives the wall time of the last inference.
+            settings: Which of Triton's optional metrics are shown; None: what Triton shows by default.
+            release: The server's version for `stoker_build_info`; None: that of the installed distribution.
+            proc: Where the host's figures are read.
+        """
+        self._clock = clock
+        self._settings = settings or MetricsSettings()
+        self._series = ServerSeries(release if release is not None else _installed_release())
+        self._serving = ServingFamilies(self._series)
+        self.registry = CollectorRegistry()
+        self.registry.register(TritonFamilies(self._series, HostFigures(proc), self._settings, clock))
+        self.registry.register(StokerFamilies(self._series))
+        self.registry.register(_ProcessFamilies(proc))
+        PlatformCollector(registry=self.registry)
+
+    def watch(
+        self,
+        *,
+        requests_in_flight: Callable[[], int] | None = None,
+        bytes_in_flight: Callable[[], int] | None = None,
+        evictions: Callable[[], int] | None = None,
+        log_lines_dropped: Callable[[], int] | None = None,
+        is_ready: Callable[[], bool] | None = None,
+    ) -> None:
+        """Names where figures are read that others keep; called once those others exist. What is not named stays as it was."""
+        series = self._series
+        series.requests_in_flight = requests_in_flight or series.requests_in_flight
+        series.bytes_in_flight = bytes_in_flight or series.bytes_in_flight
+        series.evictions = evictions or series.evictions
+        series.log_lines_dropped = log_lines_dropped or series.log_lines_dropped
+        series.is_ready = is_ready or series.is_ready
+
+    def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionStatistics:
+        entry = self._entry(name, version)
+        entry.labels = version_labels(name, version, tags)
+        return entry.statistics
+
+    def state(self, name: str, version: int, state: VersionState) -> None:
+        self._entry(name, version).state = state
+
+    def loaded(self, name: str, version: int, *, seconds: float) -> None:
+        self._entry(name, version).load_s = seconds
+
+    def warmed(self, name: str, version: int, *, duration_ns: int) -> None:
+        self._entry(name, version).warmups.observe(duration_ns)
+
+    def load_failed(self, name: str, version: int | None) -> None:
+        failures = self._series.load_failures
+        if name not in failures and len(failures) >= MAX_FAILING_MODELS:
+            name = FURTHER_MODELS
+        failures[name] = failures.get(name, 0) + 1
+
+    def note_goaway(self, reason: GoawayReason) -> None:
+        """Counts a gRPC connection that was sent GOAWAY."""
+        self._series.goaways[reason] += 1
+
+    def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
+        self._entry(name, version).is_reload_failed = is_failed
+
+    def forget(self, name: str, version: int) -> None:
+        self._series.versions.pop((name, version), None)
+        if not any(model == name for model, _ in self._series.versions):
+            self._series.load_failures.pop(name, None)
+
+    def statistics(self, name: str, version: int) -> ModelStatistics:
+        """What the version has done so far; all zero where it has done nothing yet."""
+        entry = self._series.versions.get((name, version))
+        return entry.statistics.snapshot(name, version) if entry else ModelStatistics(name=name, version=version)
+
+    def render(self) -> bytes:
+        """Every metric in the Prometheus text format (`exposition.CONTENT_TYPE`)."""
+        return write_exposition(self.registry.collect())
+
+    def render_serving(self) -> bytes:
+        """The figures under TensorFlow Serving's names, in the same format."""
+        return write_exposition(self._serving.collect())
+
+    def _entry(self, name: str, version: int) -> VersionSeries:
+        entry = self._series.versions.get((name, version))
+        if entry is None:
+            summaries = LatencySummaries(self._clock) if self._settings.summary_latencies else None
+            entry = VersionSeries(version_labels(name, version, {}), VersionStatistics(self._clock, summaries))
+            self._series.versions[name, version] = entry
+        return entry
+
+
+class _ProcessFamilies:
+    """prometheus-client's `process_*` figures, without its habit of raising where a limit of the process reads `unlimited`."""
+
+    def __init__(self, proc: Path) -> None:
+        self._collector = ProcessCollector(proc=str(proc), registry=None)
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            families = list(self._collector.collect())
+        except (OSError, ValueError):
+            return
+        yield from families
+
+
+def _installed_release() -> str:
+    try:
+        return metadata.version("stoker")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,68 @@
+"""What the rest of the server reports while it serves: one `VersionRecorder` for each loaded version, one `ServerRecorder` for all.
+
+Protocols only, so that scheduling and lifecycle depend on the words and tests can listen in; `metrics.py` implements them.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from stoker.server.core.state import VersionState
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed, as `nv_inference_request_failure` labels it."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+class VersionRecorder(Protocol):
+    """Counts for one model version. Durations in nanoseconds."""
+
+    def queued(self) -> None:
+        """A request entered the queue."""
+
+    def dequeued(self, count: int = 1) -> None:
+        """`count` requests left the queue, into a batch or dropped."""
+
+    def executed(self, rows: Sequence[int], *, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """A batch ran; `rows` has an element for each execution of the instance (several if requests were retried apart)."""
+
+    def succeeded(
+        self, *, rows: Sequence[int], request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int
+    ) -> None:
+        """Requests of one batch were answered: of each its rows and its times, and the times of the batch that is theirs in common."""
+
+    def failed(self, reason: FailureReason, *, request_ns: int) -> None:
+        """A request got an error."""
+
+    def resting(self, count: int) -> None:
+        """So many instances are passed over now, because their last batches failed; told whenever it changes."""
+
+
+class ServerRecorder(Protocol):
+    """Counts and states for the whole server."""
+
+    def version(self, name: str, version: int, tags: Mapping[str, str]) -> VersionRecorder:
+        """The recorder of a version; the same one again after a reload, so that counters never fall."""
+
+    def state(self, name: str, version: int, state: VersionState) -> None:
+        """A version changed state."""
+
+    def loaded(self, name: str, version: int, *, seconds: float) -> None:
+        """A load ended well."""
+
+    def warmed(self, name: str, version: int, *, duration_ns: int) -> None:
+        """The warm-up of a load ended well."""
+
+    def load_failed(self, name: str, version: int | None) -> None:
+        """A load or reload failed."""
+
+    def reload_failed(self, name: str, version: int, is_failed: bool) -> None:
+        """Whether a version that serves is one whose last reload failed; told whenever it changes."""
+
+    def forget(self, name: str, version: int) -> None:
+        """A version is gone from the repository: its series end."""

@@ -1,0 +1,149 @@
+"""Traces as OpenTelemetry spans, sent to a collector over OTLP/HTTP by the SDK's own batching thread.
+
+A request is a span `InferRequest` from its first stamp to its last; in it lies one named like the model, from the engine's view, and in
+that one `compute`. The stamps between are events. The SDK is no dependency of the server: `missing_packages` tells whether it is there.
+"""
+
+import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+from stoker.server.core.caller_trace import CallerTrace
+from stoker.server.core.trace import TraceRecord
+
+#: What mode opentelemetry needs, by distribution and module.
+NEEDED: Final = {
+    "opentelemetry-sdk": "opentelemetry.sdk.trace",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+}
+_FLUSH_MS: Final = 2000
+_log = logging.getLogger("stoker.tracing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """Where spans go.
+
+    Attributes:
+        url: The collector's traces endpoint.
+        resource: What spans say of this server, `service.name` among it.
+        max_queue_size: Spans that may wait to be sent; more are dropped.
+        schedule_delay_ms: How long a span waits for others at most.
+        max_export_batch_size: Spans sent at once.
+    """
+
+    url: str = "http://localhost:4318/v1/traces"
+    resource: Mapping[str, str] = field(default_factory=lambda: {"service.name": "stoker"})
+    max_queue_size: int = 2048
+    schedule_delay_ms: int = 5000
+    max_export_batch_size: int = 512
+
+
+def missing_packages() -> list[str]:
+    """The distributions that sending spans needs and that are not installed."""
+    return [name for name, module in NEEDED.items() if not _is_there(module)]
+
+
+class SpanExport:
+    """Takes traces, makes spans of them, and leaves sending to the SDK. `put` may be called anywhere."""
+
+    def __init__(self, collector: Collector, wall_offset_ns: int, exporter: Any = None) -> None:
+        """Sends to `collector`.
+
+        Args:
+            collector: Where spans go.
+            wall_offset_ns: What makes a stamp on the monotonic scale one since the epoch, in nanoseconds.
+            exporter: Instead of the SDK's over OTLP/HTTP, for tests.
+        """
+        # Imported here, and by name: a server without the SDK has this file, too.
+        sdk, export = import_module("opentelemetry.sdk.trace"), import_module("opentelemetry.sdk.trace.export")
+        resources = import_module("opentelemetry.sdk.resources")
+        self._api = import_module("opentelemetry.trace")
+        self._in_context = self._api.set_span_in_context
+        if exporter is None:
+            exporter = import_module(NEEDED["opentelemetry-exporter-otlp-proto-http"]).OTLPSpanExporter(endpoint=collector.url)
+        # Which requests are traced is decided before: every span that is made is sent, whatever the environment says of sampling.
+        self._provider = sdk.TracerProvider(
+            resource=resources.Resource.create(dict(collector.resource)),
+            sampler=import_module("opentelemetry.sdk.trace.sampling").ALWAYS_ON,
+            shutdown_on_exit=False,
+        )
+        processor = export.BatchSpanProcessor(
+            exporter,
+            max_queue_size=collector.max_queue_size,
+            schedule_delay_millis=collector.schedule_delay_ms,
+            max_export_batch_size=collector.max_export_batch_size,
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("stoker")
+        self._offset_ns = wall_offset_ns
+        self._not_made = 0
+
+    @property
+    def dropped(self) -> int:
+        """Traces of which no span could be made."""
+        return self._not_made
+
+    def put(self, record: TraceRecord) -> None:
+        """Makes and ends the spans of `record`."""
+        try:
+            self._make(record)
+        except Exception:  # noqa: BLE001 - foreign code: whatever it raises must not fail the request it tells of
+            if not self._not_made:
+                _log.exception("a trace cannot be made spans of")
+            self._not_made += 1
+
+    def close(self) -> None:
+        """Sends what waits, for two seconds at most."""
+        self._provider.force_flush(_FLUSH_MS)
+        self._provider.shutdown()
+
+    def _make(self, record: TraceRecord) -> None:
+        stamps = sorted(record.timestamps, key=lambda stamp: stamp[1])
+        if not stamps:
+            return
+        attributes = {"triton.model_name": record.model_name, "triton.model_version": record.model_version}
+        if record.request_id:
+            attributes["triton.request_id"] = record.request_id[:256].encode(errors="backslashreplace").decode()
+        at = dict(stamps)
+        compute = [stamp for stamp in stamps if stamp[0].startswith("COMPUTE_")]
+        core = [stamp for stamp in stamps if stamp[0].startswith(("REQUEST_", "QUEUE_"))]
+        outer = [stamp for stamp in stamps if stamp not in compute and stamp not in core]
+        context = None if record.caller is None else self._context_of(record.caller)
+        ends: list[tuple[Any, int]] = []
+        for name, events, span in (
+            ("InferRequest", outer, (stamps[0][1], stamps[-1][1])),
+            (record.model_name, core, (at.get("REQUEST_START"), at.get("REQUEST_END", stamps[-1][1]))),
+            ("compute", compute, (at.get("COMPUTE_START"), at.get("COMPUTE_END"))),
+        ):
+            begin, end = span
+            if begin is None or end is None:
+                continue
+            made = self._tracer.start_span(name, context=context, attributes=attributes, start_time=begin + self._offset_ns)
+            self._note(made, events)
+            context = self._in_context(made)
+            ends.append((made, end + self._offset_ns))
+        for made, end_ns in reversed(ends):
+            made.end(end_time=end_ns)
+
+    def _context_of(self, caller: CallerTrace) -> Any:
+        """A context in which spans are children of the caller's."""
+        api = self._api
+        state = api.TraceState.from_header([caller.state]) if caller.state else None
+        flags = api.TraceFlags(api.TraceFlags.SAMPLED if caller.is_sampled else api.TraceFlags.DEFAULT)
+        parent = api.SpanContext(caller.trace_id, caller.span_id, is_remote=True, trace_flags=flags, trace_state=state)
+        return self._in_context(api.NonRecordingSpan(parent))
+
+    def _note(self, span: Any, events: Sequence[tuple[str, int]]) -> None:
+        for name, ns in events:
+            span.add_event(name, timestamp=ns + self._offset_ns)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent of it is not there
+        return False

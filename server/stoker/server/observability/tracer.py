@@ -1,0 +1,192 @@
+"""Which requests are traced: one of every `rate`, until `count` are, at the level that holds for their model."""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.trace import RequestTrace, TraceRecord
+from stoker.server.observability.trace_writer import TraceWriter
+
+#: How traces are written, by Triton's names: as JSON into files, or as OpenTelemetry spans.
+FILE: Final = "triton"
+SPANS: Final = "opentelemetry"
+
+
+class TraceLevel(enum.StrEnum):
+    """What a trace holds."""
+
+    TIMESTAMPS = "TIMESTAMPS"
+    TENSORS = "TENSORS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """How one model's requests, or those of all models, are traced.
+
+    Attributes:
+        levels: What a trace holds, in Triton's order; nothing: no request is traced.
+        rate: One request of so many is traced; at least 1.
+        count: How many are traced in all; -1: no end.
+        log_frequency: So many traces go to one numbered file; 0: all go to the file without a number.
+    """
+
+    levels: tuple[TraceLevel, ...] = ()
+    rate: int = 1000
+    count: int = -1
+    log_frequency: int = 0
+
+
+class TraceSink(Protocol):
+    """Where traces go."""
+
+    @property
+    def dropped(self) -> int:
+        """Traces that never arrived."""
+
+    def put(self, record: TraceRecord) -> None:
+        """Takes a trace. Called on any thread; never waits."""
+
+    def close(self) -> None:
+        """Hands on what waits."""
+
+
+class _Sampler:
+    """Settings at work. Counting starts when they are set."""
+
+    __slots__ = ("_filled", "_index", "_seen", "left", "settings")
+
+    def __init__(self, settings: TraceSettings) -> None:
+        self.settings = settings
+        self.left = settings.count
+        self._seen = 0
+        self._filled = 0
+        self._index: int | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.settings.levels) and self.left != 0
+
+    def takes(self) -> bool:
+        """Whether the request that comes now is traced."""
+        self._seen += 1
+        if self._seen % self.settings.rate:
+            return False
+        if self.left > 0:
+            self.left -= 1
+        return True
+
+    def file_index(self, next_index: Callable[[], int]) -> int | None:
+        """The numbered file of the trace that was taken."""
+        if not self.settings.log_frequency:
+            return None
+        if self._index is None or self._filled >= self.settings.log_frequency:
+            self._index, self._filled = next_index(), 0
+        self._filled += 1
+        return self._index
+
+
+class Tracer:
+    """Begins traces. Confined to: the event loop.
+
+    Attributes:
+        is_on: Whether any request may be traced now: all that is asked for every request.
+        path: The file that traces go to; None: there is none.
+        mode: How they are written, by Triton's names.
+    """
+
+    def __init__(
+        self, path: Path | None, now_ns: Callable[[], int], settings: TraceSettings | None = None, spans: TraceSink | None = None
+    ) -> None:
+        """Traces into `path`, or to `spans` where given, as `settings` say."""
+        self.path = path
+        self.mode = FILE if spans is None else SPANS
+        self._now_ns = now_ns
+        self._writer = TraceWriter(path) if spans is None and path is not None else spans
+        self._of_all = _Sampler(settings or TraceSettings())
+        self._of_models: dict[str, _Sampler] = {}
+        self._number = 0
+        self._file_number = -1
+        self.is_on = False
+        self._update_is_on()
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether traces go anywhere; if not, no request is ever traced."""
+        return self._writer is not None
+
+    @property
+    def dropped(self) -> int:
+        """Traces that were begun and never written."""
+        return 0 if self._writer is None else self._writer.dropped
+
+    def set(self, settings: TraceSettings, of_models: Mapping[str, TraceSettings]) -> None:
+        """Replaces all settings; where they do not change, counting goes on."""
+        if settings != self._of_all.settings:
+            self._of_all = _Sampler(settings)
+        kept = self._of_models
+        self._of_models = {
+            name: kept[name] if name in kept and kept[name].settings == each else _Sampler(each) for name, each in of_models.items()
+        }
+        self._update_is_on()
+
+    @property
+    def takes_callers(self) -> bool:
+        """Whether traces go on those of clients. Then a request whose client keeps its trace is always traced, at any rate and count."""
+        return self.mode == SPANS
+
+    def left(self, model: str) -> int:
+        """How many more requests for `model` (empty: for those without settings of their own) are traced; -1: no end."""
+        return self._of_models.get(model, self._of_all).left
+
+    def traced(self, request: InferRequest, version: int, done: Done) -> Done:
+        """Begins the trace of `request` if it is one to be traced; returns what is to be called instead of `done`."""
+        sampler = self._of_models.get(request.model_name, self._of_all)
+        if self._writer is None or not (self._goes_on(request, sampler) or (sampler.is_on and sampler.takes())):
+            return done
+        if sampler.left == 0:
+            self._update_is_on()
+        self._number += 1
+        index = sampler.file_index(self._next_file)
+        record = TraceRecord(self._number, request.model_name, version, request.request_id, index, request.caller)
+        levels, now_ns = sampler.settings.levels, self._now_ns
+        trace = request.trace = RequestTrace(
+            record,
+            self._writer.put,
+            now_ns(),
+            has_timestamps=TraceLevel.TIMESTAMPS in levels,
+            has_tensors=TraceLevel.TENSORS in levels,
+        )
+        trace.show("TENSOR_QUEUE_INPUT", request.inputs, request.signature.inputs)
+
+        def ended(answer: Answer) -> None:
+            ended_ns = now_ns()
+            if isinstance(answer, InferResponse):
+                trace.mark("INFER_RESPONSE_COMPLETE", ended_ns)
+                trace.show("TENSOR_BACKEND_OUTPUT", answer.outputs, answer.signature.outputs)
+            trace.mark("REQUEST_END", ended_ns)
+            done(answer)
+
+        return ended
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self.is_on = False
+        if self._writer is not None:
+            self._writer.close()
+
+    def _goes_on(self, request: InferRequest, sampler: _Sampler) -> bool:
+        caller = request.caller
+        return caller is not None and caller.is_sampled and bool(sampler.settings.levels) and self.takes_callers
+
+    def _next_file(self) -> int:
+        self._file_number += 1
+        return self._file_number
+
+    def _update_is_on(self) -> None:
+        samplers: list[_Sampler] = [self._of_all, *self._of_models.values()]
+        self.is_on = self._writer is not None and any(
+            sampler.is_on or (self.takes_callers and bool(sampler.settings.levels)) for sampler in samplers
+        )

@@ -1,0 +1,1 @@
+"""The wire protocols: KServe v2 with Triton's extensions, TensorFlow Serving, Adlik."""

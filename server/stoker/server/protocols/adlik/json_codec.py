@@ -1,0 +1,155 @@
+"""The proto3-JSON forms of PredictRequest and PredictResponse: names in snake_case, 64-bit integers as text, bytes as base64,
+enums by name, defaults left out, unknown fields ignored.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.server.codecs.strict_json import Json
+from stoker.server.codecs.tensor_bytes import array_pieces
+from stoker.server.codecs.tensorflow_types import NUMBERS
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Array
+from stoker.server.pb.tensorflow.core.framework import types_pb2
+from stoker.server.protocols.adlik.answer import Answer, AnsweredOutput, BestClass
+from stoker.server.protocols.adlik.json_fields import (
+    as_booleans,
+    as_bytes,
+    as_floats,
+    as_integer,
+    as_integers,
+    as_list,
+    as_object,
+    as_text,
+    member,
+    printed_float,
+)
+from stoker.server.protocols.adlik.model_spec import ModelAsk
+from stoker.server.protocols.adlik.request import PredictAsk
+from stoker.server.protocols.adlik.tensor_values import TensorFields
+
+_INT64: Final = (-(1 << 63), (1 << 63) - 1)
+_UINT32: Final = (0, (1 << 32) - 1)
+_READERS: Final[Mapping[str, Callable[[list[Json], str], Array]]] = {
+    "half_val": lambda values, path: as_integers(values, path, np.int32),
+    "int_val": lambda values, path: as_integers(values, path, np.int32),
+    "int64_val": lambda values, path: as_integers(values, path, np.int64),
+    "uint32_val": lambda values, path: as_integers(values, path, np.uint32),
+    "uint64_val": lambda values, path: as_integers(values, path, np.uint64),
+    "float_val": lambda values, path: as_floats(values, path, np.float32),
+    "double_val": lambda values, path: as_floats(values, path, np.float64),
+    "bool_val": as_booleans,
+}
+#: Bytes that are made base64 at once: a multiple of three, so that pieces follow each other without padding.
+_STEP: Final = 3 << 18
+
+
+def read_request(given: Json, url: ModelAsk, limits: Limits) -> PredictAsk:
+    """What the parsed body `given` asks for; the model and version of the URL go before those of the body. Safe in a thread.
+
+    Raises:
+        InvalidRequest: a field has another form; the text names it.
+    """
+    body = as_object(given, "the request")
+    inputs = as_object(member(body, "inputs"), "inputs")
+    if len(inputs) > limits.tensor_count:
+        raise InvalidRequest(f"request has {len(inputs)} inputs, more than the {limits.tensor_count} allowed")
+    filters = as_object(member(body, "output_filter"), "output_filter")
+    if len(filters) > limits.output_count:
+        raise InvalidRequest(f"request asks for {len(filters)} outputs, more than the {limits.output_count} allowed")
+    return PredictAsk(
+        _model(body, url),
+        as_integer(member(body, "batch_size"), "batch_size", *_UINT32),
+        {name: _tensor(as_object(tensor, f"inputs.{name[:128]}"), f"inputs.{name[:128]}", limits) for name, tensor in inputs.items()},
+        {name: _count(output, f"output_filter.{name[:128]}") for name, output in filters.items()},
+    )
+
+
+def print_answer(answer: Answer) -> bytes:
+    """The JSON text of the PredictResponse. Safe in a thread."""
+    printed: dict[str, Any] = {"model_spec": {"name": answer.model.name, "version": str(answer.model.version or 0)}}
+    if answer.outputs:
+        printed["outputs"] = {output.name: _output(output) for output in answer.outputs}
+    return orjson.dumps(printed)
+
+
+def _model(body: Mapping[str, Json], url: ModelAsk) -> ModelAsk:
+    if url.version is not None:
+        return url
+    spec = as_object(member(body, "model_spec"), "model_spec")
+    label = as_text(member(spec, "version_label"), "model_spec.version_label")
+    version = member(spec, "version")
+    if version is None:
+        return ModelAsk(url.name, None, label)
+    if label:
+        raise InvalidRequest("model_spec has both version and version_label: give one of them")
+    return ModelAsk(url.name, as_integer(version, "model_spec.version", *_INT64))
+
+
+def _count(output: Json, path: str) -> int:
+    wanted = as_object(member(as_object(output, path), "cls"), f"{path}.cls")
+    return as_integer(member(wanted, "count"), f"{path}.cls.count", *_UINT32)
+
+
+def _tensor(tensor: Mapping[str, Json], path: str, limits: Limits) -> TensorFields:
+    content = as_bytes(member(tensor, "tensor_content"), f"{path}.tensor_content")
+    values: dict[str, Any] = {}
+    if not content:
+        for name, read in _READERS.items():
+            if given := as_list(member(tensor, name), f"{path}.{name}"):
+                values[name] = read(given, f"{path}.{name}")
+        if given := as_list(member(tensor, "string_val"), f"{path}.string_val"):
+            values["string_val"] = [as_bytes(value, f"{path}.string_val") for value in given]
+    return TensorFields(_datatype(member(tensor, "dtype"), f"{path}.dtype"), _shape(tensor, path, limits), content, values)
+
+
+def _shape(tensor: Mapping[str, Json], path: str, limits: Limits) -> tuple[int, ...] | None:
+    path = f"{path}.tensor_shape"
+    dims = as_list(member(as_object(member(tensor, "tensor_shape"), path), "dim"), f"{path}.dim")
+    if len(dims) > limits.dims_count:
+        raise InvalidRequest(f"{path} has {len(dims)} dimensions, more than the {limits.dims_count} allowed")
+    return tuple(as_integer(member(as_object(dim, f"{path}.dim"), "size"), f"{path}.dim.size", *_INT64) for dim in dims) or None
+
+
+def _datatype(value: Json, path: str) -> int:
+    if isinstance(value, str):
+        if value not in types_pb2.DataType.DESCRIPTOR.values_by_name:
+            raise InvalidRequest(f"{path} '{value[:64]}' is no element type; expected a name such as DT_FLOAT")
+        return types_pb2.DataType.Value(value)
+    return as_integer(value, path, 0, (1 << 31) - 1)
+
+
+def _output(output: AnsweredOutput) -> dict[str, Any]:
+    tensor: dict[str, Any] = {
+        "dtype": types_pb2.DataType.Name(NUMBERS[output.datatype]),
+        "tensor_shape": {"dim": [{"size": str(size)} if size else {} for size in output.array.shape]},
+    }
+    if output.datatype.is_bytes:
+        values = output.array.reshape(-1).tolist()
+        tensor["string_val"] = [base64.b64encode(value.encode() if isinstance(value, str) else value).decode() for value in values]
+    elif output.array.size:
+        tensor["tensor_content"] = _base64(b"".join(array_pieces(output.array, output.datatype)))
+    printed: dict[str, Any] = {"tensor": tensor}
+    if output.classes:
+        printed["batch_classes"] = [{"cls": [_class(best) for best in sample]} for sample in output.classes]
+    return printed
+
+
+def _base64(content: bytes) -> str:
+    return "".join([base64.b64encode(content[at : at + _STEP]).decode() for at in range(0, len(content), _STEP)])
+
+
+def _class(best: BestClass) -> dict[str, Any]:
+    printed: dict[str, Any] = {}
+    if best.place:
+        printed["idx"] = best.place
+    if best.score:
+        printed["score"] = printed_float(best.score)
+    if best.label:
+        printed["label"] = best.label
+    return printed

@@ -1,0 +1,183 @@
+"""ModelOperateService: clients add, delete, activate and list models.
+
+Failures are answers with `status: "ERROR"` and a text, never a status of gRPC. Every operation changes the repository on disk and answers
+once the change has taken effect: under explicit control by a load or unload, under polling by a look at that model at once. What fails is
+taken back, and what served goes on serving: each operation is judged by the loads that it has begun itself. Operations on one model are
+done one after the other, and to the end even if their caller goes away; different models never wait for each other. A caller waits for a
+bounded time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
+
+from stoker.backends.api.errors import Conflict, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
+from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.state import VersionState
+from stoker.server.core.to_the_end import ToTheEnd
+from stoker.server.engine.interface import Engine
+from stoker.server.lifecycle.listing import ModelListing
+from stoker.server.lifecycle.repository import RepositoryUnreadable
+from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.pb.adlik import operate_pb2 as pb
+from stoker.server.protocols.adlik.repository_edit import RepositoryEditor, Undo
+from stoker.server.protocols.adlik.settings import AdlikSettings
+
+NOT_ALLOWED = "model operations are not allowed on this server: start it with --allow_model_operate"
+NOTHING_LOADS = "model operations need --model_control_mode=poll or explicit (loading_method automatic or manual)"
+#: Adlik's names of the states; what is not loaded is OFFLINE.
+_STATES = {
+    VersionState.NEW: "NEW",
+    VersionState.LOADING: "LOADING",
+    VersionState.READY: "READY",
+    VersionState.DRAINING: "UNLOADING",
+    VersionState.UNLOADED: "OFFLINE",
+    VersionState.FAILED: "ERROR",
+}
+_OFFLINE = "OFFLINE"
+_log = logging.getLogger(__name__)
+
+
+class ModelOperations:
+    """The six operations. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, settings: AdlikSettings, *, limit_s: float) -> None:
+        """`limit_s` bounds how long a client waits for an operation."""
+        self._engine = engine
+        self._settings = settings
+        self._editor = RepositoryEditor(settings.repositories, settings.operate_root)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._to_the_end = ToTheEnd("the model operation", _log, limit_s)
+        self._operations: dict[str, Callable[[pb.ModelOperateRequest], Awaitable[None]]] = {
+            "addModel": self._add_model,
+            "addModelVersion": self._add_version,
+            "deleteModel": self._delete_model,
+            "deleteModelVersion": self._delete_version,
+            "activateModel": self._activate,
+        }
+
+    async def run(self, verb: str, request: pb.ModelOperateRequest) -> pb.ModelOperateResponse:
+        """Does what the RPC named `verb` asks for."""
+        try:
+            if not self._settings.allow_operate:
+                raise Unavailable(NOT_ALLOWED)
+            if verb == "queryModel":
+                return await self._to_the_end.run(self._query(request))
+            if self._settings.control_mode is ControlMode.NONE:
+                raise Unavailable(NOTHING_LOADS)
+            await self._to_the_end.run(self._in_turn(verb, request))
+        except ServingError as error:
+            return pb.ModelOperateResponse(status="ERROR", error_message=error.message)
+        return pb.ModelOperateResponse(status="SUCCESS")
+
+    async def _in_turn(self, verb: str, request: pb.ModelOperateRequest) -> None:
+        async with self._turns.setdefault(request.model_name, asyncio.Lock()):
+            await self._operations[verb](request)
+
+    async def _add_model(self, request: pb.ModelOperateRequest) -> None:
+        name = request.model_name
+        undo = await run_off_loop(self._editor.add_model, name, request.path)
+        await self._take_effect(name, undo)
+
+    async def _add_version(self, request: pb.ModelOperateRequest) -> None:
+        name = request.model_name
+        number, undo = await run_off_loop(self._editor.add_version, name, request.path, request.model_version)
+        await self._take_effect(name, undo)
+        _log.info("version %d of model '%s' was added by a client", number, name)
+
+    async def _delete_model(self, request: pb.ModelOperateRequest) -> None:
+        name = request.model_name
+        put_back, discard = await run_off_loop(self._editor.take_model, name)
+        await self._take_effect(name, put_back)
+        await run_off_loop(discard)
+
+    async def _delete_version(self, request: pb.ModelOperateRequest) -> None:
+        name = request.model_name
+        put_back, discard = await run_off_loop(self._editor.take_version, name, request.model_version)
+        await self._take_effect(name, put_back, is_reload=True)
+        await run_off_loop(discard)
+
+    async def _activate(self, request: pb.ModelOperateRequest) -> None:
+        name, version = request.model_name, request.model_version
+        undo = await run_off_loop(self._editor.want_only, name, version)
+        await self._take_effect(name, undo)
+
+    async def _take_effect(self, name: str, undo: Undo, *, is_reload: bool = False) -> None:
+        """Returns once what the repository holds of `name` is what serves.
+
+        Args:
+            name: The model.
+            undo: Takes the change back.
+            is_reload: Whether a model that is not served is to stay so.
+
+        Raises:
+            ServingError: why it cannot; by then `undo` has been done, and what served before serves.
+        """
+        try:
+            listing = await run_off_loop(self._editor.repository.find, name)
+            if self._settings.control_mode is ControlMode.POLL:
+                await self._refresh(name, listing)
+            elif listing is None or not listing.versions:
+                await self._engine.unload(name)
+            elif not is_reload or self._engine.is_model_ready(name, None):
+                await self._engine.load(name, LoadOverrides())
+        except ServingError as error:
+            await run_off_loop(undo)
+            await self._return_to_before(name)
+            raise error from None
+
+    async def _return_to_before(self, name: str) -> None:
+        """After an undo, makes the server want what is there again."""
+        try:
+            if self._settings.control_mode is ControlMode.POLL:
+                await self._engine.refresh(name)
+            elif await run_off_loop(self._editor.repository.find, name) is None:
+                await self._engine.unload(name)
+            elif self._engine.is_model_ready(name, None):
+                await self._engine.load(name, LoadOverrides())
+        except ServingError as error:
+            _log.error("model '%s' cannot return to what it was before a failed operation: %s", name, error.message)
+
+    async def _refresh(self, name: str, listing: ModelListing | None) -> None:
+        """Makes a polling server serve of `name` exactly what `listing` wants (None: nothing).
+
+        Raises:
+            Conflict: it does not load, or the server does not serve it for another reason. InvalidRequest: its config.pbtxt is wrong.
+            Unavailable: the server is stopping.
+        """
+        if listing is not None and listing.config is None:
+            raise InvalidRequest(listing.error or f"model '{name}' has no valid configuration")
+        try:
+            await self._engine.refresh(name)
+        except ModelLoadError as error:
+            raise Conflict(error.message) from None
+        wanted = (
+            frozenset() if listing is None or listing.config is None else wanted_versions(listing.config.version_policy, listing.versions)
+        )
+        ready = {entry.version for entry in self._engine.index(ready_only=True) if entry.name == name}
+        if missing := wanted - ready:
+            versions = ", ".join(str(version) for version in sorted(missing))
+            raise Conflict(f"model '{name}' does not serve version {versions}: the server does not take models from its repository alone")
+
+    async def _query(self, request: pb.ModelOperateRequest) -> pb.ModelOperateResponse:
+        try:
+            snapshot = await run_off_loop(self._editor.repository.scan)
+        except RepositoryUnreadable:
+            raise Unavailable("the model repository cannot be read") from None
+        if request.model_name and request.model_name not in snapshot.models:
+            raise NotFound(f"model '{request.model_name[:128]}' is not in the repository")
+        states = {(entry.name, entry.version): entry.state for entry in self._engine.index()}
+        answer = pb.ModelOperateResponse(status="SUCCESS")
+        for name, listing in snapshot.models.items():
+            if request.model_name in ("", name):
+                # Paths are relative to the repository: where that lies is the operator's business.
+                info = answer.models[name]
+                info.model_path = name
+                for version in sorted(listing.versions):
+                    state = states.get((name, version))
+                    shown = _OFFLINE if state is None else _STATES[state]
+                    info.versions.add(version_no=version, state=shown, path=f"{name}/{version}")
+        return answer

@@ -1,0 +1,74 @@
+"""Whose protocol a REST request below /v1 speaks: Adlik's and TensorFlow Serving's use the same two URLs.
+
+`--rest_v1=adlik` and `--rest_v1=tfs` decide for every request. Under `auto`:
+
+* A POST to `:predict` is told by its body. `instances` is only TensorFlow Serving's; `batch_size`, `model_spec` and `output_filter` are
+  only Adlik's. Where `inputs` stands alone, it is Adlik's if it is an object whose every value is a TensorProto: an object with
+  `tensor_content`, `dtype`, `tensor_shape` or a field of typed values such as `float_val`. A body with nothing of either is a mistake,
+  and TensorFlow Serving's, which has many more clients, unless `--prefer_adlik` is set: its front says what is missing.
+* GET of `metadata` has no body. It is answered in Adlik's form where `--prefer_adlik` is set (`adlik_serving` sets it) and for models
+  whose platform is one that only Adlik names so, such as `topsinference`.
+* The query `?format=adlik` or `?format=tfs` decides for one request, whatever else is set.
+* `:ml_predict` is Adlik's alone.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.server.codecs.strict_json import Json
+from stoker.server.config.dialect import ADLIK_PLATFORMS
+from stoker.server.protocols.adlik.json_fields import member
+from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
+from stoker.server.protocols.adlik.tensor_values import VALUE_FIELDS
+
+_ADLIKS: Final = ("batch_size", "model_spec", "output_filter")
+_TENSOR_FIELDS: Final = ("tensor_content", "dtype", "tensor_shape", *sorted(set(VALUE_FIELDS.values())))
+
+
+class Dialect(Enum):
+    """A protocol below /v1."""
+
+    ADLIK = auto()
+    TFS = auto()
+
+
+def forced(settings: AdlikSettings, query: Mapping[str, str]) -> Dialect | None:
+    """The protocol that the query or the operator decides for; None: the request must tell.
+
+    Raises:
+        InvalidRequest: the query names another protocol.
+    """
+    asked = query.get("format", "").lower()
+    if asked:
+        if asked not in ("adlik", "tfs"):
+            raise InvalidRequest(f"format={asked[:64]} is not known: expected adlik or tfs")
+        return Dialect[asked.upper()]
+    return None if settings.rest_v1 is RestV1.AUTO else Dialect[settings.rest_v1.value.upper()]
+
+
+def of_body(settings: AdlikSettings, given: Json) -> Dialect:
+    """The protocol of a `:predict` request that nothing else decides."""
+    preferred = Dialect.ADLIK if settings.prefer_adlik else Dialect.TFS
+    if not isinstance(given, dict):
+        return preferred
+    if "instances" in given:
+        return Dialect.TFS
+    if any(member(given, name) is not None for name in _ADLIKS):
+        return Dialect.ADLIK
+    inputs = given.get("inputs")
+    if not inputs:
+        return preferred
+    if isinstance(inputs, dict) and all(_is_tensor(value) for value in inputs.values()):
+        return Dialect.ADLIK
+    return Dialect.TFS
+
+
+def of_platform(settings: AdlikSettings, platform: str) -> Dialect:
+    """The protocol in which metadata of a model of `platform` is answered that nothing else decides."""
+    return Dialect.ADLIK if settings.prefer_adlik or platform in ADLIK_PLATFORMS else Dialect.TFS
+
+
+def _is_tensor(value: Json) -> bool:
+    return isinstance(value, dict) and any(member(value, name) is not None for name in _TENSOR_FIELDS)

@@ -1,0 +1,135 @@
+"""One HTTP exchange at ASGI level: reading the body under the limits, sending an answer, naming an error."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from stoker.backends.api.errors import ErrorCode, ServingError, TooLarge
+from stoker.server.core.limits import Limits
+from stoker.server.core.reservation import Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.net.inflation import joined
+from stoker.server.protocols.compression import ENCODINGS, UnsupportedEncoding, decompress
+from stoker.server.rpc.status import kserve_status, retry_after_seconds
+
+Receive = Any
+Send = Any
+Scope = Any
+HeaderList = list[tuple[bytes, bytes]]
+INTERNAL_TEXT = "internal error: see the server's log"
+
+
+#: In the scope of a request that came by a connection of ours: the connection's `reservation`.
+RESERVATION = "stoker.reservation"
+#: Likewise: the connection's `answer_reservation`, and its `release_when_sent`.
+ANSWER_RESERVATION, RELEASE_WHEN_SENT = "stoker.answer_reservation", "stoker.release_when_sent"
+
+
+class ClientGone(Exception):
+    """The client went away before its request was complete: nobody is left to answer."""
+
+
+def reservation_of(engine: Engine, scope: Scope) -> Reservation:
+    """What the request of `scope` will hold of the budget."""
+    make = scope.get(RESERVATION)
+    return Reservation(engine) if make is None else make(engine)
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], reservation: Reservation, limits: Limits, most: int | None = None
+) -> bytes:
+    """The whole body, unpacked. Bytes are reserved as they come, so that a client holds only what it has sent.
+
+    Args:
+        receive: Of the request.
+        headers: Of the request, as a mapping.
+        reservation: What the request holds of the budget.
+        limits: `http_body_bytes` caps the body as it comes and unpacked.
+        most: A lower cap.
+
+    Raises:
+        TooLarge: it exceeds the cap, or says it will. Overloaded: no room. UnsupportedEncoding, InvalidRequest: see `decompress`.
+        ClientGone: it went away before the end.
+    """
+    most = limits.http_body_bytes if most is None else min(most, limits.http_body_bytes)
+    # The parser has checked that it is a decimal number.
+    declared = int(headers.get(b"content-length", b"0"))
+    if declared > most:
+        raise TooLarge(f"the body of {declared} bytes exceeds the limit of {most} bytes")
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"the body exceeds the limit of {most} bytes")
+        reservation.take(len(piece))
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            break
+    body = await joined(pieces, limits.decode_inline_bytes)
+    encoding = headers.get(b"content-encoding")
+    return body if encoding is None else await decompress(body, encoding.decode("latin-1"), reservation.take, limits, most)
+
+
+def header_of(headers: Iterable[tuple[bytes, bytes]]) -> Callable[[str], str | None]:
+    """What gives a header's value by its name in lower case; of several the last."""
+    given = dict(headers)
+
+    def value(name: str) -> str | None:
+        found = given.get(name.encode("latin-1"))
+        return None if found is None else found.decode("latin-1")
+
+    return value
+
+
+async def send_response(send: Send, status: int, body: bytes, headers: HeaderList) -> None:
+    """Sends a complete answer; its length is added to `headers`."""
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_answer(engine: Engine, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
+    """Sends a complete answer of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
+
+    REQUIRES: what the request held is released, so that request and answer are not counted together.
+
+    Raises:
+        Overloaded: there is no room for it; nothing was sent.
+    """
+    make: Callable[[Engine], Reservation] | None = scope.get(ANSWER_RESERVATION)
+    if make is None or len(body) <= limits.decode_inline_bytes:
+        await send_response(send, 200, body, headers)
+        return
+    unread = make(engine)
+    unread.take(len(body))
+    try:
+        await send_response(send, 200, body, headers)
+    except BaseException:
+        unread.release()
+        raise
+    scope[RELEASE_WHEN_SENT](unread)
+
+
+def error_response(error: ServingError) -> tuple[int, bytes, HeaderList]:
+    """Status, body and headers that tell a client of `error`."""
+    headers: HeaderList = [(b"content-type", b"application/json")]
+    after = retry_after_seconds(error)
+    if after is not None:
+        headers.append((b"retry-after", after.encode()))
+    if isinstance(error, UnsupportedEncoding):
+        headers.append((b"accept-encoding", ", ".join(ENCODINGS).encode()))
+    if error.code is ErrorCode.UNAUTHENTICATED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return kserve_status(error).http, error_body(error.message), headers
+
+
+def error_body(text: str) -> bytes:
+    """The body of every error."""
+    # A text may quote what a client sent, lone surrogates included; those have no UTF-8 form.
+    return orjson.dumps({"error": text.encode(errors="backslashreplace").decode()})

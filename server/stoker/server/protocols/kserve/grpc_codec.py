@@ -1,0 +1,339 @@
+"""ModelInferRequest to `InferRequest`, `InferResponse` to ModelInferResponse.
+
+The infer path runs for every request of every size, so it sets fields directly and makes no object it does not need.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.parameters import NO_PARAMETERS, classification_count, parse_version, read_parameters, refuse_shared_memory
+from stoker.server.codecs.shared_memory import Span
+from stoker.server.codecs.string_elements import declared_count
+from stoker.server.codecs.tensor_bytes import Raw, array_from_bytes, array_from_span, array_pieces, array_to_bytes, object_array
+from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
+from stoker.server.core.access import Via
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue
+from stoker.server.core.wire_walk import encoded_varint
+from stoker.server.engine.interface import Engine
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.classification import check_classes, classify
+from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory, span_parameters
+
+_CONTENTS = {
+    DataType.BOOL: "bool_contents",
+    DataType.INT8: "int_contents",
+    DataType.INT16: "int_contents",
+    DataType.INT32: "int_contents",
+    DataType.INT64: "int64_contents",
+    DataType.UINT8: "uint_contents",
+    DataType.UINT16: "uint_contents",
+    DataType.UINT32: "uint_contents",
+    DataType.UINT64: "uint64_contents",
+    DataType.FP32: "fp32_contents",
+    DataType.FP64: "fp64_contents",
+    DataType.BYTES: "bytes_contents",
+}
+#: Types that travel in a wider field, and so may come out of range.
+_NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
+_NO_CLASSIFICATIONS: Mapping[str, int] = {}
+_NO_LABELS: Mapping[str, Sequence[str]] = {}
+#: The tag of `raw_output_contents` on the wire.
+_RAW_OUTPUT_TAG = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER << 3 | 2
+
+
+class Target(NamedTuple):
+    """What a request asks for and is checked against: all of its decoding that needs the engine."""
+
+    model_version: int | None
+    check: SignatureCheck
+    received_ns: int
+
+
+class GrpcCodec:
+    """Translates ModelInferRequest. Confined to: the event loop, but for `build`."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._checks = SignatureChecks(engine, limits)
+
+    def decode(self, message: pb.ModelInferRequest, size_bytes: int, deadline_ns: int | None) -> DecodedRequest:
+        """The request that `message` (`size_bytes` on the wire) makes.
+
+        Raises:
+            ServingError: it contradicts the protocol, the limits or the model's signature, or reaches no READY model.
+        """
+        return self.build(self.target(message), message, message.raw_input_contents, size_bytes, deadline_ns)
+
+    def target(self, message: pb.ModelInferRequest) -> Target:
+        """What `message` asks for.
+
+        Raises:
+            ServingError: it reaches no READY model.
+        """
+        received_ns = self._engine.now_ns()
+        name, version_text = message.model_name, message.model_version
+        version = parse_version(version_text, name) if version_text else None
+        return Target(version, self._checks.find(name, version), received_ns)
+
+    def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw], spans: Spans = NO_SPANS) -> int:
+        """The elements of BYTES tensors that decoding `message` with `raws` and `spans` makes, at most."""
+        count = 0
+        raw_at = 0
+        for at, tensor in enumerate(message.inputs):
+            span = spans.inputs.get(at)
+            if tensor.datatype == DataType.BYTES.value:
+                # Each takes four bytes at least.
+                if span is not None:
+                    count += declared_count(tensor.shape, span.byte_size // 4)
+                elif raw_at < len(raws):
+                    count += declared_count(tensor.shape, len(raws[raw_at]) // 4)
+                else:
+                    count += len(tensor.contents.bytes_contents)
+            raw_at += span is None
+        return count
+
+    def labels(self, response: InferResponse, classifications: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
+        """By output, the class labels that encoding needs.
+
+        Raises:
+            TooLarge: as `check_classes`.
+        """
+        if not classifications:
+            return _NO_LABELS
+        check_classes(response, classifications, self._limits)
+        return {name: self._engine.labels(response.model_name, response.model_version, name) for name in classifications}
+
+    def build(
+        self,
+        target: Target,
+        message: pb.ModelInferRequest,
+        raws: Sequence[Raw],
+        size_bytes: int,
+        deadline_ns: int | None,
+        spans: Spans = NO_SPANS,
+    ) -> DecodedRequest:
+        """As `decode`, for a `target` that is known and contents that may be elsewhere; safe in a thread."""
+        version, check, received_ns = target
+        request_id = message.id
+        if len(request_id) > self._limits.id_length:
+            raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {self._limits.id_length} allowed")
+        given = message.parameters
+        parameters = read_parameters(self._scalars(given)) if given else NO_PARAMETERS
+        try:
+            inputs = self._mixed_inputs(check, message, raws, spans.inputs) if spans.inputs else self._inputs(check, message, raws)
+            rows = check.complete(inputs)
+            outputs = message.outputs
+            if outputs:
+                output_names, classifications = self._outputs(check, outputs, spans.outputs)
+            else:
+                output_names, classifications = check.default_outputs, _NO_CLASSIFICATIONS
+        except SignatureMismatch as error:
+            raise InvalidRequest(with_request_id(error.message, request_id)) from None
+        return DecodedRequest(
+            InferRequest(
+                model_name=message.model_name,
+                model_version=version,
+                request_id=request_id,
+                inputs=inputs,
+                rows=rows,
+                output_names=output_names,
+                signature=check.signature,
+                priority=parameters.priority,
+                timeout_us=parameters.timeout_us,
+                sequence=parameters.sequence,
+                deadline_ns=deadline_ns,
+                parameters=parameters.custom,
+                received_ns=received_ns,
+                size_bytes=size_bytes,
+                via=Via.KSERVE_GRPC,
+            ),
+            classifications,
+            parameters.wants_empty_final,
+            shared_outputs={output_names[at]: span for at, span in spans.outputs.items()} if spans.outputs else NO_SHARED,
+        )
+
+    def _inputs(self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw]) -> dict[str, Array]:
+        tensors = message.inputs
+        check.input_count(len(tensors))
+        arrays: dict[str, Array] = {}
+        if raw:
+            if len(raw) != len(tensors):
+                raise SignatureMismatch(
+                    f"expected {len(tensors)} raw_input_contents, one for each input of model '{message.model_name}', got {len(raw)}"
+                )
+            for tensor, content in zip(tensors, raw, strict=True):
+                name = tensor.name
+                spec = check.input(name, arrays)
+                if tensor.parameters:
+                    refuse_shared_memory(tensor.parameters, name)
+                if tensor.HasField("contents"):
+                    raise InvalidRequest(
+                        f"contents field must not be specified when using raw_input_contents for '{name}' for model '{message.model_name}'"
+                    )
+                shape = tuple(tensor.shape)
+                arrays[name] = array_from_bytes(check, spec, shape, check.count_elements(spec, tensor.datatype, shape), content)
+            return arrays
+        for tensor in tensors:
+            spec = check.input(tensor.name, arrays)
+            if tensor.parameters:
+                refuse_shared_memory(tensor.parameters, tensor.name)
+            shape = tuple(tensor.shape)
+            arrays[spec.name] = _typed(check, spec, shape, check.count_elements(spec, tensor.datatype, shape), tensor.contents)
+        return arrays
+
+    def _mixed_inputs(
+        self, check: SignatureCheck, message: pb.ModelInferRequest, raw: Sequence[Raw], spans: Mapping[int, Span]
+    ) -> dict[str, Array]:
+        """Inputs of which some lie in shared memory; raw contents are those of the others."""
+        tensors = message.inputs
+        check.input_count(len(tensors))
+        if raw and len(raw) != len(tensors) - len(spans):
+            raise SignatureMismatch(
+                f"expected {len(tensors) - len(spans)} raw_input_contents, one for each input of model '{message.model_name}' outside "
+                f"shared memory, got {len(raw)}"
+            )
+        raws = iter(raw)
+        arrays: dict[str, Array] = {}
+        for at, tensor in enumerate(tensors):
+            spec = check.input(tensor.name, arrays)
+            shape = tuple(tensor.shape)
+            count = check.count_elements(spec, tensor.datatype, shape)
+            span = spans.get(at)
+            if (span is not None or raw) and tensor.HasField("contents"):
+                where = "shared memory" if span is not None else "raw_input_contents"
+                raise InvalidRequest(
+                    f"unexpected 'content' provided when using {where} for input tensor '{spec.name}' for model '{message.model_name}'"
+                )
+            if span is not None:
+                arrays[spec.name] = array_from_span(check, spec, shape, count, span)
+            elif raw:
+                arrays[spec.name] = array_from_bytes(check, spec, shape, count, next(raws))
+            else:
+                arrays[spec.name] = _typed(check, spec, shape, count, tensor.contents)
+        return arrays
+
+    def _outputs(self, check: SignatureCheck, outputs: Any, spans: Mapping[int, Span]) -> tuple[tuple[str, ...], Mapping[str, int]]:
+        check.output_count(len(outputs))
+        names: dict[str, None] = {}
+        classifications: dict[str, int] = {}
+        for at, output in enumerate(outputs):
+            name = output.name
+            check.output(name, names)
+            names[name] = None
+            if output.parameters:
+                parameters = self._scalars(output.parameters)
+                if at not in spans:
+                    refuse_shared_memory(parameters, name)
+                elif "classification" in parameters:
+                    raise classified_in_shared_memory(name)
+                if "classification" in parameters:
+                    classifications[name] = classification_count(parameters["classification"], name)
+        return tuple(names), classifications
+
+    def _scalars(self, given: Any) -> dict[str, ParameterValue]:
+        if len(given) > self._limits.parameter_count:
+            raise InvalidRequest(f"request has {len(given)} parameters, more than the {self._limits.parameter_count} allowed")
+        values: dict[str, ParameterValue] = {}
+        for key, parameter in given.items():
+            choice = parameter.WhichOneof("parameter_choice")
+            if choice is None:
+                raise InvalidRequest(f"parameter '{key[:128]}' has no value")
+            values[key] = getattr(parameter, choice)
+        return values
+
+
+def encode_message(
+    response: InferResponse,
+    classifications: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    shared: Mapping[str, Span] = NO_SHARED,
+) -> pb.ModelInferResponse:
+    """The message that answers with `response`; outputs are raw, or in shared memory. Safe in a thread.
+
+    Raises:
+        InvalidRequest: as `Span.write`.
+    """
+    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    for array, datatype in _outputs(message, response, classifications, labels, shared):
+        message.raw_output_contents.append(b"" if array is None else array_to_bytes(array, datatype))
+    return message
+
+
+def encode_serialised(
+    response: InferResponse,
+    classifications: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    shared: Mapping[str, Span] = NO_SHARED,
+) -> bytes:
+    """What `encode_message` serialises to, without the copies of raw contents into a message and out of it. Safe in a thread."""
+    message = pb.ModelInferResponse(model_name=response.model_name, model_version=str(response.model_version), id=response.request_id)
+    parts: list[Raw] = []
+    for array, datatype in _outputs(message, response, classifications, labels, shared):
+        pieces = [] if array is None else array_pieces(array, datatype)
+        parts += (encoded_varint(_RAW_OUTPUT_TAG) + encoded_varint(sum(map(len, pieces))), *pieces)
+    return b"".join((message.SerializeToString(), *parts))
+
+
+def _outputs(
+    message: pb.ModelInferResponse,
+    response: InferResponse,
+    classifications: Mapping[str, int],
+    labels: Mapping[str, Sequence[str]],
+    shared: Mapping[str, Span],
+) -> list[tuple[Array | None, DataType]]:
+    """Adds the outputs' descriptions to `message`; returns what they hold: None for one that is in shared memory.
+
+    Clients count raw contents by the outputs' positions, so that one in shared memory has empty ones.
+    """
+    signature = response.signature
+    held: list[tuple[Array | None, DataType]] = []
+    for name, array in response.outputs.items():
+        spec = response.output_spec(name)
+        datatype = spec.datatype
+        if name in classifications:
+            array = classify(array, datatype, classifications[name], labels[name], is_batched=signature.is_batched, output=name)
+            datatype = DataType.BYTES
+        output = message.outputs.add(name=name, datatype=datatype.value, shape=array.shape)
+        span = shared.get(name) if shared else None
+        if span is None:
+            held.append((array, datatype))
+            continue
+        for key, value in span_parameters(span, span.write(array_pieces(array, datatype), name)).items():
+            if isinstance(value, str):
+                output.parameters[key].string_param = value
+            else:
+                output.parameters[key].int64_param = value
+        held.append((None, datatype))
+    return held
+
+
+def _typed(check: SignatureCheck, spec: TensorSpec, shape: tuple[int, ...], count: int, contents: pb.InferTensorContents) -> Array:
+    """The array of `contents`, taken from the field that belongs to the datatype."""
+    datatype = spec.datatype
+    field = _CONTENTS.get(datatype)
+    if field is None:
+        raise SignatureMismatch(f"input '{spec.name}' of data-type {datatype.value} can only be sent as raw_input_contents")
+    values = getattr(contents, field)
+    if len(values) != count:
+        raise check.element_count(spec, count, len(values))
+    if datatype is DataType.BYTES:
+        return object_array(list(values), shape)
+    if datatype in _NARROW:
+        wide = np.array(values, dtype=np.int64)
+        bounds = np.iinfo(datatype.numpy)
+        if bool((wide < bounds.min).any()) or bool((wide > bounds.max).any()):
+            raise SignatureMismatch(f"input '{spec.name}' holds values outside the range of {datatype.value}, {bounds.min} to {bounds.max}")
+        narrow: Array = wide.astype(datatype.numpy)
+        return narrow.reshape(shape)
+    # protobuf hands the whole field over as an array where it can, with no Python number for each element.
+    array: Array = np.array(values, dtype=datatype.numpy)
+    return array.reshape(shape)

@@ -1,0 +1,260 @@
+"""POST .../infer: from the bytes of a request to the bytes of its answer, without any framework between.
+
+Small requests and answers, which are most, are decoded and encoded at once on the event loop and need no task (`infer_exchange.py`); what
+takes long is done in threads, by a task (`HttpInfer.answer`). A request whose path is written in an unusual way comes through the
+framework, to the same code.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError
+from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.parameters import check_model_name
+from stoker.server.codecs.strict_json import memory_cost
+from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
+from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
+from stoker.server.core.access import Via
+from stoker.server.core.limits import Limits
+from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.request import InferResponse
+from stoker.server.core.reservation import Reservation
+from stoker.server.core.trace import RequestTrace
+from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.answer import Piece
+from stoker.server.net.inflation import joined
+from stoker.server.protocols.compression import choose_encoding, compress, decompress
+from stoker.server.protocols.exchange import HeaderList, Receive, Scope, Send, read_body, reservation_of, send_answer
+from stoker.server.protocols.kserve import http_answer, http_codec
+from stoker.server.protocols.kserve.brought import Brought, HeaderReader
+from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.http_answer import Encoded
+from stoker.server.protocols.kserve.http_codec import Body
+from stoker.server.protocols.kserve.http_repeats import RepeatedRequests, cut
+from stoker.server.protocols.kserve.inference import in_core_words
+from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_head
+
+HEADER_LENGTH: Final = b"inference-header-content-length"
+_JSON: Final = (b"content-type", b"application/json")
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+
+#: JSON up to this size is parsed without counting first what its values will take: not even the worst becomes large.
+_SMALL_JSON_BYTES: Final = 4096
+
+
+class InferCall(NamedTuple):
+    """What path and headers say of infer requests.
+
+    Attributes:
+        model: As the path names it, not yet checked.
+        version: As the path names it; None: the one that serves by default.
+        header_length: Inference-Header-Content-Length as sent; None: absent.
+        content_encoding: Of the body, as sent; None: absent.
+        answer_encoding: What the client prefers among ours; None: as it is.
+        brought: What other headers bring; None: nothing.
+    """
+
+    model: str
+    version: int | None
+    header_length: str | None
+    content_encoding: str | None
+    answer_encoding: str | None
+    brought: Brought | None = None
+
+
+def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], reader: HeaderReader) -> InferCall:
+    """The call that a request with `headers`, names in lower case, makes."""
+    length, encoding, accepted = headers.get(HEADER_LENGTH), headers.get(b"content-encoding"), headers.get(b"accept-encoding")
+    return InferCall(
+        model,
+        version,
+        None if length is None else length.decode("latin-1"),
+        None if encoding is None else encoding.decode("latin-1"),
+        None if accepted is None else choose_encoding(accepted.decode("latin-1")),
+        reader.read_raw(headers.items()) if reader.is_on else None,
+    )
+
+
+class HttpInfer:
+    """Decodes, runs and encodes infer requests. Confined to: the event loop.
+
+    Attributes:
+        engine: What runs them.
+        limits: Bounds on what clients send.
+        headers: Reads what headers bring.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
+        """`extensions` are those of the server; None: with their default settings."""
+        self.engine = engine
+        self.limits = limits
+        extensions = extensions or Extensions(limits)
+        self._memory = extensions.shared_memory
+        self.headers = extensions.http_headers
+        self._checks = SignatureChecks(engine, limits)
+        self._repeats = RepeatedRequests()
+
+    async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request for (`model`, `version`) that came through the framework.
+
+        Raises:
+            ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
+        """
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        received_ns = self.engine.now_ns()
+        with reservation_of(self.engine, scope) as reservation:
+            # `read_body` unpacks it.
+            body = await read_body(receive, headers, reservation, self.limits)
+            call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
+            pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
+        answer = await joined(pieces, self.limits.decode_inline_bytes)
+        await send_answer(self.engine, scope, send, answer, answer_headers, self.limits)
+
+    async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
+        """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
+
+        Raises:
+            ServingError: what the client is told instead.
+        """
+        if call.content_encoding is not None:
+            limits = self.limits
+            body = await decompress(body, call.content_encoding, reservation.take, limits, limits.http_body_bytes)
+        decoded = self.decode_now(call, body, received_ns, reservation)
+        if decoded is None:
+            decoded = await self._decode(call, body, received_ns, reservation)
+        if call.brought is not None:
+            call.brought.put_on(decoded.request)
+        try:
+            response = await self.engine.infer(decoded.request)
+        except (Overloaded, QueueTimeout) as error:
+            raise in_core_words(error, decoded.request.request_id) from None
+        answer = await self.encode(call, decoded, response)
+        if decoded.request.trace is not None:
+            self.note_sent(decoded.request.trace, received_ns)
+        return answer
+
+    def note_sent(self, trace: RequestTrace, received_ns: int) -> None:
+        """Notes when a traced request was read and answered. Decoding counts as reading, and writing ends where the transport begins."""
+        now_ns = self.engine.now_ns()
+        trace.mark("HTTP_RECV_START", received_ns)
+        trace.mark("HTTP_RECV_END", trace.begun_ns)
+        trace.mark("HTTP_SEND_START", now_ns)
+        trace.mark("HTTP_SEND_END", now_ns)
+
+    def decode_now(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest | None:
+        """The request that `body` makes, not packed; None where telling takes longer than the event loop has time for.
+
+        Raises:
+            ServingError: it makes none.
+        """
+        limits = self.limits
+        try:
+            check_model_name(call.model)
+            check = self._checks.find(call.model, call.version)
+            size = len(body)
+            header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
+            text_bytes = size if header_length is None else header_length
+            if text_bytes > limits.decode_inline_bytes or size > INLINE_RAW_BYTES:
+                return None
+            if text_bytes > _SMALL_JSON_BYTES:
+                reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
+            # What the text says around the numbers is mostly what that of an earlier request said.
+            around, lists = http_codec.json_text(body, header_length), None
+            if header_length is None:
+                around, lists = cut(around)
+            repeated = self._repeats.find(call.model, call.version, around, None if lists is None else len(lists))
+            if repeated is not None and repeated.fits(check, size):
+                if lists is None:
+                    return repeated.decode_binary(body, received_ns)
+                if (decoded := repeated.decode_lists(lists, limits, size, received_ns)) is not None:
+                    return decoded
+            head = http_codec.parse_head(body, header_length, limits)
+            spans, strings = self._measured(head, body, header_length)
+            if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
+                return None
+            if spans.input_bytes:
+                reservation.take(spans.input_bytes)
+            target = http_codec.Target(call.model, call.version, received_ns)
+            decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
+            if header_length == 0 or spans is not NO_SPANS:
+                return decoded
+            return self._repeats.remember(around, None if lists is None else len(lists), check, decoded, head)
+        except ServingError as error:
+            self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
+            raise
+
+    async def _decode(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest:
+        """As `decode_now`, in threads."""
+        limits = self.limits
+        check = self._checks.find(call.model, call.version)
+        header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, len(body))
+        try:
+            if not isinstance(body, bytes) and header_length is None:
+                # All of it is text, which is searched and counted as bytes.
+                reservation.take(len(body))
+                body = await run_off_loop(bytes, body)
+            text = http_codec.json_text(body, header_length)
+            reservation.take(await run_off_loop(memory_cost, text, limits))
+            head = await run_off_loop(http_codec.parse_head, body, header_length, limits)
+            spans, strings = self._measured(head, body, header_length)
+            reservation.take(spans.input_bytes + strings_cost(strings, limits))
+            target = http_codec.Target(call.model, call.version, received_ns)
+            return await run_off_loop(http_codec.decode, check, target, head, body, header_length, limits, spans)
+        except ServingError as error:
+            self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
+            raise
+
+    def _measured(self, head: Mapping[str, Any], body: Body, header_length: int | None) -> tuple[Spans, int]:
+        """What of a request lies in shared memory, and the strings that decoding it makes, at most."""
+        limits = self.limits
+        # Most requests are not searched, and of the others only those whose text has the word.
+        is_shared = self._memory.is_allowed and b"shared_memory_region" in http_codec.json_text(body, header_length)
+        spans = spans_of_head(head, self._memory, limits) if is_shared else NO_SPANS
+        return spans, http_codec.count_strings(head, len(body) + spans.input_bytes, limits)
+
+    def encode_now(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> Encoded | None:
+        """The answer that carries `response`; None where making it takes longer than the event loop has time for.
+
+        Raises:
+            ServingError: `response` cannot be carried as asked.
+        """
+        if call.answer_encoding is not None:
+            return None
+        most = self.limits.decode_inline_bytes
+        # A loop, not `any`: no generator for each small answer.
+        for array in response.outputs.values():
+            if array.nbytes > most:
+                return None
+        repeats = decoded.repeats
+        if repeats is not None and (encoded := repeats.encode(response)) is not None:
+            return encoded
+        labels = http_answer.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
+        encoded = http_answer.encode(response, decoded, labels)
+        if repeats is not None:
+            repeats.learn(response)
+        return encoded
+
+    async def encode(self, call: InferCall, decoded: DecodedRequest, response: InferResponse) -> tuple[Sequence[Piece], HeaderList]:
+        """As `encode_now`, in threads: the answer's body, in pieces, and its headers.
+
+        Raises:
+            ServingError: `response` cannot be carried as asked.
+        """
+        limits = self.limits
+        labels = http_answer.labels_for(self.engine, response, decoded, limits)
+        if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
+            encoded = await run_off_loop(http_answer.encode, response, decoded, labels)
+        else:
+            encoded = http_answer.encode(response, decoded, labels)
+        body, headers = encoded.pieces, _headers(encoded)
+        if call.answer_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
+            body = [await compress(body, call.answer_encoding, limits)]
+            headers.append((b"content-encoding", call.answer_encoding.encode()))
+        return body, headers
+
+
+def _headers(encoded: Encoded) -> HeaderList:
+    if encoded.header_length is None:
+        return [_JSON]
+    return [_BINARY, (HEADER_LENGTH, b"%d" % encoded.header_length)]

@@ -1,0 +1,324 @@
+"""ModelInfer without a transport: serialised request in, serialised message out.
+
+It takes bytes, not a message, because room for them is reserved before they are parsed. Most requests are like one that came before, and
+are read by its template; other small ones are parsed at once; from `SMALL_BYTES` on, a request is looked through on the wire first, and
+what takes long goes to a thread.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
+from stoker.server.codecs.parameters import parse_version
+from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
+from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
+from stoker.server.codecs.validation import with_request_id
+from stoker.server.core.access import Via
+from stoker.server.core.limits import Limits
+from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.request import Answer, InferRequest, InferResponse, InFlight
+from stoker.server.core.reservation import Reservation, no_room
+from stoker.server.core.waiter import Waiter
+from stoker.server.engine.interface import Engine
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.brought import Brought
+from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
+from stoker.server.protocols.kserve.in_flight import ANSWERED, SlowAnswer, Told
+from stoker.server.protocols.kserve.request_templates import RequestTemplates
+from stoker.server.protocols.kserve.response_layouts import ResponseLayouts
+from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
+from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
+
+
+class Inference:
+    """Answers infer requests. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
+        """`extensions` are those of the server; None: with their default settings."""
+        self._engine = engine
+        self._limits = limits
+        self._memory = (extensions or Extensions(limits)).shared_memory
+        self._codec = GrpcCodec(engine, limits)
+        self._templates = RequestTemplates(engine, limits)
+        self._layouts = ResponseLayouts()
+        # Looked up once: these run for every request.
+        self._infer = engine.infer
+        self._submit = engine.submit
+        self._reserve = engine.reserve
+        self._parse = pb.ModelInferRequest.FromString
+        self._decode_small = self._codec.decode
+        self._decode_like = self._templates.decode
+        self._most_inline_bytes = limits.decode_inline_bytes
+
+    def lead_bytes(self, size_bytes: int) -> int:
+        """Where the first tensor of a message of `size_bytes` begins, if it is like the last one of that size."""
+        return self._templates.lead_bytes(size_bytes)
+
+    def submit(self, data: Raw, deadline_ns: int | None, told: Told, brought: Brought | None = None) -> InFlight:
+        """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise later.
+
+        The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
+        `brought` is what the call's metadata bring.
+        """
+        return self._begin(data, deadline_ns, told, brought) or SlowAnswer(self._model_infer(data, deadline_ns, brought), told)
+
+    async def model_infer(self, data: bytes, deadline_ns: int | None, brought: Brought | None = None) -> bytes:
+        """As `submit`, to be awaited.
+
+        Raises:
+            ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
+        """
+        waiter = Waiter[bytes]()
+        flight = self._begin(data, deadline_ns, waiter, brought)
+        if flight is None:
+            return await self._model_infer(data, deadline_ns, brought)
+        try:
+            return await waiter.answer()
+        except asyncio.CancelledError:
+            flight.cancel()
+            raise
+
+    def _begin(self, data: Raw, deadline_ns: int | None, told: Told, brought: Brought | None) -> InFlight | None:
+        """As `submit`; None, and nothing done, where it takes a coroutine."""
+        size_bytes = len(data)
+        decoded = self._decode_like(data, deadline_ns)
+        is_new = decoded is None
+        if is_new and (size_bytes > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)):
+            return None
+        if not self._reserve(size_bytes):
+            told(no_room(size_bytes))
+            return ANSWERED
+        flight = _Flight(self, size_bytes, told)
+        try:
+            if is_new:
+                decoded = self._decode_new(data, deadline_ns)
+            assert decoded is not None
+            if brought is not None:
+                brought.put_on(decoded.request)
+            flight.decoded = decoded
+            flight.inner = self._submit(decoded.request, flight.answered)
+        except Exception as error:  # noqa: BLE001 - a refusal, or a defect: both are the call's to be told
+            flight.end(_told_of(error, flight.decoded))
+        return flight
+
+    def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
+        message = self._parsed(data)
+        try:
+            decoded = self._decode_small(message, len(data), deadline_ns)
+        except ServingError as error:
+            self._count_refused(message, error)
+            raise
+        if message.raw_input_contents:
+            self._templates.learn(data, decoded)
+        return decoded
+
+    async def _model_infer(self, data: Raw, deadline_ns: int | None, brought: Brought | None) -> bytes:
+        """For requests that are looked through first, and may go to a thread."""
+        with Reservation(self._engine) as reservation:
+            decoded = await self.decode(data, deadline_ns, reservation)
+            self._templates.learn(data, decoded)
+            if brought is not None:
+                brought.put_on(decoded.request)
+            try:
+                response = await self._infer(decoded.request)
+            except (Overloaded, QueueTimeout) as error:
+                raise in_core_words(error, decoded.request.request_id) from None
+            return await self._encoded(response, decoded)
+
+    async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> bytes:
+        if decoded.request.trace is not None:
+            self._note_sent(decoded.request)
+        try:
+            labels = self._codec.labels(response, decoded.classifications)
+            if self._is_large(response):
+                return await run_off_loop(encode_serialised, response, decoded.classifications, labels, decoded.shared_outputs)
+            return encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        except ServingError as error:
+            self._note_unencoded(error, decoded)
+            raise
+
+    def _encoded_now(self, response: InferResponse, decoded: DecodedRequest) -> bytes | None:
+        """The serialised answer; None where making it takes a thread."""
+        most = self._most_inline_bytes
+        # As `_is_large`, without the call.
+        for array in response.outputs.values():
+            if array.nbytes > most:
+                return None
+        answer = None if decoded.classifications or decoded.shared_outputs else self._layouts.encode(response)
+        if answer is None:
+            labels = self._codec.labels(response, decoded.classifications)
+            answer = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+        if decoded.request.trace is not None:
+            self._note_sent(decoded.request)
+        return answer
+
+    def _note_sent(self, request: InferRequest) -> None:
+        """Notes what this side sees of a traced call: it is read before it is handed over, and sent after its answer is."""
+        assert request.trace is not None
+        now_ns = self._engine.now_ns()
+        request.trace.mark("GRPC_WAITREAD_START", request.received_ns)
+        request.trace.mark("GRPC_WAITREAD_END", request.received_ns)
+        request.trace.mark("GRPC_SEND_START", now_ns)
+        request.trace.mark("GRPC_SEND_END", now_ns)
+
+    async def decode(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
+        """The request that `data` makes; what it takes in memory is taken from `reservation` before it is made.
+
+        Raises:
+            ServingError: as `GrpcCodec.decode`; Overloaded, TooLarge.
+        """
+        size_bytes = len(data)
+        reservation.take(size_bytes)
+        if size_bytes > SMALL_BYTES:
+            return await self._decode_large(data, deadline_ns, reservation)
+        message = self._parsed(data)
+        try:
+            if self._memory.is_allowed and (spans := spans_of_message(message, self._memory)) is not NO_SPANS:
+                return await self._build(message, message.raw_input_contents, size_bytes, deadline_ns, reservation, spans)
+            return self._decode_small(message, size_bytes, deadline_ns)
+        except ServingError as error:
+            self._count_refused(message, error)
+            raise
+
+    async def encode(self, response: InferResponse, decoded: DecodedRequest) -> pb.ModelInferResponse:
+        """The message that answers with `response`; a large one is made in a thread."""
+        try:
+            labels = self._codec.labels(response, decoded.classifications)
+            if self._is_large(response):
+                return await run_off_loop(encode_message, response, decoded.classifications, labels, decoded.shared_outputs)
+            return encode_message(response, decoded.classifications, labels, decoded.shared_outputs)
+        except ServingError as error:
+            self._note_unencoded(error, decoded)
+            raise
+
+    def _note_unencoded(self, error: Exception, decoded: DecodedRequest) -> None:
+        """Notes that what the model answered finds no room in shared memory, or cannot be classified: who tells it knows no model."""
+        if isinstance(error, ServingError):
+            self._engine.note_failed(Via.KSERVE_GRPC, error, decoded.request.model_name, decoded.request.model_version)
+
+    async def _decode_large(self, data: Raw, deadline_ns: int | None, reservation: Reservation) -> DecodedRequest:
+        limits = self._limits
+        wire = split_infer_request(data, limits)
+        reservation.take(wire.cost_bytes)
+        is_long = len(wire.rest) > limits.decode_inline_bytes
+        message = await run_off_loop(self._parsed, wire.rest) if is_long else self._parsed(wire.rest)
+        try:
+            spans = spans_of_message(message, self._memory) if self._memory.is_allowed else NO_SPANS
+            return await self._build(message, wire.raws, len(data), deadline_ns, reservation, spans, is_long=is_long)
+        except ServingError as error:
+            self._count_refused(message, error)
+            raise
+
+    async def _build(
+        self,
+        message: pb.ModelInferRequest,
+        raws: Sequence[Raw],
+        size_bytes: int,
+        deadline_ns: int | None,
+        reservation: Reservation,
+        spans: Spans,
+        *,
+        is_long: bool = False,
+    ) -> DecodedRequest:
+        """The request of a message that is not small, or not all of it."""
+        limits, codec = self._limits, self._codec
+        target = codec.target(message)
+        strings = codec.count_strings(message, raws, spans)
+        reservation.take(strings_cost(strings, limits) + spans.input_bytes)
+        is_long = is_long or strings > INLINE_STRINGS or size_bytes > INLINE_RAW_BYTES or spans.input_bytes > limits.decode_inline_bytes
+        if is_long:
+            return await run_off_loop(codec.build, target, message, raws, size_bytes, deadline_ns, spans)
+        return codec.build(target, message, raws, size_bytes, deadline_ns, spans)
+
+    def _count_refused(self, message: pb.ModelInferRequest, error: ServingError) -> None:
+        try:
+            version = parse_version(message.model_version, message.model_name)
+        except InvalidRequest:
+            version = None  # no number: that is what `error` says of it
+        self._engine.count_refused(message.model_name, version, error, Via.KSERVE_GRPC)
+
+    def _parsed(self, data: Raw) -> pb.ModelInferRequest:
+        try:
+            return self._parse(data if type(data) is bytes else bytes(data))
+        except DecodeError:
+            raise InvalidRequest("the request is not a valid ModelInferRequest message") from None
+
+    def _is_large(self, response: InferResponse) -> bool:
+        most = self._most_inline_bytes
+        # A loop, not `any`: no generator for each small answer.
+        for array in response.outputs.values():  # noqa: SIM110
+            if array.nbytes > most:
+                return True
+        return False
+
+
+class _Flight:
+    """One request on its way: holds its bytes of the budget until it is answered or cancelled."""
+
+    __slots__ = ("_inference", "_is_over", "_size_bytes", "_told", "decoded", "inner")
+
+    def __init__(self, inference: Inference, size_bytes: int, told: Told) -> None:
+        self._inference = inference
+        self._size_bytes = size_bytes
+        self._told = told
+        self._is_over = False
+        self.decoded: DecodedRequest | None = None
+        self.inner: InFlight | None = None
+
+    def answered(self, answer: Answer) -> None:
+        decoded = self.decoded
+        assert decoded is not None
+        if isinstance(answer, Exception):
+            self.end(_told_of(answer, decoded))
+            return
+        try:
+            encoded = self._inference._encoded_now(answer, decoded)
+        except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's to be told
+            self._inference._note_unencoded(error, decoded)
+            self.end(error)
+            return
+        if encoded is None:
+            self.inner = SlowAnswer(self._inference._encoded(answer, decoded), self.end)
+        else:
+            self.end(encoded)
+
+    def end(self, answer: bytes | Exception) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        # What is under way knows this flight: without the way back, its tensors and its trace are free as soon as it is.
+        self.inner = None
+        try:
+            self._told(answer)
+        finally:
+            self._inference._engine.release(self._size_bytes)
+
+    def cancel(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        inner, self.inner = self.inner, None
+        if inner is not None:
+            inner.cancel()
+        if isinstance(inner, SlowAnswer) and not inner.is_done():
+            # A thread reads the tensors still: their room is free when it has ended.
+            inner.when_done(lambda: self._inference._engine.release(self._size_bytes))
+        else:
+            self._inference._engine.release(self._size_bytes)
+
+
+def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:
+    if decoded is not None and isinstance(error, (Overloaded, QueueTimeout)):
+        return in_core_words(error, decoded.request.request_id)
+    return error
+
+
+def in_core_words(error: ServingError, request_id: str) -> ServingError:
+    """`error` from the engine's queue with the request id in front, as Triton's core prints it."""
+    said = type(error)(with_request_id(error.message, request_id), retry_after_s=error.retry_after_s)
+    said.is_noted = error.is_noted
+    return said

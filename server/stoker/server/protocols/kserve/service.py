@@ -1,0 +1,230 @@
+"""The RPCs of `inference.GRPCInferenceService`, without a transport: messages in, messages out, `ServingError` raised.
+
+ModelInfer and ModelStreamInfer are in `inference.py` and `stream.py`. Every method here takes the request message and the `Call`.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unsupported
+from stoker.server.codecs.parameters import check_model_name, parse_version
+from stoker.server.core.limits import Limits
+from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.to_the_end import ToTheEnd
+from stoker.server.engine.interface import Engine
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.pb import model_config_pb2 as config_pb
+from stoker.server.protocols.kserve.call import Call
+from stoker.server.protocols.kserve.descriptions import index_to_message, metadata_to_message, statistics_to_message
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.kserve.inference import Inference
+from stoker.server.protocols.kserve.stream import StreamInference
+from stoker.server.protocols.kserve.trace_settings import Given
+from stoker.server.rpc.restricted_apis import Category, Restrictions
+
+_log = logging.getLogger(__name__)
+_NO_TRACE = "the server does not support trace settings"
+_NO_LOG_SETTINGS = "the server does not support dynamic logging"
+
+
+class KServeService:
+    """All RPCs but the infer ones, which it only holds. Confined to: the event loop.
+
+    Attributes:
+        inference: ModelInfer.
+        stream_inference: ModelStreamInfer.
+        headers: Reads what metadata bring to infer requests.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, extensions: Extensions | None = None) -> None:
+        """`extensions` are those of the server; None: with everything off that is off by default."""
+        self._extensions = extensions or Extensions(limits)
+        self.inference = Inference(engine, limits, self._extensions)
+        self.headers = self._extensions.grpc_headers
+        self.stream_inference = StreamInference(engine, self.inference, limits, self.headers)
+        self._engine = engine
+        self._limits = limits
+        self._to_the_end = ToTheEnd("the load or unload", _log, limits.control_timeout_s)
+
+    async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=self._engine.is_live())
+
+    async def server_ready(self, request: pb.ServerReadyRequest, call: Call) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=self._engine.is_ready())
+
+    async def model_ready(self, request: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
+        version = parse_version(request.version, request.name)
+        return pb.ModelReadyResponse(ready=self._engine.is_model_ready(request.name, version))
+
+    async def server_metadata(self, request: pb.ServerMetadataRequest, call: Call) -> pb.ServerMetadataResponse:
+        server = self._engine.server()
+        return pb.ServerMetadataResponse(
+            name=server.name, version=server.version, extensions=[*server.extensions, *self._extensions.names()]
+        )
+
+    async def model_metadata(self, request: pb.ModelMetadataRequest, call: Call) -> pb.ModelMetadataResponse:
+        return metadata_to_message(self._engine.describe(*self._target(request)))
+
+    async def model_config(self, request: pb.ModelConfigRequest, call: Call) -> pb.ModelConfigResponse:
+        wire = self._engine.describe(*self._target(request)).config.wire
+        return pb.ModelConfigResponse(config=config_pb.ModelConfig.FromString(wire))
+
+    async def model_statistics(self, request: pb.ModelStatisticsRequest, call: Call) -> pb.ModelStatisticsResponse:
+        name, version = self._target(request)
+        return statistics_to_message(self._engine.statistics(name or None, version))
+
+    async def repository_index(self, request: pb.RepositoryIndexRequest, call: Call) -> pb.RepositoryIndexResponse:
+        _refuse_repository_name(request.repository_name)
+        return index_to_message(self._engine.index(ready_only=request.ready))
+
+    async def repository_model_load(self, request: pb.RepositoryModelLoadRequest, call: Call) -> pb.RepositoryModelLoadResponse:
+        _refuse_repository_name(request.repository_name)
+        name = check_model_name(request.model_name)
+        overrides = read_overrides(_values(request.parameters, self._limits))
+        try:
+            await self._to_the_end.run(self._engine.load(name, overrides))
+        except ModelLoadError as error:
+            if error.message.startswith("failed to load"):
+                raise
+            raise ModelLoadError(f"failed to load '{name}', {error.message}") from None
+        return pb.RepositoryModelLoadResponse()
+
+    async def repository_model_unload(self, request: pb.RepositoryModelUnloadRequest, call: Call) -> pb.RepositoryModelUnloadResponse:
+        _refuse_repository_name(request.repository_name)
+        name = check_model_name(request.model_name)
+        with_dependents = _values(request.parameters, self._limits).get("unload_dependents", False)
+        if not isinstance(with_dependents, bool):
+            raise InvalidRequest("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+        await self._to_the_end.run(self._engine.unload(name, unload_dependents=with_dependents))
+        return pb.RepositoryModelUnloadResponse()
+
+    async def system_shared_memory_status(
+        self, request: pb.SystemSharedMemoryStatusRequest, call: Call
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        regions = self._extensions.shared_memory.status(request.name)
+        status = pb.SystemSharedMemoryStatusResponse.RegionStatus
+        return pb.SystemSharedMemoryStatusResponse(
+            regions={each.name: status(name=each.name, key=each.key, offset=each.offset, byte_size=each.byte_size) for each in regions}
+        )
+
+    async def system_shared_memory_register(
+        self, request: pb.SystemSharedMemoryRegisterRequest, call: Call
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        self._extensions.shared_memory.register(request.name, request.key, request.offset, request.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def system_shared_memory_unregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest, call: Call
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        self._extensions.shared_memory.unregister(request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def cuda_shared_memory_status(self, request: pb.CudaSharedMemoryStatusRequest, call: Call) -> pb.CudaSharedMemoryStatusResponse:
+        if request.name:
+            raise NotFound(f"Unable to find cuda shared memory region: '{request.name[:128]}'")
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def cuda_shared_memory_register(
+        self, request: pb.CudaSharedMemoryRegisterRequest, call: Call
+    ) -> pb.CudaSharedMemoryRegisterResponse:
+        raise InvalidRequest(f"failed to register CUDA shared memory region: '{request.name[:128]}', GPUs not supported")
+
+    async def cuda_shared_memory_unregister(
+        self, request: pb.CudaSharedMemoryUnregisterRequest, call: Call
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    async def trace_setting(self, request: pb.TraceSettingRequest, call: Call) -> pb.TraceSettingResponse:
+        answer = pb.TraceSettingResponse()
+        given = {name: list(setting.value) for name, setting in request.settings.items()}
+        for name, values in self.change_trace_settings(request.model_name, given, self._extensions.grpc_restrictions).items():
+            answer.settings[name].value.extend(values)
+        return answer
+
+    async def log_settings(self, request: pb.LogSettingsRequest, call: Call) -> pb.LogSettingsResponse:
+        given: dict[str, bool | int | str | None] = {}
+        for name, setting in request.settings.items():
+            choice = setting.WhichOneof("parameter_choice")
+            given[name] = None if choice is None else getattr(setting, choice)
+        answer = pb.LogSettingsResponse()
+        for name, value in self.change_log_settings(given, self._extensions.grpc_restrictions).items():
+            kind = "bool_param" if isinstance(value, bool) else "uint32_param" if isinstance(value, int) else "string_param"
+            setattr(answer.settings[name], kind, value)
+        return answer
+
+    def change_trace_settings(self, model: str, given: Given, restrictions: Restrictions) -> dict[str, list[str]]:
+        """Changes what `given` names of the trace settings of `model` (empty: of all models); returns all of them.
+
+        `restrictions` are those of the port that the call came by.
+
+        Raises:
+            Unsupported: this server does not trace. Forbidden: the client may not change them. And as `TraceControl.update`.
+        """
+        traces = self._extensions.traces
+        if traces is None:
+            raise Unsupported(_NO_TRACE)
+        if given:
+            self._extensions.changes.require(Category.TRACE, restrictions)
+            traces.update(model, given)
+        return traces.read(model)
+
+    def change_log_settings(self, given: Mapping[str, Any], restrictions: Restrictions) -> dict[str, bool | int | str]:
+        """Changes what `given` names of the log settings; returns all of them.
+
+        `restrictions` are those of the port that the call came by.
+
+        Raises:
+            Unsupported: the log is not ours to change. Forbidden: the client may not change it. And as `LogControl.update`.
+        """
+        logs = self._extensions.logs
+        if logs is None:
+            raise Unsupported(_NO_LOG_SETTINGS)
+        if given:
+            self._extensions.changes.require(Category.LOGGING, restrictions)
+        logs.update(given)
+        return logs.read()
+
+    def _target(self, request: pb.ModelMetadataRequest | pb.ModelConfigRequest | pb.ModelStatisticsRequest) -> tuple[str, int | None]:
+        if len(request.name) > self._limits.name_length:
+            raise InvalidRequest(f"model name has {len(request.name)} characters, more than the {self._limits.name_length} allowed")
+        return request.name, parse_version(request.version, request.name)
+
+
+def read_overrides(parameters: Mapping[str, object]) -> LoadOverrides:
+    """What the parameters of a load request bring along.
+
+    Raises:
+        InvalidRequest: an unknown key, a value of a wrong type, or files without a config.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key == "config":
+            if not isinstance(value, str):
+                raise InvalidRequest("invalid value type for load parameter 'config', expected string_param.")
+            config = value
+        elif key.startswith("file:"):
+            if not isinstance(value, bytes):
+                raise InvalidRequest(f"invalid value type for load parameter '{key[:128]}', expected bytes_param.")
+            files[key.removeprefix("file:")] = value
+        else:
+            raise InvalidRequest(f"unrecognized load parameter '{key[:128]}'; allowed are 'config' and 'file:<path>'")
+    if files and config is None:
+        raise InvalidRequest("load parameter 'config' must be given along with 'file:<path>' parameters")
+    return LoadOverrides(config, files)
+
+
+def _values(parameters: Mapping[str, pb.ModelRepositoryParameter], limits: Limits) -> dict[str, object]:
+    if len(parameters) > limits.parameter_count:
+        raise InvalidRequest(f"request has {len(parameters)} parameters, more than the {limits.parameter_count} allowed")
+    values: dict[str, object] = {}
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        values[key] = None if choice is None else getattr(parameter, choice)
+    return values
+
+
+def _refuse_repository_name(name: str) -> None:
+    if name:
+        raise Unsupported("'repository_name' specification is not supported")

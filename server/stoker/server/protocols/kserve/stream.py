@@ -1,0 +1,290 @@
+"""ModelStreamInfer without a transport.
+
+Requests of one stream run side by side, and answers keep the order of their requests: each request has a short queue that its runner fills
+and that the sender empties in turn. Only what decoupled models answer goes out as it comes: such a request may last for ever, and no other
+may have to wait for it. The number of requests in work and of unsent answers of each are bounded; above the bounds the stream is not read
+on, and the model waits, so that flow control reaches the client.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any, NamedTuple, Protocol
+
+from stoker.backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
+from stoker.server.core.access import Via
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferResponse
+from stoker.server.core.reservation import Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.pb import grpc_service_pb2 as pb
+from stoker.server.protocols.kserve.brought import HeaderReader
+from stoker.server.protocols.kserve.call import Call
+from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.inference import Inference, in_core_words
+from stoker.server.rpc.message_cost import request_id_of
+
+#: Metadata by which a client asks for a real status at the first failure instead of `error_message`.
+GRPC_ERROR_METADATA = "triton_grpc_error"
+FINAL_RESPONSE = "triton_final_response"
+_log = logging.getLogger(__name__)
+
+
+class _Packed(NamedTuple):
+    """One serialised ModelStreamInferResponse, and what it holds of the budget of bytes in flight until it is sent."""
+
+    data: bytes
+    held_bytes: int
+
+
+_Answer = _Packed | ServingError
+"""One answer; an error ends the stream."""
+
+
+class _Place:
+    """A place in the order of what is sent: some answers, ended by None, and the bound that one more place of its kind counts against."""
+
+    def __init__(self, most: int, room: asyncio.Semaphore) -> None:
+        self.answers: asyncio.Queue[_Answer | None] = asyncio.Queue(most)
+        self.room = room
+
+
+class _Answers(Protocol):
+    """Takes the answers to one request."""
+
+    async def put(self, answer: _Answer) -> None:
+        """Takes an answer; waits while too many are unsent."""
+
+    async def end(self) -> None:
+        """There will be no more."""
+
+
+class _InOrder:
+    """The answers of one request go out together, when its turn has come."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+
+    async def put(self, answer: _Answer) -> None:
+        await self._place.answers.put(answer)
+
+    async def end(self) -> None:
+        await self._place.answers.put(None)
+
+
+class _AsTheyCome:
+    """Each answer of one request goes out as soon as it is there. The request gives up the place that it had in the order."""
+
+    def __init__(self, stream: "_Stream", place: _Place, most: int) -> None:
+        self._order = stream.order
+        self._requests = place.room
+        # The place that is given up counts as one of the answers until the sender has come to it.
+        self._room = place.room = asyncio.Semaphore(most - 1)
+        place.answers.put_nowait(None)
+
+    async def put(self, answer: _Answer) -> None:
+        await self._room.acquire()
+        place = _Place(2, self._room)
+        place.answers.put_nowait(answer)
+        place.answers.put_nowait(None)
+        self._order.put_nowait(place)
+
+    async def end(self) -> None:
+        self._requests.release()
+
+
+class StreamCall(Call, Protocol):
+    """A `Call` that brings requests and takes answers one by one."""
+
+    async def receive(self) -> bytes | None:
+        """The next serialised request; None once the client has sent its last."""
+
+    async def send(self, message: bytes) -> None:
+        """Sends one serialised answer; returns when there is room for the next."""
+
+
+class StreamInference:
+    """Answers streams. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits, reader: HeaderReader | None = None) -> None:
+        """`reader` tells what the metadata of a stream bring to its requests; None: nothing."""
+        self._reader = reader or HeaderReader()
+        self._engine = engine
+        self._inference = inference
+        self._limits = limits
+
+    async def model_stream_infer(self, call: StreamCall) -> None:
+        """Answers the requests of one stream until the client ends it.
+
+        Raises:
+            ServingError: a request failed, and the client asked for a real status.
+        """
+        stream = _Stream(self._engine, self._inference, self._limits, call, self._reader)
+        try:
+            await stream.run()
+        finally:
+            stream.close()
+
+
+class _Stream:
+    """One stream in progress.
+
+    Attributes:
+        order: What is to be sent, in order; None ends it.
+    """
+
+    def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, reader: HeaderReader) -> None:
+        self._brought = reader.read(call.metadata)
+        self._engine = engine
+        self._inference = inference
+        self._call = call
+        self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
+        self._limits = limits
+        self._queue_length = limits.stream_responses
+        self._room = asyncio.Semaphore(limits.stream_requests)
+        self.order: asyncio.Queue[_Place | None] = asyncio.Queue()
+        self._in_work = 0
+        self._is_read = False
+        #: Answers that wait to be sent, and what they hold of the budget.
+        self._unsent = 0
+        self._unsent_held = Reservation(engine)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        reader = self._start(self._read())
+        while (place := await self.order.get()) is not None:
+            while (answer := await place.answers.get()) is not None:
+                if isinstance(answer, ServingError):
+                    raise answer
+                await self._call.send(answer.data)
+                self._unsent -= 1
+                self._unsent_held.give_back(answer.held_bytes)
+            place.room.release()
+        await reader
+
+    def _end_if_idle(self) -> None:
+        """Ends the order once nothing can come into it any more."""
+        if self._is_read and not self._in_work:
+            self.order.put_nowait(None)
+
+    def close(self) -> None:
+        """Takes back whatever is still in work, and drops what was not sent."""
+        for task in self._tasks:
+            task.cancel()
+        self._unsent_held.release()
+
+    def _packed(self, message: pb.ModelStreamInferResponse) -> _Packed:
+        """`message`, ready to wait for its turn. Room is taken for all but the first that waits: its way to the client may be free.
+
+        Raises:
+            Overloaded: there is none; the client reads more slowly than it asks.
+        """
+        data = message.SerializeToString()
+        held_bytes = len(data) if self._unsent else 0
+        try:
+            self._unsent_held.take(held_bytes)
+        except Overloaded:
+            raise Overloaded(
+                f"the server holds as many bytes as it may, no room for {held_bytes} more of answers that wait to be read: try again",
+                retry_after_s=1.0,
+            ) from None
+        self._unsent += 1
+        return _Packed(data, held_bytes)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _read(self) -> None:
+        try:
+            while (data := await self._call.receive()) is not None:
+                await self._room.acquire()
+                # One more than answers, so that giving up the place never waits.
+                place = _Place(self._queue_length + 1, self._room)
+                self.order.put_nowait(place)
+                self._in_work += 1
+                self._start(self._answer(data, place))
+        finally:
+            self._is_read = True
+            self._end_if_idle()
+
+    async def _answer(self, data: bytes, place: _Place) -> None:
+        answers: _Answers = _InOrder(place)
+        reservation = Reservation(self._engine)
+        request_id: str | None = None
+        try:
+            decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)
+            request_id = decoded.request.request_id
+            if self._brought is not None:
+                self._brought.put_on(decoded.request)
+            if decoded.request.signature.is_decoupled:
+                answers = _AsTheyCome(self, place, self._queue_length)
+            await self._send_all(decoded, answers)
+        except (Overloaded, QueueTimeout) as error:
+            await self._fail(error if request_id is None else in_core_words(error, request_id), self._id_of(request_id, data), answers)
+        except ServingError as error:
+            await self._fail(error, self._id_of(request_id, data), answers)
+        except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
+            _log.exception("a streamed request failed unexpectedly")
+            await self._fail(Internal("internal error: see the server's log"), self._id_of(request_id, data), answers)
+        else:
+            await answers.end()
+        finally:
+            reservation.release()
+            self._in_work -= 1
+            self._end_if_idle()
+
+    def _id_of(self, request_id: str | None, data: bytes) -> str:
+        """The id of a request that failed; one that was not decoded has it in its bytes."""
+        return request_id_of(data, self._limits) if request_id is None else request_id
+
+    async def _send_all(self, decoded: DecodedRequest, answers: _Answers) -> None:
+        """Queues each response at once; marks it final if it is already known to be the last."""
+        async with aclosing(self._engine.stream(decoded.request)) as responses:
+            await self._send_each(decoded, responses, answers)
+
+    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], answers: _Answers) -> None:
+        held: InferResponse | None = await anext(responses, None)
+        is_final_sent = False
+        version = decoded.request.model_version
+        while held is not None:
+            version = held.model_version
+            following = asyncio.ensure_future(anext(responses, None))
+            try:
+                # A plain model has nothing more to say, and says so without waiting; a longer stream must not wait for its next part.
+                await asyncio.wait({following}, timeout=0)
+                is_final_sent = following.done() and following.exception() is None and following.result() is None
+                await answers.put(self._packed(await self._message(decoded, held, is_final=is_final_sent)))
+                held = await following
+            finally:
+                if not following.done():
+                    following.cancel()
+                    # A generator that runs cannot be closed.
+                    await asyncio.wait({following})
+        if not is_final_sent and decoded.wants_empty_final:
+            request = decoded.request
+            if version is None:
+                version = self._engine.describe(request.model_name, request.model_version).version
+            empty = pb.ModelInferResponse(model_name=request.model_name, model_version=str(version), id=request.request_id)
+            empty.parameters[FINAL_RESPONSE].bool_param = True
+            await answers.put(self._packed(pb.ModelStreamInferResponse(infer_response=empty)))
+
+    async def _message(self, decoded: DecodedRequest, response: InferResponse, *, is_final: bool) -> pb.ModelStreamInferResponse:
+        message = await self._inference.encode(response, decoded)
+        message.parameters[FINAL_RESPONSE].bool_param = is_final
+        return pb.ModelStreamInferResponse(infer_response=message)
+
+    async def _fail(self, error: ServingError, request_id: str, answers: _Answers) -> None:
+        self._engine.note_failed(Via.KSERVE_GRPC, error)
+        if self._raises:
+            await answers.put(error)
+        else:
+            message = pb.ModelStreamInferResponse(error_message=error.message)
+            message.infer_response.id = request_id
+            # Small, and told in any case: nothing is reserved for it.
+            self._unsent += 1
+            await answers.put(_Packed(message.SerializeToString(), 0))
+        await answers.end()

@@ -1,0 +1,119 @@
+"""TensorFlow Serving's REST interface without a transport: the parsed body of a request in, the body of its answer out."""
+
+from typing import Any
+
+import orjson
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from stoker.backends.api.errors import InvalidRequest, ServingError
+from stoker.server.codecs.strict_json import Json
+from stoker.server.codecs.string_elements import strings_cost
+from stoker.server.core.access import Via
+from stoker.server.core.limits import Limits
+from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.request import InferRequest
+from stoker.server.core.reservation import Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
+from stoker.server.protocols.tfs.examples import read_body
+from stoker.server.protocols.tfs.json_answer import print_classes, print_numbers, print_predictions
+from stoker.server.protocols.tfs.json_request import Form, arrays, as_object, read_predict, signature_name
+from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelAsk
+from stoker.server.protocols.tfs.predict import is_large
+from stoker.server.protocols.tfs.request import Target, infer_request
+from stoker.server.protocols.tfs.service import SIGNATURE_DEF, TfsService
+
+
+class TfsRest:
+    """Answers what REST asks of `service`. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, service: TfsService) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._service = service
+
+    async def predict(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+        """Answers `:predict`, whose body is `given` (`size_bytes` as text).
+
+        Raises:
+            ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
+        """
+        # The arrays stand beside the parsed text that they are made of.
+        reservation.take(size_bytes)
+        is_long = size_bytes > self._limits.decode_inline_bytes
+        try:
+            body = as_object(given)
+            ask = ask._replace(signature_name=signature_name(body))
+            target = self._service.targets.find(ask)
+            if ask.signature_name not in ("", DEFAULT_SIGNATURE):
+                raise InvalidRequest(f'Serving signature name: "{ask.signature_name[:128]}" not found in signature def')
+            if is_long:
+                form, request = await run_off_loop(_request, target, body, size_bytes, self._limits)
+            else:
+                form, request = _request(target, body, size_bytes, self._limits)
+            strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
+            reservation.take(strings_cost(strings, self._limits))
+        except ServingError as error:
+            self._engine.count_refused(ask.name, ask.version, error, Via.TFS_HTTP)
+            raise
+        response = await self._engine.infer(request)
+        if is_large(response, self._limits):
+            return await run_off_loop(print_predictions, response, form)
+        return print_predictions(response, form)
+
+    async def classify(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+        """Answers `:classify`.
+
+        Raises:
+            ServingError: as `predict`.
+        """
+        reservation.take(size_bytes)
+        body = as_object(given)
+        ask = ask._replace(signature_name=signature_name(body))
+        found = await self._service.inference.classify(ask, read_body(body, "classify"), size_bytes, None, Via.TFS_HTTP)
+        return print_classes(found.samples)
+
+    async def regress(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+        """Answers `:regress`.
+
+        Raises:
+            ServingError: as `predict`.
+        """
+        reservation.take(size_bytes)
+        body = as_object(given)
+        ask = ask._replace(signature_name=signature_name(body))
+        found = await self._service.inference.regress(ask, read_body(body, "regress"), size_bytes, None, Via.TFS_HTTP)
+        return print_numbers(found.values)
+
+    def metadata(self, ask: ModelAsk) -> bytes:
+        """Answers GET `.../metadata`.
+
+        Raises:
+            ServingError: as `TfsService.metadata`.
+        """
+        answer = self._service.metadata(ask)
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        answer.metadata[SIGNATURE_DEF].Unpack(signatures)
+        # Packed in an Any the signatures would be printed with their type; TensorFlow Serving leaves it out.
+        return orjson.dumps({"model_spec": _plain(answer.model_spec), "metadata": {SIGNATURE_DEF: _plain(signatures)}})
+
+    def status(self, ask: ModelAsk) -> bytes:
+        """Answers GET of a model.
+
+        Raises:
+            ServingError: as `TfsService.status`.
+        """
+        return orjson.dumps(_plain(self._service.status(ask)))
+
+
+def _request(target: Target, body: dict[str, Any], size_bytes: int, limits: Limits) -> tuple[Form, InferRequest]:
+    read = read_predict(body, target.check.inputs)
+    target.check.input_count(len(read.tensors))
+    inputs = arrays(read, target.check)
+    return read.form, infer_request(target, inputs, target.check.default_outputs, size_bytes=size_bytes, deadline_ns=None, via=Via.TFS_HTTP)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """The message as TensorFlow Serving prints it: names in snake_case, defaults too, 64-bit integers as text."""
+    return dict(MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))

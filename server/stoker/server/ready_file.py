@@ -1,0 +1,53 @@
+"""The file that tells scripts where the server listens, written once it is ready (docs/adr/0005)."""
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from stoker.server.engine.interface import Engine
+from stoker.server.fronts import Endpoint
+
+#: How often a server that is not ready yet is looked at again.
+CHECK_S = 0.02
+
+
+def ready_facts(endpoints: Mapping[str, Endpoint]) -> dict[str, object]:
+    """What the file says of where the server listens: each port, None where there is none, and sockets that there are."""
+    facts: dict[str, object] = {f"{name}_port": endpoints[name].port if name in endpoints else None for name in ("grpc", "http", "metrics")}
+    return facts | {f"{name}_socket": str(each.socket_path) for name, each in endpoints.items() if each.socket_path is not None}
+
+
+class ReadyFile:
+    """The file at `path`; None: no file is wanted."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Removes what an earlier run left.
+
+        Raises:
+            OSError: the path cannot be used; found out before anything is loaded.
+        """
+        self._path = path
+        if path is not None:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "the ready file is a folder", str(path))
+            if not os.access(path.parent, os.W_OK | os.X_OK):
+                raise OSError(errno.ENOENT, "the ready file's folder does not exist or cannot be written", str(path))
+        self.remove()
+
+    async def write_once_ready(self, engine: Engine, facts: Mapping[str, object]) -> None:
+        """Waits until the engine is ready, then writes `facts` as one JSON object, atomically."""
+        if self._path is None:
+            return
+        while not engine.is_ready():  # noqa: ASYNC110 - readiness is a question, not an event: it may come and go
+            await asyncio.sleep(CHECK_S)
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        draft.write_text(json.dumps({**facts, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        draft.replace(self._path)
+
+    def remove(self) -> None:
+        """The server is not, or no longer, ready."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

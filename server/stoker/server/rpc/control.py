@@ -1,0 +1,68 @@
+"""Methods that take one message which is no inference: how big it may be, and what is looked at before it is parsed."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge
+from stoker.server.core.limits import Limits
+from stoker.server.core.reservation import Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.rpc.call import Call
+from stoker.server.rpc.message_cost import check_control_request
+from stoker.server.rpc.method import Kind, Method, path_of
+from stoker.server.rpc.status import Status
+
+M = TypeVar("M", bound=Message)
+Run = Callable[[Any, Call], Message | Awaitable[Message]]
+"""Takes the parsed message and the call; may be a coroutine function."""
+
+
+class ControlMethods:
+    """Makes the methods of a protocol out of functions from message to message. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, status: Callable[[ServingError], Status]) -> None:
+        """`status` is what the protocol answers for an error."""
+        self._engine = engine
+        self._limits = limits
+        self._status = status
+
+    def method(self, descriptor: Any, run: Run, most_bytes: int | None = None) -> Method:
+        """The unary method that `descriptor` (protobuf's) describes and `run` answers.
+
+        Args:
+            descriptor: Gives path and request type.
+            run: Answers the parsed request.
+            most_bytes: Largest request; by default `Limits.control_bytes`.
+        """
+        request = GetMessageClass(descriptor.input_type)
+        most = self._limits.control_bytes if most_bytes is None else most_bytes
+
+        async def handle(data: bytes, call: Call) -> Message:
+            with Reservation(self._engine) as reservation:
+                # Held to the end: a load keeps the files it came with until then, in the message and in what is made of it.
+                reservation.take(2 * len(data))
+                answer = run(parse_control(data, request, self._limits, most), call)
+                return await answer if inspect.isawaitable(answer) else answer
+
+        return Method(path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=self._status, most_bytes=most)
+
+
+def parse_control(data: bytes, request: type[M], limits: Limits, most_bytes: int) -> M:
+    """The message that `data` is.
+
+    Raises:
+        TooLarge: `data` is longer than `most_bytes`.
+        InvalidRequest: it is no such message, or holds more fields than parameters are allowed.
+    """
+    name = request.DESCRIPTOR.name
+    if len(data) > most_bytes:
+        raise TooLarge(f"{name} of {len(data)} bytes exceeds the limit of {most_bytes} bytes")
+    check_control_request(data, limits)
+    try:
+        return request.FromString(data)
+    except DecodeError:
+        raise InvalidRequest(f"the request is not a valid {name} message") from None

@@ -1,0 +1,194 @@
+"""A table of methods on grpc.aio's server: the reference that our own transport is compared with.
+
+Requests arrive as bytes (no deserialiser), so that a call can be refused before it is parsed. Every shape of stream is registered as
+stream to stream, which is the same on the wire.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from stoker.server.core.limits import Limits
+from stoker.server.engine.interface import Engine
+from stoker.server.net.listen import bind
+from stoker.server.net.listeners import PLAIN_PORT, DoorOptions
+from stoker.server.net.tls.key_ring import KeyRing
+from stoker.server.net.tls.material import TlsMaterial
+from stoker.server.net.unix_socket import Identity, identity_of, make_way, remove_if
+from stoker.server.rpc.grpcio.call import GrpcioCall, GrpcioStreamCall
+from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
+from stoker.server.rpc.refusal import refusal_of
+from stoker.server.rpc.settings import GrpcSettings
+
+
+class GrpcioServer:
+    """Serves a table of methods. Confined to: the event loop."""
+
+    def __init__(
+        self,
+        methods: MethodTable,
+        engine: Engine,
+        limits: Limits,
+        address: str,
+        port: int,
+        settings: GrpcSettings | None = None,
+        doors: DoorOptions = PLAIN_PORT,
+    ) -> None:
+        """Listens on `address:port` once started (port 0: any free one), and wherever `doors` says."""
+        self._methods = methods
+        self._engine = engine
+        self._limits = limits
+        self._address = address
+        self._port = port
+        self._settings = settings or GrpcSettings()
+        self._doors = doors
+        self._server: grpc.aio.Server | None = None
+        self._socket_identity: Identity | None = None
+
+    async def start(self) -> int:
+        """Begins to serve; returns the real port, 0 if it has none.
+
+        Raises:
+            PortInUse: the port is taken. OSError: the address cannot be bound.
+        """
+        server = grpc.aio.server(options=_options(self._limits, self._settings), maximum_concurrent_rpcs=self._limits.grpc_concurrent_rpcs)
+        server.add_generic_rpc_handlers(_handlers(self._methods, self._engine))
+        doors = self._doors
+        port = self._bind(server) if doors.has_port else 0
+        if doors.socket_path is not None:
+            self._bind_socket(server, doors.socket_path.absolute())
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new calls; those in work have `grace_s` seconds to end, then they are cut off."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+            if self._doors.socket_path is not None:
+                remove_if(self._doors.socket_path, self._socket_identity)
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        host = f"[{self._address}]" if ":" in self._address else self._address
+        # gRPC says nothing of why it cannot bind except in lines of its own on stderr; an ordinary bind does, so it goes first.
+        bind(self._address, self._port).close()
+        target, ring = f"{host}:{self._port}", self._doors.ring
+        try:
+            return int(server.add_insecure_port(target) if ring is None else server.add_secure_port(target, _credentials(ring)))
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {self._address} port {self._port}") from error
+
+    def _bind_socket(self, server: grpc.aio.Server, path: Path) -> None:
+        make_way(path)
+        # gRPC makes the file itself. A moment later it could have its mode changed, but by then somebody might have connected.
+        before = os.umask(0o777 & ~self._doors.socket_mode)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+            path.chmod(self._doors.socket_mode)
+        except (RuntimeError, OSError) as error:
+            raise OSError(f"gRPC cannot listen on {path}") from error
+        finally:
+            os.umask(before)
+        self._socket_identity = identity_of(path)
+
+
+def _credentials(ring: KeyRing) -> grpc.ServerCredentials:
+    """Credentials that follow the ring: gRPC asks before each handshake, in threads of its own."""
+    last = ring.material
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal last
+        material = ring.material
+        if material is last:
+            return None
+        last = material
+        return _configuration(material)
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(last), changed, ring.asks_clients)
+
+
+def _configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+    client_ca = None if material.client_ca is None else material.client_ca.encode()
+    return grpc.ssl_server_certificate_configuration([(material.key.encode(), material.cert.encode())], client_ca)
+
+
+def _handlers(methods: MethodTable, engine: Engine) -> tuple[grpc.GenericRpcHandler, ...]:
+    """One handler for each service, as grpcio wants them."""
+    services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+    for path, method in methods.items():
+        services.setdefault(method.service, {})[path.rpartition("/")[2]] = handler_of(method, engine)
+    return tuple(grpc.method_handlers_generic_handler(service, handlers) for service, handlers in services.items())
+
+
+def handler_of(method: Method, engine: Engine) -> grpc.RpcMethodHandler:
+    """`method` in grpcio's form."""
+    if method.kind is Kind.UNARY:
+        return grpc.unary_unary_rpc_method_handler(_unary(method, engine), None, _serialise)
+    return grpc.stream_stream_rpc_method_handler(_stream(method, engine), None, _serialise)
+
+
+def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes | Message | None]]:
+    run = cast("UnaryHandler", method.handle)
+
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes | Message | None:
+        call = GrpcioCall(context, engine)
+        try:
+            return await run(data, call)
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+            call.refuse(refusal_of(error, method))
+        return None
+
+    return handle
+
+
+def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+    run = cast("StreamHandler", method.handle)
+
+    async def handle(_requests: object, context: grpc.aio.ServicerContext) -> None:
+        call = GrpcioStreamCall(context, engine)
+        try:
+            await run(call)
+        except Exception as error:  # noqa: BLE001 - as above
+            call.refuse(refusal_of(error, method))
+
+    return handle
+
+
+def _serialise(answer: bytes | Message) -> bytes:
+    # A large answer is made as bytes at once, in a thread.
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+def _options(limits: Limits, settings: GrpcSettings) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.max_receive_message_length", limits.grpc_message_bytes),
+        ("grpc.max_send_message_length", limits.grpc_message_bytes),
+        ("grpc.max_concurrent_streams", limits.grpc_concurrent_streams),
+        ("grpc.max_metadata_size", limits.grpc_metadata_bytes),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.grpc_handshake_timeout_s)),
+        # A second server on the same port must fail, not silently take half of the connections.
+        ("grpc.so_reuseport", 0),
+        # Clients may ping while idle, as Triton's own clients are told to, but not too fast.
+        ("grpc.keepalive_permit_without_calls", int(settings.permits_pings_without_calls)),
+        ("grpc.http2.max_pings_without_data", settings.max_pings_without_data),
+        ("grpc.http2.min_ping_interval_without_data_ms", _ms(settings.min_ping_interval_s)),
+        ("grpc.http2.max_ping_strikes", settings.max_ping_strikes),
+        ("grpc.keepalive_time_ms", _ms(settings.keepalive_time_s)),
+        ("grpc.keepalive_timeout_ms", _ms(settings.keepalive_timeout_s)),
+    ]
+    if settings.max_connection_idle_s is not None:
+        options.append(("grpc.max_connection_idle_ms", _ms(settings.max_connection_idle_s)))
+    if settings.max_connection_age_s is not None:
+        options.append(("grpc.max_connection_age_ms", _ms(settings.max_connection_age_s)))
+        options.append(("grpc.max_connection_age_grace_ms", _ms(settings.max_connection_age_grace_s)))
+    return options
+
+
+def _ms(time_s: float) -> int:
+    return round(time_s * 1000)

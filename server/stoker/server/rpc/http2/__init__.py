@@ -1,0 +1,1 @@
+"""gRPC over our own HTTP/2 server."""

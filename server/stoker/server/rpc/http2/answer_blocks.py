@@ -1,0 +1,56 @@
+"""The header blocks that gRPC answers with, encoded once where they are always the same."""
+
+from collections.abc import Iterable
+
+from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.limits import H2Limits
+from stoker.server.rpc.encodings import ACCEPTED, Encoding
+from stoker.server.rpc.grpc_codes import RESOURCE_EXHAUSTED, UNIMPLEMENTED
+from stoker.server.rpc.refusal import Refusal
+from stoker.server.rpc.wire_metadata import metadata_fields, percent_encoded
+
+_START = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+_OK = (b"grpc-status", b"0")
+#: In front of messages, by what they are compressed with.
+HEADERS: dict[Encoding | None, bytes] = {
+    None: encode_block(_START),
+    **{encoding: encode_block([*_START, (b"grpc-encoding", encoding.wire_name)]) for encoding in Encoding},
+}
+#: Behind the last message of a call that succeeded.
+TRAILERS_OK = encode_block([_OK])
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+def ok_trailers(metadata: Metadata) -> bytes:
+    """The end of a call that succeeded, with metadata."""
+    return encode_block([_OK, *metadata_fields(metadata)])
+
+
+def ok_without_message(metadata: Metadata) -> bytes:
+    """All of an answer that succeeded and holds no message."""
+    return encode_block([*_START, _OK, *metadata_fields(metadata)])
+
+
+def refusal_block(refusal: Refusal, metadata: Metadata = (), *, is_first: bool) -> bytes:
+    """The end of a call that failed; `is_first`: nothing was sent before it."""
+    fields = [*_START] if is_first else []
+    fields += [(b"grpc-status", str(refusal.code).encode()), (b"grpc-message", percent_encoded(refusal.text))]
+    if refusal.code == UNIMPLEMENTED:
+        # Perhaps it is the compression that is not known here: this says what is.
+        fields.append((b"grpc-accept-encoding", ACCEPTED))
+    return encode_block([*fields, *metadata_fields(metadata), *metadata_fields(refusal.trailers)])
+
+
+def metadata_too_large(size_bytes: int, count: int, limits: H2Limits) -> bytes:
+    """The answer to a request whose metadata takes `size_bytes` in `count` fields."""
+    text = f"the metadata takes {size_bytes} bytes in {count} fields; {limits.header_list_bytes} bytes in {limits.header_count} are allowed"
+    return refusal_block(Refusal(RESOURCE_EXHAUSTED, text), is_first=True)
+
+
+def plain_block(status: int) -> bytes:
+    """The answer to a request that is not gRPC's."""
+    fields = [(b":status", str(status).encode())]
+    if status == 405:  # RFC 9110, section 15.5.6
+        fields.append((b"allow", b"POST"))
+    return encode_block(fields)

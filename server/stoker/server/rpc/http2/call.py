@@ -1,0 +1,196 @@
+"""What unary and streamed calls on a connection of ours have in common: metadata, deadline, the task, and how a call ends."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from stoker.server.core.reservation import Reservation, evicted
+from stoker.server.net.progress import Progress
+from stoker.server.rpc.encodings import decompressed
+from stoker.server.rpc.framing import MessageReader
+from stoker.server.rpc.grpc_codes import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
+from stoker.server.rpc.http2.answer_blocks import refusal_block
+from stoker.server.rpc.refusal import CallFault, Refusal, refusal_of
+from stoker.server.rpc.request_head import RequestHead
+
+if TYPE_CHECKING:
+    from stoker.server.rpc.http2.protocol import GrpcProtocol
+
+_NS_PER_S: Final = 1_000_000_000
+_TOO_LATE: Final = Refusal(DEADLINE_EXCEEDED, "Deadline Exceeded")
+CARDINALITY: Final = Refusal(UNIMPLEMENTED, "the method takes exactly one message")
+CUT_SHORT: Final = Refusal(INTERNAL, "the request ends inside a message")
+
+
+class H2Call:
+    """One RPC. Confined to: the event loop.
+
+    Attributes:
+        stream_id: Its stream.
+        head: What its header fields said.
+        deadline_ns: See `Call`.
+        is_over: It is answered, or nobody waits for the answer.
+        has_ended: The client has sent all it will.
+        progress: How fast a message arrives whose end is awaited; None: none is. Meanwhile the call is an `Upload`.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_has_answered",
+        "_reader",
+        "_reservation",
+        "_task",
+        "_timer",
+        "_trailers",
+        "deadline_ns",
+        "has_ended",
+        "head",
+        "is_over",
+        "progress",
+        "stream_id",
+    )
+
+    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+        self._connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.deadline_ns = deadline_ns
+        self.is_over = False
+        self.has_ended = False
+        self._has_answered = False
+        self.progress: Progress | None = None
+        self._reservation: Reservation | None = None
+        self._reader: MessageReader | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._trailers: list[tuple[str, str | bytes]] | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.head.metadata
+
+    @property
+    def binary_metadata(self) -> Mapping[str, bytes]:
+        return self.head.binary_metadata
+
+    def cancelled(self) -> bool:
+        return self.is_over
+
+    def add_trailer(self, name: str, value: str | bytes) -> None:
+        if self._trailers is None:
+            self._trailers = []
+        self._trailers.append((name, value))
+
+    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        """Takes the next bytes of the request."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Prepares for a longer wait; most calls are answered before they need it. The call ends at its deadline from now on."""
+        front = self._connection.front
+        if self.deadline_ns is not None:
+            self._timer = front.loop.call_later(max(0, self.deadline_ns - front.engine.now_ns()) / _NS_PER_S, self._expire)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with the status of `error`; its work is taken back."""
+        self.refuse(refusal_of(error, self.head.method))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Ends the call with `refusal`; its work is taken back."""
+        if self.is_over:
+            return
+        self._connection.send_end(self.stream_id, refusal_block(refusal, self._trailers or (), is_first=not self._has_answered))
+        self._finish()
+        self._cancel_work()
+
+    def abandon(self) -> None:
+        """The client has gone, or taken the call back: nothing is sent any more."""
+        if not self.is_over:
+            self.is_over = True
+            self._let_go()
+            self._cancel_work()
+
+    def _finish(self) -> None:
+        """Notes that the end of the answer was sent."""
+        self.is_over = True
+        if self._timer is not None or self._reservation is not None or self._reader is not None:
+            self._let_go()
+        self._connection.answered(self)
+
+    def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._end_arrival()
+        if self._reservation is not None:
+            self._reservation.release()
+        if self._reader is not None:
+            self._connection.calls.receiving.pop(self.stream_id, None)
+            self._reader = None
+
+    def _cancel_work(self) -> None:
+        if self._task is not None and self._task is not asyncio.current_task(self._connection.front.loop):
+            self._task.cancel()
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.refuse(_TOO_LATE)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Takes room for bytes of a message that is not complete.
+
+        Raises:
+            Overloaded: there is none.
+        """
+        if self._reservation is None:
+            self._reservation = Reservation(self._connection.front.engine, self._connection.share, self)
+        self._reservation.take(size_bytes)
+
+    def _give_back(self, size_bytes: int) -> None:
+        if self._reservation is not None:
+            self._reservation.give_back(min(size_bytes, self._reservation.held_bytes))
+
+    def _begin_arrival(self) -> None:
+        """The end of a message is awaited from now on."""
+        front = self._connection.front
+        self.progress = Progress(front.limits, front.loop.time())
+        front.engine.budget.watch(self)
+
+    def _end_arrival(self) -> None:
+        if self.progress is not None:
+            self.progress = None
+            self._connection.front.engine.budget.unwatch(self)
+
+    def held_bytes(self) -> int:
+        return 0 if self._reservation is None else self._reservation.held_bytes
+
+    def rate(self) -> float | None:
+        return None if self.progress is None else self.progress.rate(self._connection.front.loop.time())
+
+    def evict(self) -> None:
+        self.fail(evicted())
+
+    async def _decompressed(self, data: bytes) -> bytes:
+        """What the compressed message `data` holds; room is held for it as it comes out, and large work is done in a thread.
+
+        The caller holds the room for `data`. Room for the result is given back at the end: whoever takes the message takes its own.
+
+        Raises:
+            CallFault: see `decompressed`; or the call has named no compression. Overloaded: there is no room.
+        """
+        encoding = self.head.encoding
+        if encoding is None:
+            raise CallFault(Refusal(INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
+        limits = self._connection.front.limits
+        most_bytes = min(self.head.method.most_bytes, limits.grpc_inflated_bytes)
+        taken_bytes = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal taken_bytes
+            self._hold(size_bytes)
+            taken_bytes += size_bytes
+
+        try:
+            return await decompressed(encoding, data, most_bytes, take, limits.decode_inline_bytes)
+        finally:
+            self._give_back(taken_bytes)

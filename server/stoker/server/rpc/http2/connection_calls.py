@@ -1,0 +1,166 @@
+"""The calls of one connection: begun, fed and forgotten as the HTTP/2 core tells."""
+
+from typing import TYPE_CHECKING
+
+from stoker.server.core.goaway import GoawayReason
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.events import (
+    ConnectionEnded,
+    DataPlaced,
+    DataReceived,
+    Event,
+    FloodRefused,
+    HeadersTooLarge,
+    PingReceived,
+    RequestStarted,
+    StreamReset,
+    TrailersReceived,
+)
+from stoker.server.rpc.http2.admission import Admission
+from stoker.server.rpc.http2.answer_blocks import metadata_too_large
+from stoker.server.rpc.http2.call import H2Call
+from stoker.server.rpc.http2.peer_watch import PeerWatch
+from stoker.server.rpc.http2.refused_call import RefusedCall
+from stoker.server.rpc.http2.streamed_call import StreamedCall
+from stoker.server.rpc.http2.unary_call import UnaryCall
+from stoker.server.rpc.http2.unread_answers import UnreadAnswers
+from stoker.server.rpc.method import Kind
+
+if TYPE_CHECKING:
+    from stoker.server.rpc.http2.protocol import GrpcProtocol
+
+
+class ConnectionCalls:
+    """Confined to: the event loop.
+
+    Attributes:
+        open: Calls that are not answered, by stream.
+        receiving: Unary calls whose request is not complete, by stream.
+        arriving: Streamed calls that have part of a message, by stream.
+        unread: Answers that wait for the client to read them.
+    """
+
+    __slots__ = ("_admission", "_connection", "_to_place", "_watch", "arriving", "open", "receiving", "unread")
+
+    def __init__(self, connection: "GrpcProtocol", watch: PeerWatch) -> None:
+        self._connection = connection
+        self._watch = watch
+        self.open: dict[int, H2Call | RefusedCall] = {}
+        self.receiving: dict[int, UnaryCall] = {}
+        self.arriving: dict[int, StreamedCall] = {}
+        self.unread = UnreadAnswers(connection)
+        self._admission = Admission(connection, self.unread)
+        self._to_place: list[UnaryCall] = []
+
+    def follow(self, events: list[Event], *, is_last: bool) -> None:
+        """Handles events in their order; `is_last`: all that the core has told is handled then."""
+        connection, calls = self._connection, self.open
+        front, core = connection.front, connection.core
+        fresh: list[H2Call] = []
+        now_ns: int | None = None
+        for event in events:
+            if type(event) is DataReceived:
+                stream_id, data, has_ended = event
+                call = calls.get(stream_id)
+                if call is not None:
+                    call.feed(data, has_ended)
+                else:
+                    core.consumed(stream_id, len(data))
+            elif type(event) is DataPlaced:
+                receiver = self.receiving.get(event.stream_id)
+                if receiver is not None:
+                    receiver.note_placed(event.size_bytes, event.end_stream)
+                else:
+                    core.consumed(event.stream_id, event.size_bytes)
+            elif type(event) is RequestStarted:
+                stream_id, headers, has_ended = event
+                head = self._admission.head_of(headers)
+                if isinstance(head, bytes):
+                    self._refuse(stream_id, head, has_ended)
+                    continue
+                deadline_ns = None
+                if head.timeout_ns is not None:
+                    if now_ns is None:
+                        now_ns = front.engine.now_ns()
+                    deadline_ns = now_ns + head.timeout_ns
+                begun = (UnaryCall if head.method.kind is Kind.UNARY else StreamedCall)(connection, stream_id, head, deadline_ns)
+                calls[stream_id] = begun
+                front.calls += 1
+                fresh.append(begun)
+                if has_ended:
+                    begun.feed(b"", True)
+            else:
+                self._follow_rare(event)
+        for late in fresh:
+            # Few have anything to prepare for: they are answered by now, or whole and without a deadline.
+            if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
+                late.settle()
+        if is_last and self._to_place:
+            for placing in self._to_place:
+                room = placing.room
+                if room is not None:
+                    core.place(placing.stream_id, room)
+                    connection.read_in_place()
+            self._to_place.clear()
+
+    def place_rest(self, call: UnaryCall) -> None:
+        """Has the rest of a call's message put to its place, as soon as all is handled that has come before."""
+        self._to_place.append(call)
+
+    def slow(self, now_s: float, *, is_reading: bool) -> list[H2Call]:
+        """Calls whose messages take too long to arrive; `is_reading`: the server has read since this was asked last."""
+        slow: list[H2Call] = []
+        for call in (*self.receiving.values(), *self.arriving.values()):
+            progress = call.progress
+            if progress is None:
+                continue
+            if not is_reading or (isinstance(call, StreamedCall) and call.is_held_back()):
+                progress.pause(now_s)
+            if progress.slowness(now_s) is not None:
+                slow.append(call)
+        return slow
+
+    def forget(self, stream_id: int) -> None:
+        """A stream is gone: so is its call."""
+        self.unread.forget(stream_id)
+        call = self.open.pop(stream_id, None)
+        if call is not None:
+            self._connection.front.calls -= 1
+            call.abandon()
+
+    def forget_all(self) -> None:
+        """All streams are gone."""
+        self._to_place.clear()
+        for stream_id in [*self.open, *self.unread.streams()]:
+            self.forget(stream_id)
+
+    def _follow_rare(self, event: Event) -> None:
+        connection = self._connection
+        if isinstance(event, StreamReset):
+            self.forget(event.stream_id)
+        elif isinstance(event, TrailersReceived):
+            call = self.open.get(event.stream_id)
+            if call is not None:
+                call.feed(b"", True)
+        elif isinstance(event, HeadersTooLarge):
+            stream_id, size_bytes, count, has_ended = event
+            self._refuse(stream_id, metadata_too_large(size_bytes, count, connection.front.h2_limits), has_ended)
+        elif isinstance(event, PingReceived):
+            if self._watch.pings.is_too_many(connection.front.loop.time(), has_calls=bool(self.open)):
+                # gRPC proposal A8: clients that read this ping half as often from then on.
+                connection.core.refuse(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
+                connection.note_refused(GoawayReason.PINGS)
+        elif isinstance(event, FloodRefused):
+            connection.note_refused(GoawayReason(event.flood.value))
+        elif isinstance(event, ConnectionEnded):
+            is_excess = event.error_code == ErrorCode.ENHANCE_YOUR_CALM
+            connection.front.engine.note_goaway(GoawayReason.EXCESS if is_excess else GoawayReason.PROTOCOL)
+            self.forget_all()
+
+    def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
+        """Answers a request that becomes no call by one header block."""
+        if has_ended:
+            self._connection.send_end(stream_id, block)
+        else:
+            self.open[stream_id] = RefusedCall(self._connection, stream_id, block)
+            self._connection.front.calls += 1

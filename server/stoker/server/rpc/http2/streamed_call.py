@@ -1,0 +1,200 @@
+"""Calls with a stream of messages at either end or both, with back-pressure in both directions.
+
+What a client sends is given back to its windows as the method takes it; what it is sent waits for its windows, one message at a time.
+"""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+from google.protobuf.message import Message
+
+from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
+from stoker.server.core.off_loop import run_off_loop
+from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
+from stoker.server.rpc.http2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
+from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
+from stoker.server.rpc.method import StreamHandler
+from stoker.server.rpc.refusal import CallFault
+from stoker.server.rpc.request_head import RequestHead
+
+if TYPE_CHECKING:
+    from stoker.server.rpc.http2.protocol import GrpcProtocol
+
+_JOINED_BYTES: Final = 16 * 1024
+_MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
+#: What a message that waits takes beside its bytes: without it, a window full of empty messages would hold fourteen times what is counted.
+_WAITING_MESSAGE_BYTES: Final = 128
+
+
+class StreamedCall(H2Call):
+    """A `StreamCall`. Confined to: the event loop."""
+
+    __slots__ = ("_count", "_messages", "_owed_bytes", "_receiver", "_unsent_bytes")
+
+    def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
+        super().__init__(connection, stream_id, head, deadline_ns)
+        self._messages: deque[WireMessage] = deque()
+        self._count = 0
+        self._owed_bytes = 0
+        self._unsent_bytes = 0
+        self._receiver: asyncio.Future[None] | None = None
+        self._reader = MessageReader(head.method.path, head.method.most_bytes)
+        self._task = connection.front.loop.create_task(self._run())
+
+    def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        try:
+            self._feed(data, has_ended)
+        except (CallFault, ServingError) as error:
+            self.fail(error)
+
+    async def receive(self) -> bytes | None:
+        while not self._messages:
+            if self.has_ended or self.is_over:
+                return None
+            self._receiver = self._connection.front.loop.create_future()
+            try:
+                await self._receiver
+            finally:
+                self._receiver = None
+        message = self._messages.popleft()
+        size_bytes = len(message.data) + PREFIX_BYTES
+        is_compressed = message.is_compressed
+        if not is_compressed:
+            self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
+        self._refund(min(size_bytes, self._owed_bytes) if self._messages else self._owed_bytes)
+        # No view: its reader gives none.
+        data = cast("bytes", message.data)
+        if not is_compressed:
+            return data
+        try:
+            return await self._decompressed(data)
+        finally:
+            self._give_back(size_bytes + _WAITING_MESSAGE_BYTES)
+
+    async def send(self, message: bytes | Message) -> None:
+        data = message if isinstance(message, bytes) else message.SerializeToString()
+        if len(data) > _MOST_MESSAGE_BYTES:
+            raise TooLarge(f"an answer of {len(data)} bytes is more than a gRPC message can hold")
+        encoding, limits = self.head.answer_encoding, self._connection.front.limits
+        is_compressed = encoding is not None and len(data) >= limits.compress_min_bytes
+        if encoding is not None and is_compressed:
+            is_long = len(data) > limits.decode_inline_bytes
+            data = await run_off_loop(encoding.compress, data) if is_long else encoding.compress(data)
+        if self.is_over:
+            return
+        connection, stream_id, core = self._connection, self.stream_id, self._connection.core
+        if not self._has_answered:
+            core.send_headers(stream_id, HEADERS[encoding])
+            self._has_answered = True
+        prefix = PREFIX.pack(is_compressed, len(data))
+        if len(data) <= _JOINED_BYTES:
+            self._unsent_bytes = core.send_data(stream_id, prefix + data)
+        else:
+            core.send_data(stream_id, prefix)
+            self._unsent_bytes = core.send_data(stream_id, data)
+        connection.streamed()
+        if self._unsent_bytes:
+            await self._sent()
+
+    async def _sent(self) -> None:
+        """Returns when what waits for the client's windows has gone out; the budget of bytes in flight counts it meanwhile.
+
+        Raises:
+            Overloaded: there is no room to keep it; the stream is reset.
+        """
+        waiting_bytes = self._unsent_bytes
+        try:
+            self._hold(waiting_bytes)
+        except Overloaded:
+            # To a gRPC client this is RESOURCE_EXHAUSTED.
+            self._connection.core.reset_stream(self.stream_id, ErrorCode.ENHANCE_YOUR_CALM)
+            self._unsent_bytes = 0
+            raise
+        await self._connection.drained(self.stream_id)
+        self._unsent_bytes = 0
+        self._give_back(waiting_bytes)
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._messages.clear()
+
+    def _feed(self, data: bytes | memoryview, has_ended: bool) -> None:
+        assert self._reader is not None
+        self._hold(len(data))
+        self._owed_bytes += len(data)
+        messages = self._reader.feed(data)
+        self._hold(_WAITING_MESSAGE_BYTES * len(messages))
+        self._messages += messages
+        self._count += len(messages)
+        self._note_arrival(len(data), has_begun_anew=bool(messages))
+        self.has_ended = has_ended
+        if has_ended and not self._reader.is_between_messages:
+            raise CallFault(CUT_SHORT)
+        if not self.head.method.kind.is_client_streaming and (self._count > 1 or (has_ended and not self._count)):
+            raise CallFault(CARDINALITY)
+        if not self._messages:
+            # Part of a message that the method waits for, or may: the client must be able to send the rest.
+            self._refund(self._owed_bytes)
+        if self._receiver is not None and not self._receiver.done() and (messages or has_ended):
+            self._receiver.set_result(None)
+
+    def _note_arrival(self, size_bytes: int, *, has_begun_anew: bool) -> None:
+        """A stream may be silent between its messages, but not inside one."""
+        assert self._reader is not None
+        arriving = self._connection.calls.arriving
+        if has_begun_anew or self._reader.is_between_messages:
+            self._end_arrival()
+            arriving.pop(self.stream_id, None)
+        if self._reader.is_between_messages:
+            return
+        if self.progress is None:
+            self._begin_arrival()
+            arriving[self.stream_id] = self
+        elif size_bytes:
+            self.progress.note(size_bytes, self._connection.front.loop.time())
+
+    def is_held_back(self) -> bool:
+        """Whether the client may not send, as the method has messages to take first."""
+        return bool(self._messages)
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._connection.calls.arriving.pop(self.stream_id, None)
+
+    def _refund(self, size_bytes: int) -> None:
+        if size_bytes:
+            self._owed_bytes -= size_bytes
+            self._connection.core.consumed(self.stream_id, size_bytes)
+            self._connection.notice_output()
+
+    async def _run(self) -> None:
+        handle = cast("StreamHandler", self.head.method.handle)
+        try:
+            await handle(self)
+        except asyncio.CancelledError:
+            if not self.is_over:
+                self.fail(Cancelled("the call was cancelled by the server"))
+        except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
+            self.fail(error)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self.is_over:
+            return
+        if not self._has_answered:
+            block = ok_without_message(self._trailers or ())
+        else:
+            block = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
+        self._connection.send_end(self.stream_id, block)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._unsent_bytes:
+            # Counted once: so far by the call, from now on by the connection.
+            self._give_back(self._unsent_bytes)
+            self._connection.leave_unread(self.stream_id, self._unsent_bytes, is_unary=False)
+        self._messages.clear()
+        super()._finish()

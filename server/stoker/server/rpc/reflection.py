@@ -1,0 +1,133 @@
+"""`grpc.reflection`, v1 and v1alpha: what tools like grpcurl ask for before they can call anything.
+
+Both versions are the same messages but for the package's name, which is not on the wire: one handler answers both. Only v1alpha's file
+comes with grpcio-reflection; v1's is made of it, so that it can be asked for like every other.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from grpc_reflection.v1alpha import reflection_pb2
+
+from stoker.server.core.limits import Limits
+from stoker.server.rpc.call import StreamCall
+from stoker.server.rpc.control import parse_control
+from stoker.server.rpc.grpc_codes import INVALID_ARGUMENT, NOT_FOUND
+from stoker.server.rpc.method import Kind, Method
+from stoker.server.rpc.status import kserve_status
+
+_ALPHA = "grpc.reflection.v1alpha"
+_FINAL = "grpc.reflection.v1"
+_SERVICE = "ServerReflection"
+#: Full names of the services.
+SERVICES = (f"{_FINAL}.{_SERVICE}", f"{_ALPHA}.{_SERVICE}")
+
+
+class Reflection:
+    """Answers from protobuf's default pool, where every served message is registered. Confined to: the event loop."""
+
+    def __init__(self, services: Iterable[str], limits: Limits) -> None:
+        """Lists `services` and itself."""
+        self._services = sorted({*services, *SERVICES})
+        self._limits = limits
+        self._pools = (descriptor_pool.Default(), _pool_of_v1())
+        self._answers: dict[str, Callable[[Any], reflection_pb2.ServerReflectionResponse]] = {
+            "file_by_filename": lambda name: self._file(lambda pool: pool.FindFileByName(name)),
+            "file_containing_symbol": lambda name: self._file(lambda pool: pool.FindFileContainingSymbol(name)),
+            "file_containing_extension": self._extension,
+            "all_extension_numbers_of_type": self._extension_numbers,
+            "list_services": self._list,
+        }
+
+    def methods(self) -> tuple[Method, ...]:
+        """ServerReflectionInfo of both versions."""
+        return tuple(
+            Method(
+                path=f"/{service}/ServerReflectionInfo",
+                kind=Kind.BIDI,
+                handle=self._info,
+                status=kserve_status,
+                most_bytes=self._limits.control_bytes,
+            )
+            for service in SERVICES
+        )
+
+    async def _info(self, call: StreamCall) -> None:
+        while (data := await call.receive()) is not None:
+            request = parse_control(data, reflection_pb2.ServerReflectionRequest, self._limits, self._limits.control_bytes)
+            response = self._answer(request)
+            response.valid_host = request.host
+            response.original_request.CopyFrom(request)
+            await call.send(response)
+
+    def _answer(self, request: reflection_pb2.ServerReflectionRequest) -> reflection_pb2.ServerReflectionResponse:
+        kind = request.WhichOneof("message_request")
+        if kind is None:
+            return _failure(INVALID_ARGUMENT, "the request asks for nothing: set one of message_request")
+        try:
+            return self._answers[kind](getattr(request, kind))
+        except KeyError:
+            return _failure(NOT_FOUND, f"{kind}: not found")
+
+    def _file(self, find: Callable[[Any], Any]) -> reflection_pb2.ServerReflectionResponse:
+        """The file that `find` gives, from the first pool that knows it, and all that it imports."""
+        files: dict[str, Any] = {}
+        waiting = [self._first(find)]
+        while waiting:
+            file = waiting.pop()
+            if file.name not in files:
+                files[file.name] = file
+                waiting.extend(file.dependencies)
+        answer = reflection_pb2.ServerReflectionResponse()
+        answer.file_descriptor_response.file_descriptor_proto.extend(file.serialized_pb for file in files.values())
+        return answer
+
+    def _first(self, find: Callable[[Any], Any]) -> Any:
+        for pool in self._pools[:-1]:
+            try:
+                return find(pool)
+            except KeyError:
+                continue
+        return find(self._pools[-1])
+
+    def _extension(self, asked: Any) -> reflection_pb2.ServerReflectionResponse:
+        def find(pool: Any) -> Any:
+            return pool.FindExtensionByNumber(pool.FindMessageTypeByName(asked.containing_type), asked.extension_number).file
+
+        return self._file(find)
+
+    def _extension_numbers(self, name: str) -> reflection_pb2.ServerReflectionResponse:
+        pool = self._pools[0]
+        message = pool.FindMessageTypeByName(name)
+        answer = reflection_pb2.ServerReflectionResponse()
+        answer.all_extension_numbers_response.base_type_name = message.full_name
+        answer.all_extension_numbers_response.extension_number.extend(sorted(each.number for each in pool.FindAllExtensions(message)))
+        return answer
+
+    def _list(self, _asked: str) -> reflection_pb2.ServerReflectionResponse:
+        answer = reflection_pb2.ServerReflectionResponse()
+        for name in self._services:
+            answer.list_services_response.service.add(name=name)
+        return answer
+
+
+def _failure(code: int, text: str) -> reflection_pb2.ServerReflectionResponse:
+    return reflection_pb2.ServerReflectionResponse(error_response=reflection_pb2.ErrorResponse(error_code=code, error_message=text))
+
+
+def _pool_of_v1() -> descriptor_pool.DescriptorPool:
+    """A pool with v1's file alone: v1alpha's, renamed."""
+    file = descriptor_pb2.FileDescriptorProto.FromString(reflection_pb2.DESCRIPTOR.serialized_pb)
+    file.name = "grpc/reflection/v1/reflection.proto"
+    file.package = _FINAL
+    typed = [field for message in file.message_type for field in message.field if field.type_name]
+    for field in typed:
+        field.type_name = field.type_name.replace(f".{_ALPHA}.", f".{_FINAL}.")
+    for service in file.service:
+        for method in service.method:
+            method.input_type = method.input_type.replace(f".{_ALPHA}.", f".{_FINAL}.")
+            method.output_type = method.output_type.replace(f".{_ALPHA}.", f".{_FINAL}.")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool

@@ -1,0 +1,75 @@
+"""How a call ends that fails: status code, text cut to what reaches a client, and trailers that say when to try again."""
+
+import logging
+import traceback
+from typing import NamedTuple
+
+from stoker.backends.api.errors import ServingError
+from stoker.server.rpc.grpc_codes import INTERNAL
+from stoker.server.rpc.method import Method
+from stoker.server.rpc.rich_status import STATUS_DETAILS, status_details
+from stoker.server.rpc.status import retry_after_seconds
+
+Trailers = tuple[tuple[str, str | bytes], ...]
+"""Metadata that goes with a status; a value is bytes where its name ends in `-bin`."""
+
+_INTERNAL_TEXT = "internal error: see the server's log"
+#: grpcio drops a status text that takes more than 2 KiB on the wire, with a line of its own on stderr.
+_TEXT_BYTES = 1900
+_log = logging.getLogger(__name__)
+
+
+class Refusal(NamedTuple):
+    """The end of a call that failed.
+
+    Attributes:
+        code: gRPC status code.
+        text: For the client.
+        trailers: Beside them.
+    """
+
+    code: int
+    text: str
+    trailers: Trailers = ()
+
+
+class CallFault(Exception):
+    """The client broke a rule of gRPC itself, for which every implementation answers the same status; `refusal` says which."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
+def refusal_of(error: Exception, method: Method) -> Refusal:
+    """What `error`, raised by the handler of `method`, is answered with.
+
+    Anything but a `ServingError` is a defect of the server: the traceback goes to the log, nothing of it to the client.
+    """
+    if isinstance(error, CallFault):
+        return error.refusal
+    if not isinstance(error, ServingError):
+        # As text: a log record that held the traceback itself would keep the request alive as long as anybody keeps the record.
+        _log.error("%s failed unexpectedly\n%s", method.path, "".join(traceback.format_exception(error)).rstrip())
+        return Refusal(INTERNAL, _INTERNAL_TEXT)
+    if method.failed is not None:
+        method.failed(error)
+    code, text = method.status(error).grpc, cut(error.message)
+    after = retry_after_seconds(error)
+    if after is None:
+        return Refusal(code, text)
+    details = status_details(code, text, error.code.name, error.retry_after_s or float(after))
+    return Refusal(code, text, (("retry-after", after), (STATUS_DETAILS, details)))
+
+
+def cut(text: str) -> str:
+    """As much of `text` as reaches a client: printable ASCII takes one byte on the wire, any other byte of its UTF-8 form takes three."""
+    # No character takes more than twelve.
+    if len(text) * 12 <= _TEXT_BYTES:
+        return text
+    size = 0
+    for at, character in enumerate(text):
+        size += 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode(errors="replace"))
+        if size > _TEXT_BYTES:
+            return f"{text[:at]}..."
+    return text

@@ -1,0 +1,65 @@
+"""Metadata as header fields: what is an application's and what is gRPC's own, `-bin` values, and the text of a status."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+
+from stoker.server.rpc.grpc_codes import INTERNAL
+from stoker.server.rpc.refusal import CallFault, Refusal
+
+Fields = Iterable[tuple[bytes, bytes]]
+"""Header fields, names in lower case."""
+
+#: Fields that are the transport's or gRPC's, and no metadata of an application.
+_RESERVED = frozenset(
+    {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-message-type"}
+)
+#: "gRPC over HTTP2", Percent-Encoded: printable ASCII but for the percent sign stands for itself.
+_ESCAPED = re.compile(rb"[^ -$&-~]")
+
+
+def text_metadata(fields: Fields) -> dict[str, str]:
+    """Textual metadata by name; of several values of a name the last."""
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for name, value in fields
+        if name not in _RESERVED and not name.startswith(b":") and not name.endswith(b"-bin")
+    }
+
+
+def binary_metadata(fields: Fields) -> dict[str, bytes]:
+    """Metadata whose names end in `-bin`, decoded; of several values of a name (in fields, or joined by commas) the last.
+
+    Raises:
+        CallFault: a value is not base64.
+    """
+    return {name.decode("latin-1"): _decode(name, value) for name, value in fields if name.endswith(b"-bin")}
+
+
+def metadata_fields(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, bytes]]:
+    """Metadata as fields to send. Bytes go as base64, text as printable ASCII with anything else replaced by `?`."""
+    return [(name.lower().encode(), _encode(value) if isinstance(value, bytes) else _printable(value)) for name, value in metadata]
+
+
+def percent_encoded(text: str) -> bytes:
+    """`text` as the value of `grpc-message`."""
+    return _ESCAPED.sub(lambda found: b"%%%02X" % found[0][0], text.encode("utf-8", "replace"))
+
+
+def _decode(name: bytes, value: bytes) -> bytes:
+    last = value.rpartition(b",")[2].strip()
+    # Implementations send it with and without padding.
+    padded = last + b"=" * (-len(last) % 4)
+    try:
+        return base64.b64decode(padded, validate=True)
+    except binascii.Error:
+        raise CallFault(Refusal(INTERNAL, f"the metadata '{name.decode('latin-1')}' is not base64")) from None
+
+
+def _encode(value: bytes) -> bytes:
+    return base64.b64encode(value).rstrip(b"=")
+
+
+def _printable(text: str) -> bytes:
+    return re.sub(rb"[^ -~]", b"?", text.encode("ascii", "replace")).strip()

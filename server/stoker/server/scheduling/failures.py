@@ -1,0 +1,67 @@
+"""`FailureLog`: every failure of a backend in the log, once, with its traceback and the request that met it."""
+
+import logging
+from typing import Final
+
+from stoker.backends.api.errors import ErrorCode, ServingError
+from stoker.server.core.request import InferRequest
+from stoker.server.observability.line_budget import LineBudget
+
+log = logging.getLogger("stoker.scheduling")
+
+#: Lines for one version; further ones are counted.
+FAILURES_PER_S: Final = 5
+#: What a backend answers for which no client is to blame.
+_CODES: Final = frozenset({ErrorCode.BACKEND_FAILED, ErrorCode.UNAVAILABLE, ErrorCode.INTERNAL})
+
+
+class FailureLog:
+    """Of one version. Confined to: the event loop."""
+
+    def __init__(self, model: str, version: int) -> None:
+        """Has logged nothing yet."""
+        self._model = model
+        self._version = version
+        self._budget = LineBudget(FAILURES_PER_S)
+
+    def note(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
+        """Logs what a backend answered to `request`, unless the client is to blame, or there are too many lines.
+
+        Then the error has no traceback any more: its frames hold the inputs of the batch, and the error itself, so that only the garbage
+        collector would end them.
+        """
+        try:
+            self._log(error, request, now_ns)
+        finally:
+            _drop_tracebacks(error)
+
+    def _log(self, error: ServingError, request: InferRequest, now_ns: int) -> None:
+        if error.code not in _CODES:
+            return
+        suppressed = self._budget.take(now_ns)
+        if suppressed is None:
+            return
+        facts: dict[str, object] = {"model": self._model, "version": self._version, "request_id": request.request_id}
+        if suppressed:
+            facts["suppressed"] = suppressed
+        log.error(
+            "the backend of model '%s' version %d failed: %s",
+            self._model,
+            self._version,
+            error.message,
+            extra=facts,
+            # What the backend raised; where it is a ServingError, that is the error itself.
+            exc_info=error.__cause__ or error,
+        )
+
+
+def _drop_tracebacks(error: BaseException) -> None:
+    """Takes the traceback from `error` and from every error that led to it."""
+    seen: set[int] = set()
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            found += (each.__cause__, each.__context__)

@@ -1,0 +1,345 @@
+"""`Scheduler`: accepts or refuses a request now, and owes every accepted one exactly one answer.
+
+It drives the pure queue and batcher on the event loop: whenever something arrives, a worker becomes free, or a timer rings, it expires
+what is out of time and hands batches to free workers. A waiter that is cancelled leaves the queue at once; one whose batch is already
+running is forgotten and its result dropped. Nothing else is touched either way: no request's fate depends on a batchmate.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+
+from stoker.backends.api.batch import BatchResult, Outcome
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
+from stoker.server.core.model_config import DynamicBatching, ModelConfig
+from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.timers import Timer, Timers
+from stoker.server.execution.worker import InstanceWorker, Work
+from stoker.server.observability.recorder import FailureReason, VersionRecorder
+from stoker.server.scheduling.batcher import DynamicBatcher, Wait
+from stoker.server.scheduling.failures import FailureLog
+from stoker.server.scheduling.fleet import Fleet
+from stoker.server.scheduling.gathering import Gathering
+from stoker.server.scheduling.ordering import ReleaseOrder
+from stoker.server.scheduling.pending import Pending, answer_of
+from stoker.server.scheduling.queue import QueueEntry, RequestQueue, earliest, queue_timeout_us
+from stoker.server.scheduling.tally import tally
+
+log = logging.getLogger("stoker.scheduling")
+
+#: Batches that run on the loop itself leave it to others after so long, in nanoseconds, however many wait.
+LOOP_SHARE_NS = 1_000_000
+
+
+class _Batch:
+    """A batch on its way. Confined to: the event loop."""
+
+    __slots__ = ("_scheduler", "entries", "worker")
+
+    def __init__(self, scheduler: "Scheduler", entries: list[Pending], worker: int) -> None:
+        self._scheduler = scheduler
+        self.entries = entries
+        self.worker = worker
+
+    def finished(self, result: BatchResult) -> None:
+        self._scheduler._finished(self, result)
+
+
+class Scheduler:
+    """Queue, batcher and workers of one loaded version. Confined to: the event loop.
+
+    Attributes:
+        on_idle: Called whenever the last request that had no answer got one.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        workers: Sequence[InstanceWorker],
+        *,
+        clock: Clock,
+        timers: Timers,
+        recorder: VersionRecorder,
+        max_queue_size: int,
+        gather_turns: int = 1,
+    ) -> None:
+        """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so).
+
+        `gather_turns`: turns of the loop for which a batch waits for requests that arrived together with its first.
+        """
+        settings = config.dynamic_batching or DynamicBatching()
+        self.on_idle: Callable[[], None] = _ignore
+        self._config = config
+        self._signature = config.signature
+        self._version = version
+        self._fleet = Fleet(workers, recorder, model=config.name, version=version)
+        self._now_ns = clock.now_ns
+        self._timers = timers
+        self._recorder = recorder
+        self._levels = settings.priority_levels
+        self._default_level = settings.default_priority_level or 1
+        policies = (settings.default_queue_policy, *settings.priority_queue_policies.values())
+        self._has_timeouts = any(policy.default_timeout_us for policy in policies)
+        self._queue = RequestQueue(
+            levels=settings.priority_levels,
+            default_policy=settings.default_queue_policy,
+            policies=settings.priority_queue_policies,
+            max_size=min(max_queue_size, config.max_enqueued_requests or max_queue_size),
+        )
+        # The requests of a decoupled model are streams of their own.
+        most_rows = 0 if config.signature.is_decoupled else config.signature.max_batch_size
+        self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
+        self._running: set[_Batch] = set()
+        self._failures = FailureLog(config.name, version)
+        self._unanswered = 0
+        self._order = ReleaseOrder[Pending, Outcome](self._answer) if settings.preserve_ordering else None
+        # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
+        self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
+        most_turns = gather_turns if config.dynamic_batching is not None and most_rows > 1 else 1
+        self._gathering = Gathering(most_turns, full_rows=most_rows)
+        self._pump_is_due = False
+        self._is_pumping = False
+        self._timer: Timer | None = None
+        self._timer_ns: int | None = None
+        self._is_closed = False
+        self._retry_after_s = 1.0
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests waiting."""
+        return len(self._queue)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests accepted that have no answer yet."""
+        return self._unanswered
+
+    def submit(self, request: InferRequest, done: Done, ended: "Callable[[], None] | None" = None) -> Pending:
+        """Queues one validated request; `done` gets its one answer later, never before this returns.
+
+        `ended` is called once, after the answer or when the request is cancelled.
+
+        Raises:
+            Overloaded: the queue is full. Unavailable: the version is being unloaded. DeadlineExceeded: too late already. What is
+            refused so gets no answer.
+        """
+        now_ns = self._now_ns()
+        received_ns = request.received_ns
+        if not received_ns:
+            received_ns = request.received_ns = now_ns
+        level = self._level(request) if self._levels else 1
+        timeout_us = queue_timeout_us(self._queue.policy(level), request.timeout_us) if self._has_timeouts else request.timeout_us
+        timeout_ns = now_ns + timeout_us * 1_000 if timeout_us else None
+        shape_key = self._shape_key(request) if self._shape_names else None
+        entry = Pending(request, shape_key, level, now_ns, timeout_ns, done, ended or _ignore, self._withdraw)
+        if self._is_closed:
+            raise self._refused(entry, Unavailable(f"model '{self._config.name}' version {self._version} is being unloaded"))
+        if request.deadline_ns is not None and request.deadline_ns <= now_ns:
+            raise self._refused(entry, DeadlineExceeded("the request's deadline had passed when it arrived"))
+        try:
+            self._queue.push(entry)
+        except Overloaded as error:
+            error.retry_after_s = self._retry_after_s
+            raise self._refused(entry, error) from None
+        self._unanswered += 1
+        self._recorder.queued()
+        if self._order is not None:
+            self._order.expect(entry)
+        self._gathering.arrived(self._unanswered > 1)
+        if not self._pump_is_due:
+            self._ask_pump(now_ns)
+        return entry
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """As `submit`, to be awaited; cancelling the caller cancels the request.
+
+        Raises:
+            ServingError: as `submit`. QueueTimeout, DeadlineExceeded: its time ran out before it ran. BackendFailed and others: what
+            running it raised.
+        """
+        return await answer_of(self.submit, request)
+
+    def _refused(self, entry: Pending, error: ServingError) -> ServingError:
+        entry.is_over = True
+        self._recorder.failed(FailureReason.REJECTED, request_ns=entry.enqueued_ns - entry.request.received_ns)
+        return error
+
+    def _level(self, request: InferRequest) -> int:
+        # Triton: a level that does not exist counts as the default one.
+        return request.priority if 1 <= request.priority <= self._levels else self._default_level
+
+    def _shape_key(self, request: InferRequest) -> Hashable:
+        inputs = request.inputs
+        return tuple(inputs[name].shape[1:] if name in inputs else None for name in self._shape_names)
+
+    def _ask_pump(self, now_ns: int) -> None:
+        self._pump_is_due = True
+        self._gathering.begin(now_ns)
+        self._timers.call_soon(self._gather)
+
+    def _gather(self) -> None:
+        """Lets requests that have reached the process already, but not yet the queue, into the batch that is about to go."""
+        if not self._pump_is_due:
+            return  # the end of a batch has pumped since
+        if self._gathering.turn(self._queue.rows) or self._gathering.is_over(self._now_ns()):
+            self._pump()
+        else:
+            self._timers.call_soon(self._gather)
+
+    def _pump(self) -> None:
+        self._pump_is_due = False
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            wake_ns = self._dispatch()
+        finally:
+            self._is_pumping = False
+        if wake_ns != self._timer_ns:
+            self._arm(wake_ns)
+
+    def _dispatch(self) -> int | None:
+        """Hands out every batch that can go; returns when to look again."""
+        queue = self._queue
+        begun_ns = 0
+        while len(queue):
+            now_ns = self._now_ns()
+            begun_ns = begun_ns or now_ns
+            if now_ns - begun_ns >= LOOP_SHARE_NS:
+                # Whoever has waited for the loop meanwhile comes first.
+                self._pump_is_due = True
+                self._gathering.begin_short()
+                self._timers.call_soon(self._gather)
+                return self._timer_ns
+            for expired in queue.expire(now_ns):
+                self._expire(expired, now_ns)
+            worker = self._fleet.free(now_ns)
+            if worker is None:
+                return earliest(queue.next_expiry_ns(), self._fleet.next_probe_ns(now_ns))
+            batch = self._batcher.next_batch(queue, now_ns)
+            if batch is None:
+                return None
+            if isinstance(batch, Wait):
+                return earliest(queue.next_expiry_ns(), batch.until_ns)
+            self._send(worker, batch, now_ns)
+        return None
+
+    def _send(self, worker: int, entries: Sequence[QueueEntry], now_ns: int) -> None:
+        sent: list[Pending] = []
+        for entry in entries:
+            assert isinstance(entry, Pending)
+            entry.dispatched_ns = now_ns
+            sent.append(entry)
+        self._recorder.dequeued(len(sent))
+        batch = _Batch(self, sent, worker)
+        self._running.add(batch)
+        self._fleet.submit(worker, Work([entry.request for entry in sent], batch.finished))
+
+    def _finished(self, batch: _Batch, result: BatchResult) -> None:
+        self._running.discard(batch)
+        now_ns = self._now_ns()
+        self._fleet.ended(batch.worker, result, now_ns)
+        tally(self._recorder, batch.entries, result, now_ns)
+        release = self._answer if self._order is None else self._order.complete
+        noted: Outcome | None = None
+        for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
+            if isinstance(outcome, ServingError) and outcome is not noted:
+                noted = outcome  # requests that failed together have one error
+                self._failures.note(outcome, entry.request, now_ns)
+            release(entry, outcome)
+        # The worker has a free slot now; a batch may be waiting for it.
+        self._pump()
+
+    def _expire(self, entry: QueueEntry, now_ns: int) -> None:
+        assert isinstance(entry, Pending)
+        self._recorder.dequeued()
+        self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - entry.request.received_ns)
+        entry.is_counted = True
+        if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+            self._release(entry, DeadlineExceeded("the request's deadline passed while it waited in the queue"))
+        else:
+            self._release(entry, QueueTimeout("Request timeout expired", retry_after_s=self._retry_after_s))
+
+    def _release(self, entry: Pending, outcome: Outcome) -> None:
+        if self._order is None:
+            self._answer(entry, outcome)
+        else:
+            self._order.complete(entry, outcome)
+
+    def _answer(self, entry: Pending, outcome: Outcome) -> None:
+        if entry.is_over:
+            return
+        entry.is_over = True
+        try:
+            if isinstance(outcome, ServingError):
+                entry.done(outcome)
+            else:
+                entry.done(InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature))
+        except Exception:  # a defect of one front; the other requests of the batch are owed their answers all the same
+            log.exception("taking the answer of a request raised")
+        self._end(entry)
+
+    def _end(self, entry: Pending) -> None:
+        entry.ended()
+        # Whoever holds the entry is likely what these lead to: a cycle would keep the request in memory until the next collection.
+        entry.done = _drop
+        entry.ended = _ignore
+        self._unanswered -= 1
+        if not self._unanswered:
+            self.on_idle()
+
+    def _withdraw(self, entry: Pending) -> None:
+        entry.is_over = True
+        if self._queue.remove(entry):
+            self._recorder.dequeued()
+        if self._order is not None:
+            self._order.forget(entry)
+        if not entry.is_counted:
+            self._recorder.failed(FailureReason.CANCELED, request_ns=self._now_ns() - entry.request.received_ns)
+        self._end(entry)
+
+    def _arm(self, wake_ns: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = wake_ns
+        self._timer = None if wake_ns is None else self._timers.call_at(wake_ns, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._timer_ns = None
+        self._pump()
+
+    def abandon(self, why: str) -> None:
+        """Answers every request that waits or runs as UNAVAILABLE with `why`. Results of what runs are dropped."""
+        waiting = [entry for entry in self._queue if isinstance(entry, Pending)]
+        for entry in waiting:
+            self._queue.remove(entry)
+        self._recorder.dequeued(len(waiting))
+        running = [entry for batch in self._running for entry in batch.entries if not entry.is_over]
+        now_ns = self._now_ns()
+        for entry in (*waiting, *running):
+            if entry.is_over:
+                continue  # withdrawn by whoever was answered before it
+            if not entry.is_counted:
+                entry.is_counted = True
+                self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
+            if self._order is not None:
+                self._order.forget(entry)
+            self._answer(entry, Unavailable(why))
+        self._running.clear()
+
+    async def close(self) -> None:
+        """Refuses new requests, answers whatever waits or runs as UNAVAILABLE, closes the workers when their batches have ended."""
+        self._is_closed = True
+        self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
+        self._arm(None)
+        await self._fleet.close()
+
+
+def _drop(answer: Answer) -> None:
+    """Takes an answer that nobody waits for."""
+
+
+def _ignore() -> None:
+    """Nobody asked to be told."""

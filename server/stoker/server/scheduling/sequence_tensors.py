@@ -1,0 +1,65 @@
+"""The tensors of a sequence that its clients do not send: controls, and the states it begins with. Pure."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.sequence import Array, ControlInput, ControlKind, SequenceBatching, SequenceMark
+
+
+def control_arrays(batching: SequenceBatching, mark: SequenceMark, model: str, *, is_batched: bool) -> dict[str, Array]:
+    """What the model is told of a request at `mark`, by input name: `[1, 1]`, or `[1]` where the model is not batched.
+
+    Raises:
+        InvalidRequest: the model does not take such an id.
+    """
+    truth = {ControlKind.START: mark.is_start, ControlKind.READY: True, ControlKind.END: mark.is_end}
+    controls: dict[str, Array] = {}
+    for control in batching.controls:
+        if control.kind is ControlKind.ID:
+            array = id_array(control, mark.id, model)
+        else:
+            array = np.array([control.values[truth[control.kind]]], dtype=control.datatype.numpy)
+        controls[control.name] = array.reshape(1, 1) if is_batched else array
+    return controls
+
+
+def id_array(control: ControlInput, sequence_id: int | str, model: str) -> Array:
+    """A sequence's id as the model takes it, `[1]`.
+
+    Raises:
+        InvalidRequest: it is of the other kind, or too large.
+    """
+    if isinstance(sequence_id, str) is not control.datatype.is_bytes:
+        wanted = "a string" if control.datatype.is_bytes else "an integer"
+        raise InvalidRequest(f"sequence id '{sequence_id}' must be {wanted} for model '{model}'")
+    if isinstance(sequence_id, str):
+        text = np.empty(1, dtype=np.object_)
+        text[0] = sequence_id.encode()
+        return text
+    if sequence_id > np.iinfo(control.datatype.numpy).max:
+        raise InvalidRequest(f"sequence id {sequence_id} is too large for model '{model}', which takes {control.datatype.value}")
+    return np.array([sequence_id], dtype=control.datatype.numpy)
+
+
+def first_states(batching: SequenceBatching, *, is_batched: bool) -> dict[str, Array]:
+    """The states of a sequence that begins, by input name: zeros, or empty strings."""
+    return {
+        state.input.name: _zeros(state.input.datatype, (1, *state.initial_dims) if is_batched else state.initial_dims)
+        for state in batching.states
+    }
+
+
+def next_states(batching: SequenceBatching, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The states that a request's `outputs` leave to the next one, by input name.
+
+    Copies where they are parts of a batch's: a sequence that waits for its client must not keep the batch of all others in memory.
+    """
+    given = {state.input.name: outputs[state.output.name] for state in batching.states}
+    return {name: array if array.base is None else array.copy() for name, array in given.items()}
+
+
+def _zeros(datatype: DataType, shape: tuple[int, ...]) -> Array:
+    return np.full(shape, b"", dtype=np.object_) if datatype.is_bytes else np.zeros(shape, dtype=datatype.numpy)

@@ -1,0 +1,372 @@
+"""`SequenceScheduler`: requests of one sequence run one after the other, each given what the one before left; different ones share batches.
+
+It stands in front of a `Scheduler`, to which every request goes with the control inputs that tell the model where in its sequence it is,
+and with the states that the request before gave back. Rules and texts are Triton's.
+
+Fate of a request: once a worker has it, it counts, whoever still waits for its answer: what it leaves is given to the next request, and an
+END ends the sequence. One that is lost before (cancelled, too late, refused) leaves the sequence as it was. Without an executed START there
+is no sequence: when a START is lost or fails, the requests behind it are refused like any other request without START.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from stoker.backends.api.clock import Clock
+from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
+from stoker.backends.api.model import ModelSignature
+from stoker.server.core.request import Answer, Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.sequence import ControlKind, SequenceBatching, SequenceMark
+from stoker.server.core.timers import Timers
+from stoker.server.observability.recorder import FailureReason, VersionRecorder
+from stoker.server.scheduling.open_sequence import Member, OpenSequence
+from stoker.server.scheduling.queue import earliest
+from stoker.server.scheduling.scheduler import Scheduler
+from stoker.server.scheduling.sequence_tensors import control_arrays, first_states, id_array, next_states
+
+log = logging.getLogger("stoker.scheduling")
+
+_NO_MARK = SequenceMark(0)
+
+
+class SequenceScheduler:
+    """Sequences of one loaded version. Confined to: the event loop.
+
+    INVARIANT: a sequence has at most one request in the inner scheduler; it is in `_known` from its START until that START is lost or
+    fails, or its END has run, or it was idle too long, unless another START took its id. One in `_backlog` has a START that waits, so that
+    they are bounded too.
+
+    Attributes:
+        on_idle: Called whenever the last request that had no answer got one.
+    """
+
+    def __init__(
+        self,
+        inner: Scheduler,
+        model_name: str,
+        signature: ModelSignature,
+        batching: SequenceBatching,
+        *,
+        clock: Clock,
+        timers: Timers,
+        recorder: VersionRecorder,
+        max_queue_size: int,
+    ) -> None:
+        """Feeds `inner`, whose signature is `signature`, which clients see, extended by `batching`."""
+        self.on_idle: Callable[[], None] = _ignore
+        self._inner = inner
+        self._model = model_name
+        self._signature = signature
+        self._inner_signature = batching.extend(signature)
+        self._batching = batching
+        self._clock = clock
+        self._timers = timers
+        self._recorder = recorder
+        self._most_waiting = max_queue_size
+        self._known: dict[int | str, OpenSequence] = {}
+        self._admitted = 0
+        self._is_admitting = False
+        # In order; a dict, so that one whose requests were all taken back leaves at once.
+        self._backlog: dict[OpenSequence, None] = {}
+        self._members: set[Member] = set()
+        self._is_closed = False
+
+    @property
+    def unanswered(self) -> int:
+        """Requests accepted that have no answer yet."""
+        return len(self._members)
+
+    def submit(self, request: InferRequest, done: Done, ended: Callable[[], None] | None = None) -> InFlight:
+        """As `Scheduler.submit`.
+
+        Raises:
+            InvalidRequest: it names no sequence, or one that has not begun, or has several rows. And as `Scheduler.submit`. A refused
+                START ends the sequence that has its id: what follows belongs to the one that was refused.
+        """
+        mark = request.sequence or _NO_MARK
+        now_ns = self._clock.now_ns()
+        request.received_ns = request.received_ns or now_ns
+        try:
+            if self._is_closed:
+                raise Unavailable(f"model '{self._model}' is being unloaded")
+            if len(self._members) >= self._most_waiting:
+                raise Overloaded(f"Exceeds maximum queue size: {self._most_waiting} request(s) wait already", retry_after_s=1.0)
+            self._check(request, mark)
+        except ServingError:
+            self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
+            if mark.is_start and (before := self._known.get(mark.id)) is not None:
+                self._replace(before)
+                self._admit()
+            raise
+        sequence = self._begin(mark.id) if mark.is_start else self._known[mark.id]
+        member = Member(sequence, request, mark, now_ns, done, ended or _ignore, self._withdraw)
+        if sequence.running is None and not sequence.waiting and sequence.is_admitted:
+            # What the inner scheduler refuses is refused here and now.
+            try:
+                self._run(member)
+            except ServingError:
+                self._lost(member)
+                raise
+        else:
+            sequence.waiting.append(member)
+            ends_ns = earliest(request.deadline_ns, member.timeout_ns)
+            if ends_ns is not None:
+                member.expiry = self._timers.call_at(ends_ns, lambda: self._expire(member))
+        self._members.add(member)
+        return member
+
+    def abandon(self, why: str) -> None:
+        """As `Scheduler.abandon`; every sequence is over."""
+        waiting = [member for member in self._members if member.flight is None]
+        for sequence in {*self._known.values(), *self._backlog, *(member.sequence for member in self._members)}:
+            sequence.waiting.clear()
+            sequence.is_admitted = False
+            sequence.rest()
+        self._known.clear()
+        self._backlog.clear()
+        self._admitted = 0
+        now_ns = self._clock.now_ns()
+        for member in waiting:
+            member.silence()
+            self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - member.request.received_ns)
+            self._answer(member, Unavailable(why))
+        self._inner.abandon(why)
+
+    async def close(self) -> None:
+        """As `Scheduler.close`."""
+        self._is_closed = True
+        self.abandon(f"model '{self._model}' was unloaded")
+        await self._inner.close()
+
+    def _check(self, request: InferRequest, mark: SequenceMark) -> None:
+        if not mark.id:
+            raise InvalidRequest(f"{_named(request)} to model '{self._model}' must specify a non-zero or non-empty correlation ID")
+        if request.rows > 1:
+            raise InvalidRequest(
+                f"{_named(request)} to model '{self._model}' must specify batch-size 1 due to requirements of sequence batcher"
+            )
+        for control in self._batching.controls:
+            if control.kind is ControlKind.ID:
+                id_array(control, mark.id, self._model)
+        if not mark.is_start and mark.id not in self._known:
+            raise self._without_start(request, mark)
+
+    def _without_start(self, request: InferRequest, mark: SequenceMark) -> InvalidRequest:
+        return InvalidRequest(
+            f"{_named(request)} for sequence {mark.id} to model '{self._model}' must specify the START flag"
+            " on the first request of the sequence"
+        )
+
+    def _begin(self, sequence_id: int | str) -> OpenSequence:
+        """A new sequence, in place of one of the same id: that only ends what it has begun."""
+        before = self._known.get(sequence_id)
+        if before is not None:
+            self._replace(before)
+        states = first_states(self._batching, is_batched=self._signature.is_batched)
+        sequence = self._known[sequence_id] = OpenSequence(sequence_id, states)
+        self._backlog[sequence] = None
+        self._admit()
+        return sequence
+
+    def _replace(self, before: OpenSequence) -> None:
+        """Takes the id from a sequence; requests of it that wait or run go on, and it ends with the last of them."""
+        before.rest()
+        del self._known[before.id]
+        if before.is_admitted and before.running is None:
+            before.is_admitted = False
+            self._admitted -= 1
+
+    def _admit(self) -> None:
+        """Lets sequences that wait begin, as far as there is room; what of them cannot run is answered with why."""
+        if self._is_admitting:
+            return  # one of those below was over at once; the loop that let it begin goes on
+        self._is_admitting = True
+        try:
+            while self._backlog and self._admitted < self._batching.most_sequences:
+                sequence = next(iter(self._backlog))
+                del self._backlog[sequence]
+                sequence.is_admitted = True
+                self._admitted += 1
+                self._run_next(sequence)
+        finally:
+            self._is_admitting = False
+
+    def _run(self, member: Member) -> None:
+        """Hands a request to the inner scheduler.
+
+        Raises:
+            ServingError: it does not take it.
+        """
+        sequence, request = member.sequence, member.request
+        sequence.rest()
+        member.silence()
+        now_ns = self._clock.now_ns()
+        if member.timeout_ns is not None and member.timeout_ns <= now_ns:
+            self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - request.received_ns)
+            raise _queue_timeout()
+        outputs = dict.fromkeys((*request.output_names, *(state.output.name for state in self._batching.states)))
+        inner = replace(
+            request,
+            inputs={
+                **request.inputs,
+                **control_arrays(self._batching, member.mark, self._model, is_batched=self._signature.is_batched),
+                **sequence.states,
+            },
+            output_names=tuple(outputs),
+            signature=self._inner_signature,
+            timeout_us=0 if member.timeout_ns is None else max(1, (member.timeout_ns - now_ns) // 1_000),
+        )
+        member.flight = self._inner.submit(inner, lambda answer: self._finished(member, answer))
+        sequence.running = member
+
+    def _run_next(self, sequence: OpenSequence) -> None:
+        while sequence.running is None and sequence.waiting:
+            member = sequence.waiting.popleft()
+            try:
+                self._run(member)
+            except ServingError as error:
+                if member.mark.is_start:
+                    self._forget(sequence)
+                self._answer(member, error)
+                if member.mark.is_start:
+                    self._refuse_followers(sequence)
+                    return
+        if sequence.running is None:
+            self._rest_or_end(sequence)
+
+    def _finished(self, member: Member, answer: Answer) -> None:
+        sequence = member.sequence
+        has_run = member.has_run  # before the front is called, which may cancel anything
+        is_response = isinstance(answer, InferResponse)
+        if isinstance(answer, InferResponse):
+            sequence.states.update(next_states(self._batching, answer.outputs))
+            outputs = {name: answer.outputs[name] for name in member.request.output_names}
+            answer = InferResponse(answer.model_name, answer.model_version, answer.request_id, outputs, self._signature)
+        self._answer(member, answer)
+        if not has_run or (member.mark.is_start and not is_response):
+            self._lost(member)
+            return
+        sequence.running = None
+        if member.mark.is_end:
+            self._refuse_followers(sequence)
+        else:
+            self._run_next(sequence)
+
+    def _lost(self, member: Member) -> None:
+        """Goes on after `member`, whose turn had come: it was not run, or it is a START that failed."""
+        sequence = member.sequence
+        if sequence.running is member:
+            sequence.running = None
+        if member.mark.is_start:
+            self._refuse_followers(sequence)
+        else:
+            self._run_next(sequence)
+
+    def _forget(self, sequence: OpenSequence) -> None:
+        """From now on a request for its id needs START."""
+        if self._known.get(sequence.id) is sequence:
+            del self._known[sequence.id]
+        self._backlog.pop(sequence, None)
+
+    def _refuse_followers(self, sequence: OpenSequence) -> None:
+        """Ends a sequence of which the model has executed the END, or not the START: what waits in it would need a START."""
+        self._forget(sequence)
+        while sequence.waiting:
+            follower = sequence.waiting.popleft()
+            follower.silence()
+            self._recorder.failed(FailureReason.REJECTED, request_ns=self._clock.now_ns() - follower.request.received_ns)
+            self._answer(follower, self._without_start(follower.request, follower.mark))
+        self._over(sequence)
+
+    def _rest_or_end(self, sequence: OpenSequence) -> None:
+        """Waits for the next request of a sequence that has none; one whose id another has taken gets no more."""
+        if self._known.get(sequence.id) is sequence:
+            self._watch(sequence)
+        else:
+            self._over(sequence)
+
+    def _over(self, sequence: OpenSequence) -> None:
+        sequence.rest()
+        if self._known.get(sequence.id) is sequence:
+            del self._known[sequence.id]
+        if sequence.is_admitted:
+            sequence.is_admitted = False
+            self._admitted -= 1
+            self._admit()
+
+    def _watch(self, sequence: OpenSequence) -> None:
+        """Ends a sequence that stays without requests."""
+        sequence.rest()
+        sequence.idle = self._timers.call_at(self._clock.now_ns() + self._batching.idle_us * 1_000, lambda: self._over(sequence))
+
+    def _withdraw(self, member: Member) -> None:
+        """Its client has left. What a worker has is run all the same, and what it leaves counts: another request must wait for it."""
+        member.is_over = True
+        self._members.discard(member)
+        if member.flight is None:
+            self._count_cancelled(member)
+            self._take_out(member)
+        elif not member.has_run:
+            member.flight.cancel()
+        elif not member.flight.is_counted:
+            member.flight.is_counted = True
+            self._count_cancelled(member)
+        self._end(member)
+        if member.flight is None:
+            self._after_taking_out(member)
+        elif not member.has_run:
+            self._lost(member)
+
+    def _count_cancelled(self, member: Member) -> None:
+        self._recorder.failed(FailureReason.CANCELED, request_ns=self._clock.now_ns() - member.request.received_ns)
+
+    def _expire(self, member: Member) -> None:
+        """Answers a request whose time ran out before its turn came."""
+        self._take_out(member)
+        now_ns = self._clock.now_ns()
+        self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - member.request.received_ns)
+        deadline_ns = member.request.deadline_ns
+        is_past_deadline = deadline_ns is not None and deadline_ns <= now_ns
+        self._answer(
+            member, DeadlineExceeded("the request's deadline passed while it waited for its turn") if is_past_deadline else _queue_timeout()
+        )
+        self._after_taking_out(member)
+
+    def _take_out(self, member: Member) -> None:
+        """Takes out a request that waits for its turn. A sequence that loses its START cannot begin from now on."""
+        member.silence()
+        member.sequence.waiting.remove(member)
+        if member.mark.is_start:
+            self._forget(member.sequence)
+
+    def _after_taking_out(self, member: Member) -> None:
+        if member.mark.is_start:
+            self._refuse_followers(member.sequence)
+
+    def _answer(self, member: Member, answer: Answer) -> None:
+        if member.is_over:
+            return
+        member.is_over = True
+        self._members.discard(member)
+        try:
+            member.done(answer)
+        except Exception:  # a defect of one front; the sequence goes on all the same
+            log.exception("taking the answer of a request raised")
+        self._end(member)
+
+    def _end(self, member: Member) -> None:
+        member.ended()
+        if not self._members:
+            self.on_idle()
+
+
+def _queue_timeout() -> QueueTimeout:
+    return QueueTimeout("Request timeout expired", retry_after_s=1.0)
+
+
+def _named(request: InferRequest) -> str:
+    return f"[request id: {request.request_id or '<id_unknown>'}] inference request"
+
+
+def _ignore() -> None:
+    """Nobody asked to be told."""

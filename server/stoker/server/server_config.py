@@ -1,0 +1,120 @@
+"""`ServerConfig`: everything a server is started with, as `stoker.server.flags` reads it from the command line and the environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stoker.server.core.busy_poll import DEFAULT_US
+from stoker.server.core.limits import Limits
+from stoker.server.lifecycle.settings import ControlMode
+from stoker.server.net.socket_settings import SocketSettings
+from stoker.server.net.tls.settings import TlsSettings
+from stoker.server.observability.access_log import AccessLogSettings
+from stoker.server.observability.logs import LogSettings
+from stoker.server.observability.loop_settings import LoopWatchSettings
+from stoker.server.observability.metrics_settings import MetricsSettings
+from stoker.server.protocols.adlik.settings import RestV1
+from stoker.server.protocols.kserve.settings import KServeSettings
+from stoker.server.rpc.settings import GrpcSettings
+from stoker.server.serving_settings import ServingStart
+from stoker.server.web.cors_settings import CorsSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """A server's settings.
+
+    Attributes:
+        repositories: Model repository roots.
+        control_mode: Who decides what is loaded.
+        load_models: Models to load at start under explicit control; `*` = all.
+        poll_interval_s: Seconds between scans of the repository.
+        settle_s: How long a new or changed version must stay unchanged before it is taken.
+        exit_on_error: End the process if a model fails to load at start.
+        strict_readiness: Ready needs a READY version of every wanted model.
+        load_concurrency: Models loading at once.
+        load_timeout_s: How long one attempt to load a version may take; 0 = without bound.
+        load_retries: Further attempts after a failed load.
+        config_name: Which of its configurations a model is served by; None: config.pbtxt.
+        follows_links: Whether links in a repository are followed to what is below its root.
+        complete_configs: Whether what a configuration leaves open is told from the model file.
+        server_id: The server's name towards clients.
+        grpc_address, http_address, metrics_address: Addresses to bind.
+        grpc_port, http_port: Ports; 0 = any free one; None = that front is off.
+        metrics_port: A port of its own for /metrics; None = only on the HTTP port.
+        metrics_on_http: Whether the HTTP port answers /metrics.
+        grpc_reflection: Whether gRPC reflection is on.
+        sockets: Unix-domain sockets beside the ports, or instead of them.
+        tls: Which ports are encrypted, and with what.
+        api_key: The bearer token that every call but those of health must bring, on every port; None: none.
+        cors: Which web pages' scripts may read answers of the HTTP port.
+        grpc: What carries gRPC, and what it asks of connections.
+        ready_file: Where the addresses are written as JSON once ready.
+        shutdown_delay_s: How long the server serves on, not ready, after SIGTERM before it drains.
+        exit_timeout_s: How long in-flight work may take after SIGTERM.
+        max_queue_size: Requests that may wait for one model version.
+        cpu_threads: CPU cores to share out; None = what this process may use.
+        busy_poll_us: How long the loop looks out for a lone client's next request instead of sleeping, microseconds; 0 = not at all.
+        snapshot_dir: Where private copies of model files are made; None = the system's temporary folder.
+        rest_v1: Whose protocol the REST routes below /v1 speak: auto, adlik or tfs.
+        prefer_adlik: Under auto, whether metadata below /v1 is answered in Adlik's form for every model.
+        allow_model_operate: Whether Adlik's ModelOperateService does anything.
+        model_operate_root: Below which folder the paths lie that it may be given; None: it takes none.
+        kserve: What is allowed of KServe v2's extensions.
+        serving_start: What was set in TensorFlow Serving's words.
+        limits: Bounds of the fronts.
+        backend_settings: By backend, what it is configured with.
+        metrics: Which optional metrics are shown.
+        logs: Log settings.
+        access_log: What is logged of requests.
+        loop_watch: What counts as a blocked event loop, and what follows.
+        notices: Lines to log at the start: what was given and has no effect here.
+    """
+
+    repositories: tuple[Path, ...]
+    control_mode: ControlMode = ControlMode.POLL
+    load_models: tuple[str, ...] = ()
+    poll_interval_s: float = 15.0
+    settle_s: float = 1.0
+    exit_on_error: bool = False
+    strict_readiness: bool = True
+    load_concurrency: int = 4
+    load_timeout_s: float = 600.0
+    load_retries: int = 0
+    config_name: str | None = None
+    follows_links: bool = False
+    complete_configs: bool = True
+    server_id: str = "stoker"
+    grpc_address: str = "127.0.0.1"
+    http_address: str = "127.0.0.1"
+    metrics_address: str = "127.0.0.1"
+    grpc_port: int | None = 8500
+    http_port: int | None = 8501
+    metrics_port: int | None = None
+    metrics_on_http: bool = True
+    grpc_reflection: bool = False
+    sockets: SocketSettings = field(default_factory=SocketSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    api_key: str | None = field(default=None, repr=False)
+    cors: CorsSettings = field(default_factory=CorsSettings)
+    grpc: GrpcSettings = field(default_factory=GrpcSettings)
+    ready_file: Path | None = None
+    shutdown_delay_s: float = 0.0
+    exit_timeout_s: float = 30.0
+    max_queue_size: int = 1024
+    cpu_threads: int | None = None
+    busy_poll_us: int = DEFAULT_US
+    snapshot_dir: Path | None = None
+    rest_v1: RestV1 = RestV1.AUTO
+    prefer_adlik: bool = False
+    allow_model_operate: bool = False
+    model_operate_root: Path | None = None
+    kserve: KServeSettings = field(default_factory=KServeSettings)
+    serving_start: ServingStart = field(default_factory=ServingStart)
+    limits: Limits = field(default_factory=Limits)
+    backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    logs: LogSettings = field(default_factory=LogSettings)
+    access_log: AccessLogSettings = field(default_factory=AccessLogSettings)
+    loop_watch: LoopWatchSettings = field(default_factory=LoopWatchSettings)
+    notices: tuple[str, ...] = ()

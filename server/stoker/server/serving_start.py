@@ -1,0 +1,73 @@
+"""What a start in TensorFlow Serving's words means: a list of models instead of a repository, batching, monitoring."""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from stoker.server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batching, read_monitoring
+from stoker.server.core.model_list import BatchingDefaults, ListedModel
+from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.lifecycle.model_list_file import ModelListFile, read_text_file
+from stoker.server.lifecycle.repository import ModelRepository
+from stoker.server.protocols.tfs.settings import METRICS_PATH, TfsSettings
+from stoker.server.serving_settings import ServingStart
+
+log = logging.getLogger("stoker.server")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlaces:
+    """Where the models of a start come from.
+
+    Attributes:
+        source: The models.
+        file: The file that lists them; None: none does.
+    """
+
+    source: ModelRepository | ListedModels
+    file: ModelListFile | None = None
+
+
+def model_places(
+    start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None, *, follows_links: bool = False
+) -> ModelPlaces:
+    """Reads what `start` names; `config_name` says which of its configurations a model is served by, `follows_links` as its readers.
+
+    Raises:
+        ConfigError: a file is wrong. OSError: it cannot be read. InvalidRequest: a model's name is none.
+    """
+    defaults = _batching(start)
+    listed = partial(
+        ListedModels, reload_root=start.reload_root, batching_defaults=defaults, config_name=config_name, follows_links=follows_links
+    )
+    if start.model_config_file is not None:
+        file = ModelListFile(start.model_config_file)
+        return ModelPlaces(listed(file.read()), file)
+    if start.model_name is not None:
+        model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
+        return ModelPlaces(listed([model]))
+    batching = defaults if start.enable_batching else None
+    return ModelPlaces(ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links))
+
+
+def tfs_settings(start: ServingStart) -> TfsSettings:
+    """What the fronts need to know.
+
+    Raises:
+        ConfigError: the monitoring file is wrong. OSError: it cannot be read.
+    """
+    path: str | None = METRICS_PATH
+    if start.monitoring_file is not None:
+        path = read_monitoring(read_text_file(start.monitoring_file), source=start.monitoring_file.name, path=METRICS_PATH)
+    return TfsSettings(rest_timeout_s=start.rest_timeout_s, allow_reload=start.allow_reload, metrics_path=path)
+
+
+def _batching(start: ServingStart) -> BatchingDefaults:
+    """Models of TensorFlow Serving take batches of any size: that holds without --enable_batching too."""
+    if not start.enable_batching or start.batching_file is None:
+        return BatchingDefaults(max_batch_size=DEFAULT_MAX_BATCH_SIZE)
+    batching = read_batching(read_text_file(start.batching_file), source=start.batching_file.name)
+    for remark in batching.remarks:
+        log.info("%s", remark)
+    return batching.defaults

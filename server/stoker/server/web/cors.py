@@ -1,0 +1,170 @@
+"""Cross-origin resource sharing (the Fetch standard, section "CORS protocol"): scripts of the pages allowed may read answers.
+
+A preflight is answered for every path, before any route, key or body is looked at: it tells nothing but who may ask. That credentials
+(cookies, client certificates) go along is never allowed; a key in a header of its own is none in this sense.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from stoker.server.core.reservation import Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.answer import Answer, Piece
+from stoker.server.net.http1.direct import Connection, DirectRoute, DirectRoutes, Exchange
+from stoker.server.net.http1.head import RequestHead
+from stoker.server.protocols.exchange import HeaderList, Receive, Scope, Send, error_body
+from stoker.server.web.cors_settings import ANY, CorsSettings
+
+#: What scripts may see of an answer beside its body and the few fields that they always may.
+_EXPOSED: Final = b"inference-header-content-length, retry-after"
+_METHODS: Final = b"GET, HEAD, POST"
+#: How long a browser need not ask again, seconds.
+_MAX_AGE: Final = b"600"
+_VARY: Final = (b"vary", b"origin")
+
+
+class CorsRoutes:
+    """Stands before the routes of the short path: answers preflights, and puts what browsers look for into answers."""
+
+    def __init__(self, settings: CorsSettings, routes: DirectRoutes) -> None:
+        self._settings = settings
+        self._routes = routes
+
+    def find(self, head: RequestHead) -> DirectRoute | None:
+        fields = dict(head.headers)
+        origin = fields.get(b"origin")
+        if origin is not None and head.method == "OPTIONS" and b"access-control-request-method" in fields:
+            return _PreflightRoute(_preflight(self._settings, origin, fields.get(b"access-control-request-headers")))
+        route = self._routes.find(head)
+        if route is None or origin is None:
+            return route
+        lines = b"".join(b"%b: %b\r\n" % field for field in answer_fields(self._settings, origin))
+        return _CorsRoute(route, lines) if lines else route
+
+
+class CorsApp:
+    """Does the same for answers of an ASGI app."""
+
+    def __init__(self, settings: CorsSettings, app: Any) -> None:
+        self._settings = settings
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fields = answer_fields(self._settings, dict(scope["headers"]).get(b"origin"))
+
+        async def send_with(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *fields]}
+            await send(message)
+
+        await self._app(scope, receive, send_with if fields else send)
+
+
+def answer_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
+    """What an answer to a page of `origin` says; None: the request names none."""
+    if settings.is_any:
+        return [] if origin is None else [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
+    if origin is None or not settings.allows(origin.decode("latin-1")):
+        # The answer to somebody else would be another: caches must know.
+        return [_VARY]
+    return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), _VARY]
+
+
+def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> Answer:
+    if not settings.allows(origin.decode("latin-1")):
+        text = error_body(f"pages of {origin.decode('latin-1')} may not use this server: --http-cors-allow-origin does not name them")
+        return Answer(HTTPStatus.FORBIDDEN, [(b"content-type", b"application/json"), _VARY], [text])
+    fields: HeaderList = [
+        (b"access-control-allow-origin", ANY.encode() if settings.is_any else origin),
+        (b"access-control-allow-methods", _METHODS),
+        (b"access-control-max-age", _MAX_AGE),
+        (b"vary", b"origin, access-control-request-method, access-control-request-headers"),
+    ]
+    if asked is not None:
+        # Whatever it is: routes ignore what they do not know.
+        fields.append((b"access-control-allow-headers", asked))
+    return Answer(HTTPStatus.OK, fields, [])
+
+
+class _PreflightRoute:
+    """Answers all requests with one head alike."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def exchange(self, connection: Connection) -> "Exchange":
+        return _PreflightExchange(self._answer, connection)
+
+
+class _PreflightExchange:
+    """One preflight. A body, which none has, is read and dropped."""
+
+    __slots__ = ("_answer", "_connection", "is_answered")
+
+    def __init__(self, answer: Answer, connection: Connection) -> None:
+        self._answer = answer
+        self._connection = connection
+        self.is_answered = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self.is_answered
+
+    def receive(self, piece: bytes, is_last: bool) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self._connection.write_answer(self._answer.parts(keep_alive=self._connection.keep_alive))
+
+    def room(self) -> None:
+        return None
+
+    def received(self, size: int, is_last: bool) -> None:
+        raise AssertionError("a preflight's body is not read in place")
+
+    def disconnect(self) -> None:
+        self.is_answered = True
+
+
+class _CorsRoute:
+    """A route of the short path, its answers with further lines."""
+
+    __slots__ = ("_lines", "_route")
+
+    def __init__(self, route: DirectRoute, lines: bytes) -> None:
+        self._route = route
+        self._lines = lines
+
+    def exchange(self, connection: Connection) -> Exchange:
+        return self._route.exchange(_CorsConnection(connection, self._lines))
+
+
+class _CorsConnection:
+    """A connection that puts lines into the head of what is written to it."""
+
+    __slots__ = ("_connection", "_lines")
+
+    def __init__(self, connection: Connection, lines: bytes) -> None:
+        self._connection = connection
+        self._lines = lines
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._connection.keep_alive
+
+    def write_answer(self, parts: Sequence[Piece]) -> None:
+        head = bytes(parts[0])
+        at = head.index(b"\r\n") + 2
+        self._connection.write_answer([b"".join((head[:at], self._lines, memoryview(head)[at:])), *parts[1:]])
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        self._connection.release_when_sent(reservation)
+
+    def reservation(self, engine: Engine) -> Reservation:
+        return self._connection.reservation(engine)
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return self._connection.begin_task(work)

@@ -1,0 +1,199 @@
+"""The OpenAPI 3.1 document of one model: the routes that reach it, with its own names, types and shapes."""
+
+from typing import Any, Final
+
+from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.server.core.description import ModelDescription
+from stoker.server.web.model_pages.samples import Sample
+
+_JSON: Final = "application/json"
+_REF: Final = "#/components/schemas/"
+#: Samples longer than that are left out: the schema says it all, and documents are to be read.
+_EXAMPLE_ELEMENTS: Final = 1024
+
+Schema = dict[str, Any]
+
+
+def model_document(description: ModelDescription, sample: Sample) -> Schema:
+    """The document.
+
+    Args:
+        description: The version.
+        sample: A request for it, with the version asked for; paths name a version if it does.
+    """
+    config = description.config
+    signature = config.signature
+    version = "" if sample.version is None else f"/versions/{sample.version}"
+    kserve = f"/v2/models/{config.name}{version}"
+    serving = f"/v1/models/{config.name}{version}"
+    paths: Schema = {
+        kserve: {"get": _operation("metadata", "What the model takes and gives", {"type": "object"})},
+        f"{kserve}/ready": {"get": _operation("ready", "Whether it serves", {"type": "object"})},
+    }
+    if not signature.is_decoupled and sample.fits_json:
+        if not sample.is_answer_binary:
+            paths[f"{kserve}/infer"] = {"post": _infer(sample)}
+        if not sample.is_sequence:
+            paths[f"{serving}:predict"] = {"post": _predict(sample)}
+    # From where the document lies to the root of all routes, whatever prefix a proxy puts before it.
+    ups = "/".join([".."] * (3 if sample.version is None else 5))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": f"Model {config.name}",
+            "version": str(description.version),
+            "description": _about(description, sample),
+        },
+        "servers": [{"url": ups}],
+        "paths": paths,
+        "components": {"schemas": _schemas(signature)},
+    }
+
+
+def _about(description: ModelDescription, sample: Sample) -> str:
+    signature = description.config.signature
+    platform = description.config.platform or description.config.backend
+    batch = f"at most {signature.max_batch_size} rows a request" if signature.is_batched else "no batch dimension"
+    text = f"Served by {platform}; {batch}."
+    if signature.is_decoupled:
+        text += " It answers a request any number of times: reach it by ModelStreamInfer over gRPC, or by generate_stream."
+    elif not sample.fits_json or sample.is_answer_binary:
+        text += " Its FP16 or BF16 tensors have no form in JSON: they travel as binary data behind it."
+    if sample.is_sequence:
+        text += " Requests belong to sequences: parameters sequence_id, sequence_start, sequence_end."
+    return text
+
+
+def _infer(sample: Sample) -> Schema:
+    body: Schema = {"schema": {"$ref": f"{_REF}InferRequest"}}
+    if sum(tensor.count for tensor in sample.inputs) <= _EXAMPLE_ELEMENTS:
+        inputs = [
+            {"name": each.name, "datatype": each.datatype.value, "shape": list(each.shape), "data": [each.element] * each.count}
+            for each in sample.inputs
+        ]
+        body["example"] = {"inputs": inputs}
+        if sample.is_sequence:
+            body["example"]["parameters"] = {"sequence_id": sample.sequence_id, "sequence_start": True, "sequence_end": True}
+    return {
+        **_operation("infer", "Inference, KServe v2", {"$ref": f"{_REF}InferAnswer"}),
+        "requestBody": {"required": True, "content": {_JSON: body}},
+    }
+
+
+def _predict(sample: Sample) -> Schema:
+    body: Schema = {"schema": {"$ref": f"{_REF}PredictRequest"}}
+    if sum(tensor.count for tensor in sample.inputs) <= _EXAMPLE_ELEMENTS:
+        body["example"] = {"inputs": {each.name: each.nested for each in sample.inputs}}
+    return {
+        **_operation("predict", "Inference, TensorFlow Serving's columns", {"type": "object"}),
+        "requestBody": {"required": True, "content": {_JSON: body}},
+    }
+
+
+def _operation(name: str, summary: str, answer: Schema) -> Schema:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "responses": {
+            "200": {"description": "Success", "content": {_JSON: {"schema": answer}}},
+            "default": {"description": "Failure", "content": {_JSON: {"schema": {"$ref": f"{_REF}Failure"}}}},
+        },
+    }
+
+
+def _schemas(signature: ModelSignature) -> Schema:
+    required = [spec for spec in signature.inputs if not spec.optional]
+    given = {
+        "type": "array",
+        "minItems": len(required),
+        "maxItems": len(signature.inputs),
+        "items": {"oneOf": [_tensor(spec, signature) for spec in signature.inputs]},
+    }
+    answered = {"type": "array", "items": {"oneOf": [_tensor(spec, signature) for spec in signature.outputs]}}
+    wanted = {"type": "object", "required": ["name"], "properties": {"name": {"enum": [spec.name for spec in signature.outputs]}}}
+    return {
+        "InferRequest": {
+            "type": "object",
+            "required": ["inputs"],
+            "properties": {
+                "id": {"type": "string"},
+                "parameters": {"type": "object"},
+                "inputs": given,
+                "outputs": {"type": "array", "items": wanted},
+            },
+        },
+        "InferAnswer": {
+            "type": "object",
+            "required": ["model_name", "outputs"],
+            "properties": {
+                "model_name": {"type": "string"},
+                "model_version": {"type": "string"},
+                "id": {"type": "string"},
+                "parameters": {"type": "object"},
+                "outputs": answered,
+            },
+        },
+        "PredictRequest": {
+            "type": "object",
+            "required": ["inputs"],
+            "properties": {
+                "inputs": {
+                    "type": "object",
+                    "required": [spec.name for spec in required],
+                    "properties": {spec.name: _rows(spec, signature) for spec in signature.inputs},
+                }
+            },
+        },
+        "Failure": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+    }
+
+
+def _tensor(spec: TensorSpec, signature: ModelSignature) -> Schema:
+    """One tensor of an infer request or answer, its data flat or nested."""
+    sizes: list[Schema] = [{"type": "integer", "minimum": 1, "maximum": signature.max_batch_size}] if signature.is_batched else []
+    sizes += [{"type": "integer", "minimum": 0} if size == VARIABLE else {"const": size} for size in spec.dims]
+    shape: Schema = {"type": "array", "minItems": len(sizes), "maxItems": len(sizes)}
+    if sizes:
+        shape["prefixItems"] = sizes
+    return {
+        "type": "object",
+        "title": spec.name,
+        "required": ["name", "datatype", "shape", "data"],
+        "properties": {
+            "name": {"const": spec.name},
+            "datatype": {"const": spec.datatype.value},
+            "shape": shape,
+            "data": {"type": "array", "items": {"anyOf": [_element(spec.datatype), {"type": "array"}]}},
+        },
+    }
+
+
+def _rows(spec: TensorSpec, signature: ModelSignature) -> Schema:
+    """The same tensor as nested lists."""
+    schema = _element(spec.datatype)
+    if spec.datatype.is_bytes:
+        b64 = {"type": "object", "required": ["b64"], "properties": {"b64": {"type": "string", "contentEncoding": "base64"}}}
+        schema = {"anyOf": [schema, b64]}
+    for size in reversed(spec.dims):
+        schema = {"type": "array", "items": schema}
+        if size != VARIABLE:
+            schema |= {"minItems": size, "maxItems": size}
+    if signature.is_batched:
+        schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": signature.max_batch_size}
+    return schema
+
+
+def _element(datatype: DataType) -> Schema:
+    if datatype.is_bytes:
+        return {"type": "string"}
+    if datatype is DataType.BOOL:
+        return {"type": "boolean"}
+    if datatype.numpy.kind == "f":
+        return {"type": "number"}
+    if datatype is DataType.BF16:
+        return {"type": "number"}
+    bits = 8 * datatype.item_bytes
+    if datatype.numpy.kind == "u":
+        return {"type": "integer", "minimum": 0, "maximum": 2**bits - 1}
+    return {"type": "integer", "minimum": -(2 ** (bits - 1)), "maximum": 2 ** (bits - 1) - 1}

@@ -1,0 +1,216 @@
+"""The REST routes below /v1 at ASGI level, without any framework between the connection and the codec. Paths are read in any case.
+
+Adlik and TensorFlow Serving share two of them, `:predict` and `/metadata`; `rest_choice` says whose a request is.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
+
+import orjson
+from google.protobuf.json_format import MessageToDict
+
+from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, ServingError, Unsupported
+from stoker.server.codecs.strict_json import Json, memory_cost, parse_json
+from stoker.server.core.access import Via
+from stoker.server.core.limits import Limits
+from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.reservation import Reservation
+from stoker.server.engine.interface import Engine
+from stoker.server.protocols.adlik import rest_choice
+from stoker.server.protocols.adlik.model_spec import ModelAsk as AdlikAsk
+from stoker.server.protocols.adlik.rest_choice import Dialect
+from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
+from stoker.server.protocols.compression import choose_encoding, compress
+from stoker.server.protocols.exchange import (
+    HeaderList,
+    Receive,
+    Scope,
+    Send,
+    error_response,
+    read_body,
+    reservation_of,
+    send_answer,
+    send_response,
+)
+from stoker.server.protocols.tfs import json_values
+from stoker.server.protocols.tfs.model_spec import ModelAsk
+from stoker.server.protocols.tfs.rest import TfsRest
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.tfs.status import tfs_status
+from stoker.server.rpc.status import adlik_status
+
+#: Every path that is answered here.
+PREFIX: Final = re.compile(r"/v1(?:/|\Z)", re.IGNORECASE)
+_ROUTE: Final = re.compile(
+    r"/v1/models(?:/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?(?::(predict|ml_predict|classify|regress)|/(metadata))?)?\Z",
+    re.ASCII | re.IGNORECASE,
+)
+_JSON: Final = (b"content-type", b"application/json")
+_INT64_MAX: Final = (1 << 63) - 1
+#: No version number has more.
+_DIGITS: Final = 19
+
+
+class _Route(NamedTuple):
+    """A path below /v1.
+
+    Attributes:
+        ask: The model, in TensorFlow Serving's terms, which have labels too.
+        verb: After the colon, or `metadata`; empty: the model itself.
+    """
+
+    ask: ModelAsk
+    verb: str
+
+    @property
+    def for_adlik(self) -> AdlikAsk:
+        return AdlikAsk(self.ask.name, self.ask.version)
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request; `dialect` is whose it is, as far as is known: errors are answered with that protocol's numbers."""
+
+    scope: Scope
+    receive: Receive
+    dialect: Dialect
+    forced: Dialect | None = None
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.scope["headers"])
+
+
+class HttpV1:
+    """Answers what comes below /v1. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, adlik: AdlikService, tfs: TfsService | None = None) -> None:
+        """`tfs` None: TensorFlow Serving's services with their default settings."""
+        tfs = tfs or TfsService(engine, limits)
+        self._engine = engine
+        self._limits = limits
+        self._adlik = adlik
+        self._settings: AdlikSettings = adlik.settings
+        self._tfs = TfsRest(engine, limits, tfs)
+        self._timeout_s = tfs.settings.rest_timeout_s
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, also with an error.
+
+        Raises:
+            ClientGone: nobody is left to answer.
+        """
+        exchange = _Exchange(scope, receive, Dialect.ADLIK if self._settings.rest_v1 is RestV1.ADLIK else Dialect.TFS)
+        ask = ModelAsk("")
+        try:
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+            exchange.forced = rest_choice.forced(self._settings, query)
+            exchange.dialect = exchange.forced or exchange.dialect
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            route = self._route(method, exchange)
+            ask = route.ask
+            if method == "GET":
+                await self._send(exchange, send, self._got(route, exchange))
+            else:
+                with reservation_of(self._engine, scope) as reservation:
+                    answer = await self._posted(route, exchange, reservation)
+                await self._send(exchange, send, answer)
+        except ServingError as error:
+            if scope["method"] == "POST":
+                self._engine.note_failed(
+                    Via.ADLIK_HTTP if exchange.dialect is Dialect.ADLIK else Via.TFS_HTTP, error, ask.name, ask.version
+                )
+            _, body, headers = error_response(error)
+            status = adlik_status if exchange.dialect is Dialect.ADLIK else tfs_status
+            await send_response(send, status(error).http, body, headers)
+
+    def _route(self, method: str, exchange: _Exchange) -> _Route:
+        """What the path means.
+
+        Raises:
+            InvalidRequest: neither protocol has it, or not with this method. Unsupported: Adlik's tasks.
+        """
+        path = exchange.scope["path"]
+        found = _ROUTE.match(path)
+        if found is None or method not in ("GET", "POST"):
+            raise self._malformed(method, path)
+        name, version, label, posted, read = found.groups()
+        verb = (posted or read or "").lower()
+        if (method == "POST") != (posted is not None):
+            raise self._malformed(method, path)
+        if verb == "ml_predict":
+            exchange.dialect = Dialect.ADLIK
+            raise Unsupported(NO_TASKS)
+        if self._settings.rest_v1 is RestV1.ADLIK and (label or verb not in ("predict", "metadata")):
+            raise self._malformed(method, path)
+        if name is None:
+            raise InvalidRequest("Missing model name in request.")
+        if version is not None and (len(version) > _DIGITS or int(version) > _INT64_MAX):
+            raise InvalidRequest(f"Failed to convert version: {version[:64]} to numeric.")
+        return _Route(ModelAsk(name, None if version is None else int(version), label or ""), verb)
+
+    def _malformed(self, method: str, path: str) -> InvalidRequest:
+        expected = "POST /v1/models/<name>[/versions/<number>]:predict or GET /v1/models/<name>[/versions/<number>]/metadata"
+        if self._settings.rest_v1 is not RestV1.ADLIK:
+            expected += ", or TensorFlow Serving's :classify, :regress, /labels/<label> and GET /v1/models/<name>"
+        return InvalidRequest(f"Malformed request: {method} {path[:256]}; expected {expected}")
+
+    def _got(self, route: _Route, exchange: _Exchange) -> bytes:
+        """The answer to a GET."""
+        if not route.verb:
+            exchange.dialect = Dialect.TFS
+            return self._tfs.status(route.ask)
+        if exchange.forced is None and not route.ask.label:
+            exchange.dialect = rest_choice.of_platform(self._settings, self._platform(route.ask))
+        if exchange.dialect is Dialect.TFS:
+            return self._tfs.metadata(route.ask)
+        answer = self._adlik.metadata(route.for_adlik)
+        return orjson.dumps(MessageToDict(answer, preserving_proto_field_name=True))
+
+    def _platform(self, ask: ModelAsk) -> str:
+        """The platform of what is asked for; empty where nothing serves."""
+        try:
+            return self._engine.describe(ask.name, ask.version).config.platform
+        except ServingError:
+            return ""
+
+    async def _posted(self, route: _Route, exchange: _Exchange, reservation: Reservation) -> bytes:
+        """The answer to a POST."""
+        body = await read_body(exchange.receive, exchange.headers, reservation, self._limits)
+        given = await self._parsed(body, exchange, reservation)
+        if route.verb != "predict" or route.ask.label:
+            exchange.dialect = Dialect.TFS
+        elif exchange.forced is None:
+            exchange.dialect = rest_choice.of_body(self._settings, given)
+        if exchange.dialect is Dialect.ADLIK:
+            return await self._adlik.predicting.from_json(route.for_adlik, given, len(body), reservation)
+        answers = {"predict": self._tfs.predict, "classify": self._tfs.classify, "regress": self._tfs.regress}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await answers[route.verb](route.ask, given, len(body), reservation)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the request was not answered within {self._timeout_s:g} s (--rest_api_timeout_in_ms)") from None
+
+    async def _parsed(self, body: bytes, exchange: _Exchange, reservation: Reservation) -> Json:
+        limits = self._limits
+        # Only TensorFlow Serving's has NaN and Infinity; what is no JSON at all is refused in the words of whoever was meant.
+        parse = parse_json if exchange.dialect is Dialect.ADLIK else json_values.parse
+        if len(body) > limits.decode_inline_bytes:
+            reservation.take(await run_off_loop(memory_cost, body, limits))
+            return await run_off_loop(parse, body, limits)
+        reservation.take(memory_cost(body, limits))
+        return parse(body, limits)
+
+    async def _send(self, exchange: _Exchange, send: Send, answer: bytes) -> None:
+        headers: HeaderList = [_JSON]
+        accepted = exchange.headers.get(b"accept-encoding")
+        if accepted is not None and len(answer) >= self._limits.compress_min_bytes:
+            encoding = choose_encoding(accepted.decode("latin-1"))
+            if encoding is not None:
+                answer = await compress([answer], encoding, self._limits)
+                headers.append((b"content-encoding", encoding.encode()))
+        await send_answer(self._engine, exchange.scope, send, answer, headers, self._limits)
