@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-import onnx
 from benchmarks.ipu_networks import Precision, bert_base, resnet50
 from stoker.backends.ipu.measure import LoopMeasurement, LoopSettings, measure
 

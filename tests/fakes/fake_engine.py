@@ -80,13 +80,38 @@ def echo(datatype: DataType, dims: tuple[int, ...] = (-1,), max_batch_size: int 
     return model(name or f"echo_{datatype.value.lower()}", of, lambda inputs: {"OUTPUT": inputs["INPUT"]})
 
 
+class CountingBudget(ByteBudget):
+    """Counts what is reserved; refuses what exceeds `most_bytes` by a plain sum, or what the server's own rules refuse where asked to."""
+
+    def __init__(self, most_bytes: int, now_ns: Callable[[], int], rules: ByteBudget | None) -> None:
+        limit = rules or ByteBudget(1 << 62, now_ns)
+        super().__init__(limit.most_bytes, now_ns, most_request_bytes=limit.most_request_bytes)
+        self._follows_rules = rules is not None
+        self.limit_bytes = most_bytes
+        self.reserved_bytes = 0
+        self.peak_bytes = 0
+
+    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
+        if self._follows_rules and not super().reserve(size_bytes, held_bytes, asker):
+            return False
+        if self.reserved_bytes + size_bytes > self.limit_bytes:
+            return False
+        self.reserved_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
+        return True
+
+    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
+        if self._follows_rules:
+            super().release(size_bytes, held_bytes)
+        self.reserved_bytes -= size_bytes
+
+
 class FakeEngine:
     """Implements `stoker.server.engine.interface.Engine`. `loads` and `unloads` say what was asked for; `requests` which requests came."""
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40, budget: ByteBudget | None = None) -> None:
         """`budget`: the server's own; None: a plain sum that may be `budget_bytes` at most."""
-        self._is_plain = budget is None
-        self.budget = budget or ByteBudget(1 << 62, self.now_ns)
+        self.budget = CountingBudget(budget_bytes, self.now_ns, budget)
         self.reads = Reads()
         self.refused: list[str] = []
         self.refused_versions: list[int | None] = []
@@ -97,9 +122,6 @@ class FakeEngine:
         self.models = {m.config.name: m for m in models}
         self.live = True
         self.ready = True
-        self.budget_bytes = budget_bytes
-        self.reserved_bytes = 0
-        self.peak_bytes = 0
         self.requests: list[InferRequest] = []
         self.cancelled: list[InferRequest] = []
         self.cancellation = asyncio.Event()
@@ -238,19 +260,13 @@ class FakeEngine:
     def serving_metrics_text(self) -> bytes:
         return b"# TYPE :tensorflow:serving:request_count counter\n:tensorflow:serving:request_count 1\n"
 
-    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
-        if not self._is_plain and not self.budget.reserve(size_bytes, held_bytes, asker):
-            return False
-        if self.reserved_bytes + size_bytes > self.budget_bytes:
-            return False
-        self.reserved_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
-        return True
+    @property
+    def reserved_bytes(self) -> int:
+        return self.budget.reserved_bytes
 
-    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
-        if not self._is_plain:
-            self.budget.release(size_bytes, held_bytes)
-        self.reserved_bytes -= size_bytes
+    @property
+    def peak_bytes(self) -> int:
+        return self.budget.peak_bytes
 
     def now_ns(self) -> int:
         return self.time_ns

@@ -74,7 +74,7 @@ def test_any_json_body(body, name):
     text = json.dumps(body).encode()
 
     async def work(predict: Predict, engine: FakeEngine) -> None:
-        with Reservation(engine) as reservation:
+        with Reservation(engine.budget) as reservation:
             given_ = parse_bounded(text, Limits())
             of_body(AdlikSettings(), given_)
             await predict.from_json(ModelAsk(name), given_, len(text), reservation)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.server.flags.command import read_command
+from stoker.server.flags.tls import read_ssl_config
 from stoker.server.flags.values import FlagError
 from stoker.server.net.tls.settings import PemFiles, SslConfigFile, TlsSettings
 from stoker.server.server_config import ServerConfig
@@ -42,7 +43,7 @@ def test_the_same_flags_encrypt_http_and_metrics():
 
 
 def test_tensorflow_servings_file_encrypts_the_grpc_port():
-    assert parsed("--ssl_config_file=f").tls.grpc == SslConfigFile(Path("f"))
+    assert parsed("--ssl_config_file=f").tls.grpc == SslConfigFile(Path("f"), read_ssl_config)
 
 
 @pytest.mark.parametrize(

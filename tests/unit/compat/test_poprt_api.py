@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import poprt
 import pytest
+from onnx import TensorProto, helper
 from poprt import runtime
 from poprt.backend import get_session
 from poprt.backends import Backend, ORTBackend
@@ -21,8 +23,6 @@ from poprt.passes import Pass, PassManager, get_all_pass_names, get_pass, layer_
 from poprt.profile import get_model_flops
 from poprt.quantizer import FP8Quantizer, quantize
 
-import onnx
-from onnx import TensorProto, helper
 from tests.fakes.graphs import run_onnx
 from tests.fakes.transformers import padded, sequence, small_bert
 
@@ -327,9 +327,7 @@ def test_a_custom_pass_file_of_poprts_is_taken_by_the_command(tmp_path, monkeypa
         "        return onnx_model\n"
     )
     words = ["--input_model", str(source), "--custom_pass_config", str(passes), "--passes", "add_becomes_sub"]
-    assert (
-        cli.main([*words, "--output_dir", str(tmp_path), "--output_model", "made.onnx", "--disable_compilation_progress_bar"]) == 0
-    )
+    assert cli.main([*words, "--output_dir", str(tmp_path), "--output_model", "made.onnx", "--disable_compilation_progress_bar"]) == 0
     assert [node.op_type for node in onnx.load(tmp_path / "made.onnx").graph.node] == ["MatMul", "Sub"]
 
 

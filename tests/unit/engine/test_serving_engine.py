@@ -212,12 +212,12 @@ def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
 def test_the_byte_budget_refuses_what_does_not_fit_beside_others_but_never_a_lone_request():
     async def scenario() -> None:
         engine, _ = engine_over(OneServable(), budget=100)
-        assert engine.reserve(500)
-        assert not engine.reserve(1)
-        engine.release(500)
-        assert engine.reserve(60)
-        assert not engine.reserve(41)
-        assert engine.reserve(40)
+        assert engine.budget.reserve(500)
+        assert not engine.budget.reserve(1)
+        engine.budget.release(500)
+        assert engine.budget.reserve(60)
+        assert not engine.budget.reserve(41)
+        assert engine.budget.reserve(40)
         assert engine.bytes_in_flight == 100
 
     asyncio.run(scenario())

@@ -81,7 +81,7 @@ def test_a_refusal_counts_for_the_version_that_was_asked_for(size: int, is_strea
         request = pb.ModelInferRequest.FromString(asked(size, model_version=text))
         request.inputs[0].datatype = "INT8"
         data = request.SerializeToString()
-        with pytest.raises(InvalidRequest), Reservation(engine) as reservation:
+        with pytest.raises(InvalidRequest), Reservation(engine.budget) as reservation:
             await (inference.decode(data, None, reservation) if is_streamed else inference.model_infer(data, None))
         assert (engine.refused, engine.refused_versions) == (["echo"], [version])
 

@@ -144,7 +144,7 @@ def test_the_loop_answers_others_while_many_strings_are_decoded():
     data = string_request(200_000)
 
     async def scenario() -> None:
-        with Reservation(engine) as reservation:
+        with Reservation(engine.budget) as reservation:
             decoding = asyncio.create_task(Inference(engine, LIMITS).decode(data, None, reservation))
             turns = 0
             while not decoding.done():

@@ -77,7 +77,7 @@ def test_what_is_known_of_a_request_changes_nothing(data: st.DataObject, datatyp
         else:
             body, header_length = json_body(datatype, array.tolist(), **fields), None
         call = PLAIN._replace(header_length=None if header_length is None else str(header_length))
-        decoded = infer.decode_now(call, body, 5, Reservation(engine))
+        decoded = infer.decode_now(call, body, 5, Reservation(engine.budget))
         assert decoded is not None
         expected = fresh(engine, body, header_length)
         assert same(decoded, expected)
@@ -93,7 +93,7 @@ def test_what_is_known_of_a_request_changes_nothing(data: st.DataObject, datatyp
 def test_an_answer_that_json_has_no_word_for_is_printed_as_before(value: float):
     engine = FakeEngine(echo(DataType.FP32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
-    decoded = infer.decode_now(PLAIN, json_body(DataType.FP32, [[1.5, 2.5]]), 0, Reservation(engine))
+    decoded = infer.decode_now(PLAIN, json_body(DataType.FP32, [[1.5, 2.5]]), 0, Reservation(engine.budget))
     assert decoded is not None
     response = answer(engine, decoded)
     first = infer.encode_now(PLAIN, decoded, response)
@@ -110,7 +110,7 @@ def test_an_answer_of_another_shape_is_described_anew(binary: bool):
     engine = FakeEngine(echo(DataType.FP32, (-1,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.FP32, [[1.5, 2.5]], parameters={"binary_data_output": binary})
-    decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine))
+    decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
     assert decoded is not None
     response = answer(engine, decoded)
     for shape in ((1, 2), (1, 2), (1, 5), (1, 5), (2, 1), (1, 2)):
@@ -143,7 +143,7 @@ def test_odd_numbers_are_told_of_in_the_same_words(odd: object):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     good = json_body(DataType.INT32, [[1, 2]])
-    assert infer.decode_now(PLAIN, good, 0, Reservation(engine)) is not None
+    assert infer.decode_now(PLAIN, good, 0, Reservation(engine.budget)) is not None
     body = good.replace(b"[[1,2]]", orjson.dumps(odd))
 
     def outcome(decode: Any) -> object:
@@ -152,17 +152,17 @@ def test_odd_numbers_are_told_of_in_the_same_words(odd: object):
         except InvalidRequest as error:
             return error.message
 
-    assert outcome(lambda: infer.decode_now(PLAIN, body, 0, Reservation(engine))) == outcome(lambda: fresh(engine, body, None))
+    assert outcome(lambda: infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))) == outcome(lambda: fresh(engine, body, None))
 
 
 def test_a_reload_with_another_signature_makes_all_new():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     body = json_body(DataType.INT32, [[1, 2]])
-    assert infer.decode_now(PLAIN, body, 0, Reservation(engine)) is not None
+    assert infer.decode_now(PLAIN, body, 0, Reservation(engine.budget)) is not None
     engine.models["echo"] = echo(DataType.INT32, (3,), name="echo")
     with pytest.raises(InvalidRequest, match="unexpected shape"):
-        infer.decode_now(PLAIN, body, 0, Reservation(engine))
+        infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
 
 
 def test_a_binary_body_of_another_length_is_checked_anew():
@@ -171,11 +171,11 @@ def test_a_binary_body_of_another_length_is_checked_anew():
     text = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}]})
     call = PLAIN._replace(header_length=str(len(text)))
     for _ in range(2):
-        assert infer.decode_now(call, text + bytes(8), 0, Reservation(engine)) is not None
+        assert infer.decode_now(call, text + bytes(8), 0, Reservation(engine.budget)) is not None
         with pytest.raises(InvalidRequest, match="1 bytes are left"):
-            infer.decode_now(call, text + bytes(9), 0, Reservation(engine))
+            infer.decode_now(call, text + bytes(9), 0, Reservation(engine.budget))
         with pytest.raises(InvalidRequest, match="only 7 bytes are left"):
-            infer.decode_now(call, text + bytes(7), 0, Reservation(engine))
+            infer.decode_now(call, text + bytes(7), 0, Reservation(engine.budget))
 
 
 @pytest.mark.parametrize("key", [b'"data"', b'"d\\u0061ta"'])
@@ -185,7 +185,7 @@ def test_a_request_that_gives_its_data_twice_is_refused(key: bytes):
     body = b'{"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,2],"data":[1,2],%b:[3,4]}]}' % key
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="the same key more than once"):
-            infer.decode_now(PLAIN, body, 0, Reservation(engine))
+            infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
 
 
 UNREMEMBERED = [
@@ -199,7 +199,7 @@ def test_what_could_be_read_in_two_ways_is_not_remembered(body: bytes):
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     for _ in range(2):
-        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine))
+        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
         assert decoded is not None
         assert decoded.repeats is None
         assert decoded.request.inputs["INPUT"].tolist() == [[3, 4]]
@@ -210,7 +210,7 @@ def test_strings_are_not_mistaken_for_numbers_that_stand_beside_them():
     infer = HttpInfer(engine, LIMITS)
     body = b'{"inputs":[{"name":"INPUT","datatype":"BYTES","shape":[1,1],"data":["a"]}],"data":[7]}'
     for _ in range(2):
-        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine))
+        decoded = infer.decode_now(PLAIN, body, 0, Reservation(engine.budget))
         assert decoded is not None
         assert decoded.request.inputs["INPUT"].tolist() == [[b"a"]]
 
@@ -222,12 +222,12 @@ def test_the_byte_that_stands_for_a_gap_makes_no_request_like_the_one_before():
     tensors = [{"name": f"INPUT{i}", "data": [0] * 16, "datatype": "INT32", "shape": [1, 16]} for i in (0, 1)]
     body = orjson.dumps({"inputs": tensors})
     numbers = b"[" + b",".join([b"0"] * 16) + b"]"
-    assert infer.decode_now(call, body, 0, Reservation(engine)) is not None
+    assert infer.decode_now(call, body, 0, Reservation(engine.budget)) is not None
     for gaps in (1, 2):
         meddled = body.replace(numbers, b"\0", gaps)
         for header_length in (None, str(len(meddled))):
             with pytest.raises(InvalidRequest, match="failed to parse the request JSON buffer"):
-                infer.decode_now(call._replace(header_length=header_length), meddled, 0, Reservation(engine))
+                infer.decode_now(call._replace(header_length=header_length), meddled, 0, Reservation(engine.budget))
 
 
 def test_two_inputs_keep_their_lists():
@@ -237,7 +237,7 @@ def test_two_inputs_keep_their_lists():
     for at in range(3):
         rows = [[list(range(at, at + 16))], [list(range(50 + at, 66 + at))]]
         tensors = [{"name": f"INPUT{i}", "data": rows[i], "datatype": "INT32", "shape": [1, 16]} for i in (0, 1)]
-        decoded = infer.decode_now(call, orjson.dumps({"inputs": tensors}), 0, Reservation(engine))
+        decoded = infer.decode_now(call, orjson.dumps({"inputs": tensors}), 0, Reservation(engine.budget))
         assert decoded is not None
         assert [decoded.request.inputs[f"INPUT{i}"].tolist() for i in (0, 1)] == rows
 
@@ -264,5 +264,5 @@ def test_many_texts_are_forgotten_again():
     engine = FakeEngine(echo(DataType.INT32, (2,), name="echo"))
     infer = HttpInfer(engine, LIMITS)
     for at in range(1000):
-        assert infer.decode_now(PLAIN, json_body(DataType.INT32, [[1, 2]], id=str(at)), 0, Reservation(engine)) is not None
+        assert infer.decode_now(PLAIN, json_body(DataType.INT32, [[1, 2]], id=str(at)), 0, Reservation(engine.budget)) is not None
     assert len(infer._repeats._kept) <= 256

@@ -346,7 +346,7 @@ def test_an_answer_for_which_there_is_no_room_is_refused():
     engine = echo_engine()
 
     async def fill_up(request: InferRequest) -> None:
-        assert engine.reserve(1)
+        assert engine.budget.reserve(1)
         engine.budget_bytes = 1000
 
     engine.models["echo"].before = fill_up
@@ -356,7 +356,7 @@ def test_an_answer_for_which_there_is_no_room_is_refused():
         status, head, text = await peer.answer()
         assert (status, b"retry-after" in head) == (503, True)
         assert b"no room for" in text
-        engine.release(1)
+        engine.budget.release(1)
         engine.models["echo"].before = None
         peer.writer.write(post(json_body(1)))
         assert data_of(await peer.answer()) == [1]

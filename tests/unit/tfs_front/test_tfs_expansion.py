@@ -124,7 +124,7 @@ def test_rest_examples_with_a_context_are_held_to_the_same_bound() -> None:
     body = {"context": {"x": [1.5] * 10_000}, "examples": [{}] * 64}
 
     async def ask() -> bytes:
-        with Reservation(engine) as reservation:
+        with Reservation(engine.budget) as reservation:
             return await rest.classify(ModelAsk("m"), body, len(json.dumps(body)), reservation)
 
     with pytest.raises(TooLarge, match="expansion_bytes"):

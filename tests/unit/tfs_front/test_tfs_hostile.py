@@ -58,7 +58,7 @@ def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
     rest = TfsRest(engine, Limits(), TfsService(engine, Limits()))
 
     async def ask() -> bytes:
-        with Reservation(engine) as reservation:
+        with Reservation(engine.budget) as reservation:
             return bytes(await getattr(rest, verb)(ModelAsk("m"), body, 10, reservation))
 
     found = outcome(ask())

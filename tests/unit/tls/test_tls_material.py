@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.flags.tls import read_ssl_config
 from stoker.server.net.tls.certificate import pem_certificates, validity_of
 from stoker.server.net.tls.material import MAX_FILE_BYTES, TlsError, make_context, read_material
 from stoker.server.net.tls.settings import PemFiles, SslConfigFile
@@ -131,12 +132,12 @@ def test_tensorflow_servings_file_holds_the_texts_themselves(server_pair, author
         f"server_key: {quoted(server_pair.key)}\nserver_cert: {quoted(server_pair.cert)}\n"
         f"custom_ca: {quoted(authority.cert)}\nclient_verify: true\n"
     )
-    material = read_material(SslConfigFile(file), now())
+    material = read_material(SslConfigFile(file, read_ssl_config), now())
     assert material == read(server_pair, authority.cert)
     file.write_text(
         f"server_key: {quoted(server_pair.key)}\nserver_cert: {quoted(server_pair.cert)}\ncustom_ca: {quoted(authority.cert)}\n"
     )
-    assert read_material(SslConfigFile(file), now()).client_ca is None
+    assert read_material(SslConfigFile(file, read_ssl_config), now()).client_ca is None
 
 
 def test_a_wrong_ssl_config_is_named_with_its_line_and_shows_no_key(server_pair, tmp_path):
@@ -150,7 +151,7 @@ def test_a_wrong_ssl_config_is_named_with_its_line_and_shows_no_key(server_pair,
     ]:
         file.write_text(text)
         with pytest.raises(TlsError) as caught:
-            read_material(SslConfigFile(file), now())
+            read_material(SslConfigFile(file, read_ssl_config), now())
         assert str(file) in str(caught.value)
         assert fragment in str(caught.value)
         assert key not in str(caught.value)

@@ -164,7 +164,7 @@ class SslTexts(NamedTuple):
     client_ca: str | None
 
 
-def read_ssl(text: str, *, source: str) -> SslTexts:
+def read_ssl(text: str, source: str) -> SslTexts:
     """The texts of an SSLConfig file.
 
     Raises:

@@ -3,8 +3,7 @@
 from types import TracebackType
 
 from stoker.backends.api.errors import Overloaded, TooLarge
-from stoker.server.core.byte_budget import Upload
-from stoker.server.engine.interface import Engine
+from stoker.server.core.byte_budget import ByteBudget, Upload
 
 #: The error for an upload that was ended because the budget is full and it is the slowest.
 EVICTED = "the server holds as many request bytes as it may, and this request was the slowest to arrive: try again"
@@ -22,9 +21,9 @@ class ConnectionShare:
 
     __slots__ = ("_most_bytes", "_small_bytes", "held_bytes")
 
-    def __init__(self, engine: Engine) -> None:
-        self._most_bytes = engine.budget.share_bytes
-        self._small_bytes = engine.budget.small_bytes
+    def __init__(self, budget: ByteBudget) -> None:
+        self._most_bytes = budget.share_bytes
+        self._small_bytes = budget.small_bytes
         self.held_bytes = 0
 
     def take(self, size_bytes: int, held_bytes: int) -> None:
@@ -56,15 +55,15 @@ class Reservation:
     """A context manager that gives back at its end all that was taken. Confined to: the event loop.
 
     Attributes:
-        engine: Whose budget.
+        budget: What it takes from.
         held_bytes: What it holds.
     """
 
-    __slots__ = ("_asker", "_share", "engine", "held_bytes")
+    __slots__ = ("_asker", "_share", "budget", "held_bytes")
 
-    def __init__(self, engine: Engine, share: ConnectionShare | None = None, asker: Upload | None = None) -> None:
+    def __init__(self, budget: ByteBudget, share: ConnectionShare | None = None, asker: Upload | None = None) -> None:
         """`share` is that of the request's connection, `asker` the request's upload; None: it comes from no connection, or is no upload."""
-        self.engine = engine
+        self.budget = budget
         self._share = share
         self._asker = asker
         self.held_bytes = 0
@@ -76,12 +75,12 @@ class Reservation:
             TooLarge: the request would hold more than any may. Overloaded: they do not fit.
         """
         held_bytes = self.held_bytes
-        if held_bytes + size_bytes > self.engine.budget.most_request_bytes:
-            raise too_much(held_bytes + size_bytes, self.engine.budget.most_request_bytes)
+        if held_bytes + size_bytes > self.budget.most_request_bytes:
+            raise too_much(held_bytes + size_bytes, self.budget.most_request_bytes)
         share = self._share
         if share is not None:
             share.take(size_bytes, held_bytes)
-        if not self.engine.reserve(size_bytes, held_bytes, self._asker):
+        if not self.budget.reserve(size_bytes, held_bytes, self._asker):
             if share is not None:
                 share.give_back(size_bytes, held_bytes + size_bytes)
             raise no_room(size_bytes)
@@ -89,7 +88,7 @@ class Reservation:
 
     def give_back(self, size_bytes: int) -> None:
         """Gives back a part of what was taken."""
-        self.engine.release(size_bytes, self.held_bytes)
+        self.budget.release(size_bytes, self.held_bytes)
         if self._share is not None:
             self._share.give_back(size_bytes, self.held_bytes)
         self.held_bytes -= size_bytes

@@ -10,7 +10,7 @@ from typing import Protocol
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.access import Via
-from stoker.server.core.byte_budget import ByteBudget, Upload
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.description import ModelDescription, ServerDescription
 from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.model_list import ListedModel
@@ -150,12 +150,6 @@ class Engine(Protocol):
 
     def serving_metrics_text(self) -> bytes:
         """The same figures under TensorFlow Serving's names."""
-
-    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
-        """Takes bytes from the budget of bytes in flight: `ByteBudget.reserve`."""
-
-    def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
-        """Gives back what `reserve` took: `ByteBudget.release`."""
 
     def now_ns(self) -> int:
         """The server's monotonic clock: the scale of `received_ns` and `deadline_ns`."""

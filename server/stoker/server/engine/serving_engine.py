@@ -92,8 +92,6 @@ class ServingEngine:
         self.now_ns: Callable[[], int] = clock.now_ns
         self._resolve = manager.resolve
         self._count_ended = self._ended
-        self.reserve = self.budget.reserve
-        self.release = self.budget.release
 
     @property
     def requests_in_flight(self) -> int:

@@ -14,6 +14,13 @@ from stoker.server.net.tls.settings import PemFiles, SslConfigFile, TlsSettings
 _PANEL = "TLS"
 
 
+def read_ssl_config(text: str, source: str) -> tuple[str, str, str | None]:
+    """Reads the text of an SSLConfig file; see `stoker.server.config.serving_files.read_ssl`, which is imported once it is needed."""
+    from stoker.server.config.serving_files import read_ssl
+
+    return read_ssl(text, source)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TlsFlags:
     """The panel "TLS"."""
@@ -59,7 +66,7 @@ class TlsFlags:
         if self.ssl_config_file is not None:
             if grpc is not None:
                 raise FlagError("--ssl-config-file and --grpc-use-ssl say both how the gRPC port is encrypted: give one of them")
-            grpc = SslConfigFile(self.ssl_config_file)
+            grpc = SslConfigFile(self.ssl_config_file, read_ssl_config)
         if self.metrics_use_ssl and http is None:
             raise FlagError("--metrics-use-ssl encrypts the metrics port as the HTTP port is: it needs --http-use-ssl")
         return {"tls": TlsSettings(grpc=grpc, http=http, has_metrics=self.metrics_use_ssl, reload_s=self.ssl_reload_secs)}

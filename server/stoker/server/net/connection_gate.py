@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from stoker.server.rpc.restricted_apis import Category, category_of_method
-
 _WARN_PERIOD_S: Final = 10.0
 #: After a search has found no idle connection, there is no other one for so long.
 _LOOK_PERIOD_S: Final = 0.05
@@ -19,8 +17,6 @@ _MOST_RESERVED: Final = 32
 #: Connections that one search for idle ones notes for the next times, and searches that are remembered.
 _NOTED: Final = 64
 _SEARCHES: Final = 16
-#: What a connection in a reserved slot may ask for.
-RESERVED_CATEGORIES: Final = frozenset((Category.HEALTH, Category.STATISTICS, Category.MODEL_REPOSITORY, Category.LOGGING, Category.TRACE))
 #: The error for whatever else it asks for.
 RESERVED_TEXT: Final = (
     "the server holds as many connections as it may: this one is answered for health, metrics and administration only; try again"
@@ -54,7 +50,7 @@ class Slot(enum.Enum):
     """What a new connection gets."""
 
     ORDINARY = 0
-    #: The port is full of busy connections: only requests of `RESERVED_CATEGORIES` are answered.
+    #: The port is full of busy connections: only health, metrics and administration are answered.
     RESERVED = 1
 
 
@@ -185,14 +181,6 @@ class ConnectionGate:
             count = len(self._addresses) + len(self._in_reserve)
             _log.warning("refusing %s connections: %d are open", self._protocol, count, extra={"refused": self._refused})
         self._warned_s, self._refused, self._closed = now_s, 0, 0
-
-
-def is_reserved_method(path: str) -> bool:
-    """Whether an RPC is answered on a connection in a reserved slot."""
-    try:
-        return category_of_method(path) in RESERVED_CATEGORIES
-    except LookupError:
-        return False
 
 
 def address_of(transport: asyncio.BaseTransport) -> str | None:

@@ -6,9 +6,11 @@ from typing import Any
 import orjson
 
 from stoker.backends.api.errors import ErrorCode, ServingError, TooLarge
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
 from stoker.server.core.reservation import Reservation
-from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.answer import HeaderList
+from stoker.server.net.http1.asgi import ANSWER_RESERVATION, RELEASE_WHEN_SENT, RESERVATION
 from stoker.server.net.inflation import joined
 from stoker.server.protocols.compression import ENCODINGS, UnsupportedEncoding, decompress
 from stoker.server.rpc.status import kserve_status, retry_after_seconds
@@ -16,24 +18,17 @@ from stoker.server.rpc.status import kserve_status, retry_after_seconds
 Receive = Any
 Send = Any
 Scope = Any
-HeaderList = list[tuple[bytes, bytes]]
 INTERNAL_TEXT = "internal error: see the server's log"
-
-
-#: In the scope of a request that came by a connection of ours: the connection's `reservation`.
-RESERVATION = "stoker.reservation"
-#: Likewise: the connection's `answer_reservation`, and its `release_when_sent`.
-ANSWER_RESERVATION, RELEASE_WHEN_SENT = "stoker.answer_reservation", "stoker.release_when_sent"
 
 
 class ClientGone(Exception):
     """The client went away before its request was complete: nobody is left to answer."""
 
 
-def reservation_of(engine: Engine, scope: Scope) -> Reservation:
+def reservation_of(budget: ByteBudget, scope: Scope) -> Reservation:
     """What the request of `scope` will hold of the budget."""
     make = scope.get(RESERVATION)
-    return Reservation(engine) if make is None else make(engine)
+    return Reservation(budget) if make is None else make(budget)
 
 
 async def read_body(
@@ -94,7 +89,7 @@ async def send_response(send: Send, status: int, body: bytes, headers: HeaderLis
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_answer(engine: Engine, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
+async def send_answer(budget: ByteBudget, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
     """Sends a complete answer of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
 
     REQUIRES: what the request held is released, so that request and answer are not counted together.
@@ -102,11 +97,11 @@ async def send_answer(engine: Engine, scope: Scope, send: Send, body: bytes, hea
     Raises:
         Overloaded: there is no room for it; nothing was sent.
     """
-    make: Callable[[Engine], Reservation] | None = scope.get(ANSWER_RESERVATION)
+    make: Callable[[ByteBudget], Reservation] | None = scope.get(ANSWER_RESERVATION)
     if make is None or len(body) <= limits.decode_inline_bytes:
         await send_response(send, 200, body, headers)
         return
-    unread = make(engine)
+    unread = make(budget)
     unread.take(len(body))
     try:
         await send_response(send, 200, body, headers)

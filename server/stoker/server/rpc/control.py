@@ -42,7 +42,7 @@ class ControlMethods:
         most = self._limits.control_bytes if most_bytes is None else most_bytes
 
         async def handle(data: bytes, call: Call) -> Message:
-            with Reservation(self._engine) as reservation:
+            with Reservation(self._engine.budget) as reservation:
                 # Held to the end: a load keeps the files it came with until then, in the message and in what is made of it.
                 reservation.take(2 * len(data))
                 answer = run(parse_control(data, request, self._limits, most), call)

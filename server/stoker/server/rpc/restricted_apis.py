@@ -229,3 +229,15 @@ def category_below_v1(path: str) -> Category:
     if ":" in last:
         return Category.INFERENCE
     return Category.METADATA if last in ("metadata", "models") else Category.HEALTH
+
+
+#: What a connection in a reserved slot may ask for.
+RESERVED_CATEGORIES: Final = frozenset((Category.HEALTH, Category.STATISTICS, Category.MODEL_REPOSITORY, Category.LOGGING, Category.TRACE))
+
+
+def is_reserved_method(path: str) -> bool:
+    """Whether an RPC is answered on a connection in a reserved slot."""
+    try:
+        return category_of_method(path) in RESERVED_CATEGORIES
+    except LookupError:
+        return False

@@ -9,12 +9,12 @@ from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import Reservation
-from stoker.server.engine.interface import Engine
-from stoker.server.net.http1.answer import Answer, Piece
+from stoker.server.net.http1.answer import Answer, HeaderList, Piece
 from stoker.server.net.http1.direct import Connection, DirectRoute, DirectRoutes, Exchange
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.protocols.exchange import HeaderList, Receive, Scope, Send, error_body
+from stoker.server.protocols.exchange import Receive, Scope, Send, error_body
 from stoker.server.web.cors_settings import ANY, CorsSettings
 
 #: What scripts may see of an answer beside its body and the few fields that they always may.
@@ -163,8 +163,8 @@ class _CorsConnection:
     def release_when_sent(self, reservation: Reservation) -> None:
         self._connection.release_when_sent(reservation)
 
-    def reservation(self, engine: Engine) -> Reservation:
-        return self._connection.reservation(engine)
+    def reservation(self, budget: ByteBudget) -> Reservation:
+        return self._connection.reservation(budget)
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._connection.begin_task(work)

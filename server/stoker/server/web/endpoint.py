@@ -27,7 +27,7 @@ async def read_object(request: Request, engine: Engine, limits: Limits) -> dict[
         InvalidRequest: it is no JSON object. TooLarge: it is longer than `limits.control_bytes`. Overloaded: `engine` has no room for it.
         ClientGone: nobody is left to answer.
     """
-    with reservation_of(engine, request.scope) as reservation:
+    with reservation_of(engine.budget, request.scope) as reservation:
         body = await read_body(request.receive, dict(request.scope["headers"]), reservation, limits, limits.control_bytes)
         return parse_object(body, limits)
 

@@ -180,7 +180,7 @@ class RestRoutes:
     async def load(self, request: Request) -> Response:
         name = check_model_name(request.path_params["model"])
         repository, limits = _repository(request), self._limits
-        with reservation_of(self._engine, request.scope) as reservation:
+        with reservation_of(self._engine.budget, request.scope) as reservation:
             body = await read_body(request.receive, dict(request.scope["headers"]), reservation, limits)
             # The files stand in memory decoded too, in the message and in what is made of it, until the load is over.
             reservation.take(2 * len(body))

@@ -19,6 +19,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.off_loop import run_off_loop
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
+from stoker.server.net.http1.answer import HeaderList
 from stoker.server.protocols.adlik import rest_choice
 from stoker.server.protocols.adlik.model_spec import ModelAsk as AdlikAsk
 from stoker.server.protocols.adlik.rest_choice import Dialect
@@ -26,7 +27,6 @@ from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
 from stoker.server.protocols.compression import choose_encoding, compress
 from stoker.server.protocols.exchange import (
-    HeaderList,
     Receive,
     Scope,
     Send,
@@ -116,7 +116,7 @@ class HttpV1:
             if method == "GET":
                 await self._send(exchange, send, self._got(route, exchange))
             else:
-                with reservation_of(self._engine, scope) as reservation:
+                with reservation_of(self._engine.budget, scope) as reservation:
                     answer = await self._posted(route, exchange, reservation)
                 await self._send(exchange, send, answer)
         except ServingError as error:
@@ -213,4 +213,4 @@ class HttpV1:
             if encoding is not None:
                 answer = await compress([answer], encoding, self._limits)
                 headers.append((b"content-encoding", encoding.encode()))
-        await send_answer(self._engine, exchange.scope, send, answer, headers, self._limits)
+        await send_answer(self._engine.budget, exchange.scope, send, answer, headers, self._limits)

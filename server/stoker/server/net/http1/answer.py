@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
-from stoker.server.protocols.exchange import HeaderList
+HeaderList = list[tuple[bytes, bytes]]
 
 #: Up to here head and body go out as one piece.
 _JOINED_BYTES = 512 * 1024

@@ -9,11 +9,14 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import Reservation
-from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.head import RequestHead
-from stoker.server.protocols.exchange import ANSWER_RESERVATION, RELEASE_WHEN_SENT, RESERVATION
 
+#: In the scope of a request that came by a connection of ours: the connection's `reservation`.
+RESERVATION = "stoker.reservation"
+#: Likewise: the connection's `answer_reservation`, and its `release_when_sent`.
+ANSWER_RESERVATION, RELEASE_WHEN_SENT = "stoker.answer_reservation", "stoker.release_when_sent"
 #: Set in the scope of a request whose client is gone, just before its task is cancelled.
 CLIENT_GONE = "stoker.client_gone"
 _log = logging.getLogger("uvicorn.error")
@@ -46,8 +49,8 @@ class AsgiExchange:
         keep_alive: bool,
         answered: Callable[[], None],
         tasks: "set[asyncio.Task[None]]",
-        reservation: Callable[[Engine], Reservation],
-        answer_reservation: Callable[[Engine], Reservation],
+        reservation: Callable[[ByteBudget], Reservation],
+        answer_reservation: Callable[[ByteBudget], Reservation],
         release_when_sent: Callable[[Reservation], None],
     ) -> None:
         """Starts the app.

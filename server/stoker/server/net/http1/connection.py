@@ -16,7 +16,6 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import EVICTED, Reservation
-from stoker.server.engine.interface import Engine
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNHEARD, Idleness, Slot, address_of
 from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
 from stoker.server.net.http1.body import BodyFrame
@@ -231,12 +230,12 @@ class HttpConnection(WritingHalf):
 
     # What the budget of bytes in flight calls, and who holds of it: while a body is on its way, the connection is an `Upload`.
 
-    def reservation(self, engine: Engine) -> Reservation:
-        made = Reservation(engine, self.share(engine), self)
+    def reservation(self, budget: ByteBudget) -> Reservation:
+        made = Reservation(budget, self.share(budget), self)
         if self._exchange is None or not self._exchange.is_answered:
             self._reservation = made
             if self._body is not None:
-                self._watch(engine.budget)
+                self._watch(budget)
         return made
 
     def held_bytes(self) -> int:
@@ -320,7 +319,7 @@ class HttpConnection(WritingHalf):
         self._phase = Phase.BODY
         self._body = BodyFrame(length, self._limits, self._port.loop.time())
         if self._reservation is not None:
-            self._watch(self._reservation.engine.budget)
+            self._watch(self._reservation.budget)
         self._awaits_go_ahead = route is None and head.expects_continue
         if at == len(data):
             self._room = exchange.room()

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import Reservation
-from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.answer import Piece
 from stoker.server.net.http1.head import RequestHead
 
@@ -45,7 +45,7 @@ class Connection(Protocol):
     def keep_alive(self) -> bool:
         """Whether the client may send another request after this one; an answer to the last one says so."""
 
-    def reservation(self, engine: Engine) -> Reservation:
+    def reservation(self, budget: ByteBudget) -> Reservation:
         """What the present request will hold of the budget; one that arrives slowly may be ended to make room for others."""
 
     def write_answer(self, parts: Sequence[Piece]) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.direct import DirectRoutes
-from stoker.server.net.http1.port import HttpPort
+from stoker.server.net.http1.port import HttpPort, no_path
 from stoker.server.net.listeners import PLAIN_PORT, DoorOptions, Doors
 from stoker.server.net.tls.closing import all_gone
-from stoker.server.web.reserved_paths import is_reserved_path
 
 _SWEEP_PERIOD_S = 0.5
 _log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ class HttpListener:
         *,
         direct: DirectRoutes | None = None,
         doors: DoorOptions = PLAIN_PORT,
-        is_reserved: Callable[[str], bool] = is_reserved_path,
+        is_reserved: Callable[[str], bool] = no_path,
     ) -> None:
         """Listens on `address:port` once started.
 

@@ -9,7 +9,6 @@ from stoker.server.net.connection_gate import ConnectionGate
 from stoker.server.net.http1.departures import Departures
 from stoker.server.net.http1.direct import DirectRoute, DirectRoutes
 from stoker.server.net.http1.head import HeadParser, RequestHead
-from stoker.server.web.reserved_paths import is_reserved_path
 
 if TYPE_CHECKING:
     from stoker.server.net.http1.connection import HttpConnection
@@ -21,6 +20,11 @@ _KEPT_HEAD_BYTES = 1024
 _MARKS = 1024
 #: What one read takes at most where the bytes go through the port's buffer. Large bodies are read into memory of their own.
 READ_BYTES = 64 * 1024
+
+
+def no_path(_path: str) -> bool:
+    """For ports on which no path is answered on a connection in a reserved slot."""
+    return False
 
 
 class KnownHead(NamedTuple):
@@ -51,7 +55,7 @@ class HttpPort:
         limits: Limits,
         direct: DirectRoutes | None,
         loop: asyncio.AbstractEventLoop,
-        is_reserved: Callable[[str], bool] = is_reserved_path,
+        is_reserved: Callable[[str], bool] = no_path,
     ) -> None:
         self.app = app
         self.is_reserved = is_reserved

@@ -6,8 +6,8 @@ from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import ConnectionShare, Reservation
-from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.answer import Piece
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.net.http1.unread_answers import UnreadAnswers
@@ -49,22 +49,22 @@ class WritingHalf(asyncio.BufferedProtocol):
             self.transport.writelines(parts)
         self._answered()
 
-    def answer_reservation(self, engine: Engine) -> Reservation:
+    def answer_reservation(self, budget: ByteBudget) -> Reservation:
         """What an answer will hold of the budget."""
-        return Reservation(engine, self.share(engine))
+        return Reservation(budget, self.share(budget))
 
     def release_when_sent(self, reservation: Reservation) -> None:
         if not self.flow.write_paused:
             reservation.release()
             return
         if self._unread is None:
-            self._unread = UnreadAnswers(reservation.engine.budget, self.transport, self._port)
+            self._unread = UnreadAnswers(reservation.budget, self.transport, self._port)
         self._unread.keep(reservation)
 
-    def share(self, engine: Engine) -> ConnectionShare:
+    def share(self, budget: ByteBudget) -> ConnectionShare:
         """What the requests and unread answers of the connection hold together."""
         if self._share is None:
-            self._share = ConnectionShare(engine)
+            self._share = ConnectionShare(budget)
         return self._share
 
     def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -13,8 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.serving_files import read_ssl
+from stoker.backends.api.errors import ServingError
 from stoker.server.net.tls.alerts import AlertingContext
 from stoker.server.net.tls.certificate import pem_certificates, validity_of
 from stoker.server.net.tls.settings import PemFiles, SslConfigFile
@@ -61,12 +60,12 @@ def read_material(source: PemFiles | SslConfigFile, now: datetime) -> TlsMateria
     """
     if isinstance(source, SslConfigFile):
         try:
-            texts = read_ssl(_read(source.path), source=str(source.path))
-        except ConfigError as error:
+            texts = source.parse(_read(source.path), str(source.path))
+        except ServingError as error:
             raise TlsError(str(error)) from error
         names = {part: f"{source.path}: {part}" for part in ("server_cert", "server_key", "custom_ca")}
         cert_name, key_name, ca_name = names.values()
-        material = TlsMaterial(texts.cert, texts.key, texts.client_ca)
+        material = TlsMaterial(*texts)
     else:
         cert_name, key_name, ca_name = str(source.cert), str(source.key), str(source.client_ca)
         client_ca = None if source.client_ca is None else _read(source.client_ca)
@@ -113,7 +112,7 @@ def _check_certificate(text: str, name: str, now: datetime) -> None:
         raise TlsError(f"{name}: no certificate in it: expected PEM with -----BEGIN CERTIFICATE-----")
     try:
         validity = validity_of(certificates[0])
-    except ValueError as error:
+    except ServingError as error:
         raise TlsError(f"{name}: the certificate cannot be read: {error}") from error
     if now >= validity.not_after:
         raise TlsError(f"{name}: the certificate has expired: it was valid until {validity.not_after:%Y-%m-%d %H:%M:%S} UTC")

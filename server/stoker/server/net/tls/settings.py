@@ -1,5 +1,6 @@
 """What an operator says of encrypted ports: plain data, no library."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,16 @@ class PemFiles:
 
 @dataclass(frozen=True, slots=True)
 class SslConfigFile:
-    """All of that in one file, TensorFlow Serving's `SSLConfig` in text format."""
+    """All of that in one file, TensorFlow Serving's `SSLConfig` in text format.
+
+    Attributes:
+        path: The file.
+        parse: Its text and its name, to the texts of the certificate, the key and the clients' certificate authority (None: clients show no
+            certificate). Raises ServingError: the text is wrong.
+    """
 
     path: Path
+    parse: Callable[[str, str], tuple[str, str, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

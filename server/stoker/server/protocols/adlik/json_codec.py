@@ -12,7 +12,7 @@ import orjson
 from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_bytes import array_pieces
-from stoker.server.codecs.tensorflow_types import NUMBERS
+from stoker.server.codecs.tensor_proto import NUMBERS, TensorFields
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 from stoker.server.pb.tensorflow.core.framework import types_pb2
@@ -31,7 +31,6 @@ from stoker.server.protocols.adlik.json_fields import (
 )
 from stoker.server.protocols.adlik.model_spec import ModelAsk
 from stoker.server.protocols.adlik.request import PredictAsk
-from stoker.server.protocols.adlik.tensor_values import TensorFields
 
 _INT64: Final = (-(1 << 63), (1 << 63) - 1)
 _UINT32: Final = (0, (1 << 32) - 1)

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stoker.server.codecs.tensor_bytes import Raw, array_pieces
-from stoker.server.codecs.tensorflow_types import NUMBERS
+from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields
 from stoker.server.core.wire_walk import LENGTH, encoded_varint
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2
 from stoker.server.protocols.adlik.answer import Answer, AnsweredOutput
 from stoker.server.protocols.adlik.model_spec import read_spec
 from stoker.server.protocols.adlik.request import PredictAsk
-from stoker.server.protocols.adlik.tensor_values import VALUE_FIELDS, TensorFields
 
 _VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
 _NOTHING: Mapping[str, Any] = {}

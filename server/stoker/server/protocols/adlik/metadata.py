@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from stoker.server.codecs.tensorflow_types import NUMBERS
+from stoker.server.codecs.tensor_proto import NUMBERS
 from stoker.server.core.description import ModelDescription
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.core.state import IndexEntry, VersionState

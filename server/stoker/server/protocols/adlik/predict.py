@@ -41,7 +41,7 @@ class Predict:
         Raises:
             ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
         """
-        with Reservation(self._engine) as reservation:
+        with Reservation(self._engine.budget) as reservation:
             reservation.take(len(data))
             contents: dict[str, memoryview] = {}
             rest = data

@@ -2,8 +2,8 @@
 
 A client names a path, so nothing here trusts one. Every folder is opened through its parent's descriptor without following links; what is
 copied is what `stoker.server.lifecycle.snapshot` copies for backends: plain files only, compared before and after. Whatever is added is
-filled under a hidden name, which no scan of the repository looks at, and appears whole; whatever is taken away is renamed to one first, so that it
-can come back. Texts for clients name models, versions and the path they gave, never a folder of this host.
+filled under a hidden name, which no scan of the repository looks at, and appears whole; whatever is taken away is renamed to one first, so
+that it can come back. Texts for clients name models, versions and the path they gave, never a folder of this host.
 
 Calls block; they come from threads, those for one model one at a time.
 """

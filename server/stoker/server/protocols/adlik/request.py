@@ -8,7 +8,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.expansion import check_expansion, repeated_bytes
 from stoker.server.codecs.string_elements import strings_cost
-from stoker.server.codecs.tensorflow_types import NUMBERS, shown_type
+from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields, shown_type
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
@@ -16,7 +16,7 @@ from stoker.server.core.request import Array, InferRequest
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.adlik.model_spec import ModelAsk, served_version
-from stoker.server.protocols.adlik.tensor_values import VALUE_FIELDS, TensorFields, array_of, filled_count
+from stoker.server.protocols.adlik.tensor_values import array_of, filled_count
 
 #: Element types without an order that top-k could follow (bfloat16 travels as bits).
 _UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})

@@ -18,10 +18,10 @@ from typing import Final
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
+from stoker.server.codecs.tensor_proto import VALUE_FIELDS
 from stoker.server.config.dialect import ADLIK_PLATFORMS
 from stoker.server.protocols.adlik.json_fields import member
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
-from stoker.server.protocols.adlik.tensor_values import VALUE_FIELDS
 
 _ADLIKS: Final = ("batch_size", "model_spec", "output_filter")
 _TENSOR_FIELDS: Final = ("tensor_content", "dtype", "tensor_shape", *sorted(set(VALUE_FIELDS.values())))

@@ -6,55 +6,16 @@ given, they must be right.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.tensor_bytes import Raw, array_from_bytes, object_array
-from stoker.server.codecs.tensorflow_types import NUMBERS, UNSAID, shown_type
+from stoker.server.codecs.tensor_bytes import array_from_bytes
+from stoker.server.codecs.tensor_proto import NUMBERS, UNSAID, VALUE_FIELDS, TensorFields, shown_type, values_array
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.request import Array
-
-#: The field of TensorProto that holds typed values of each element type.
-VALUE_FIELDS: Mapping[DataType, str] = {
-    DataType.FP16: "half_val",
-    DataType.BF16: "half_val",
-    DataType.FP32: "float_val",
-    DataType.FP64: "double_val",
-    DataType.INT8: "int_val",
-    DataType.INT16: "int_val",
-    DataType.INT32: "int_val",
-    DataType.UINT8: "int_val",
-    DataType.UINT16: "int_val",
-    DataType.INT64: "int64_val",
-    DataType.BOOL: "bool_val",
-    DataType.UINT32: "uint32_val",
-    DataType.UINT64: "uint64_val",
-    DataType.BYTES: "string_val",
-}
-#: Types whose values travel in a wider field, and so may come out of range.
-_NARROW = frozenset({DataType.INT8, DataType.INT16, DataType.UINT8, DataType.UINT16})
-_HALVES = frozenset({DataType.FP16, DataType.BF16})
-
-
-class TensorFields(NamedTuple):
-    """A TensorProto, from whichever protocol.
-
-    Attributes:
-        dtype: TensorFlow's number of the element type; 0 leaves it to the model.
-        shape: With the batch dimension; None leaves it to the model.
-        content: Raw little-endian bytes; empty where there are none.
-        values: Typed values by field name, only fields that hold some: arrays or sequences of numbers, or of `bytes` for `string_val`.
-    """
-
-    dtype: int
-    shape: tuple[int, ...] | None
-    content: Raw
-    values: Mapping[str, Any]
 
 
 def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> Array:
@@ -142,35 +103,6 @@ def _typed(spec: TensorSpec, fields: TensorFields, shape: tuple[int, ...], count
         filled: Array = np.full(shape, array[0], dtype=array.dtype)
         return filled
     return array.reshape(shape)
-
-
-def values_array(spec: TensorSpec, field: str, given: Any) -> Array:
-    """The flat array of the typed values `given` in `field`. Safe in a thread.
-
-    Raises:
-        InvalidRequest: a value is outside the range of the element type.
-    """
-    datatype = spec.datatype
-    if datatype is DataType.BYTES:
-        return object_array(list(given), (len(given),))
-    if datatype in _HALVES:
-        bits = np.array(given, dtype=np.int64)
-        if bool((bits < 0).any()) or bool((bits > 0xFFFF).any()):
-            raise InvalidRequest(f"input '{spec.name}': {field} holds numbers that are not 16 bits, 0 to 65535")
-        half: Array = bits.astype(np.uint16).view(datatype.numpy)
-        return half
-    if datatype in _NARROW:
-        wide = np.array(given, dtype=np.int64)
-        bounds = np.iinfo(datatype.numpy)
-        if bool((wide < bounds.min).any()) or bool((wide > bounds.max).any()):
-            raise InvalidRequest(
-                f"input '{spec.name}': {field} holds values outside the range of {shown_type(NUMBERS[datatype])}, "
-                f"{bounds.min} to {bounds.max}"
-            )
-        narrow: Array = wide.astype(datatype.numpy)
-        return narrow
-    array: Array = np.array(given, dtype=datatype.numpy)
-    return array
 
 
 def _dims(shape: tuple[int, ...]) -> str:

@@ -40,7 +40,7 @@ class HttpGenerate:
         Raises:
             ServingError: nothing was sent yet. ClientGone: nobody is left to answer.
         """
-        with reservation_of(self._engine, scope) as reservation:
+        with reservation_of(self._engine.budget, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
             answers: list[InferResponse] = []
             async with aclosing(self._responses(request)) as responses:
@@ -51,7 +51,7 @@ class HttpGenerate:
             if len(answers) != 1:
                 raise InvalidRequest(generate_codec.EXACTLY_ONE)
             body = await self._encode(answers[0])
-        await send_answer(self._engine, scope, send, body, [_JSON], self._limits)
+        await send_answer(self._engine.budget, scope, send, body, [_JSON], self._limits)
 
     async def respond_streaming(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the request for (`model`, `version`) and sends each response as it comes; the status is that of the first.
@@ -59,7 +59,7 @@ class HttpGenerate:
         Raises:
             ServingError: the request was refused before it ran. ClientGone: nobody is left to answer.
         """
-        with reservation_of(self._engine, scope) as reservation:
+        with reservation_of(self._engine.budget, scope) as reservation:
             request = await self._decode(model, version, scope, receive, reservation)
             is_started = False
             status = 200

@@ -21,10 +21,10 @@ from stoker.server.core.request import InferResponse
 from stoker.server.core.reservation import Reservation
 from stoker.server.core.trace import RequestTrace
 from stoker.server.engine.interface import Engine
-from stoker.server.net.http1.answer import Piece
+from stoker.server.net.http1.answer import HeaderList, Piece
 from stoker.server.net.inflation import joined
 from stoker.server.protocols.compression import choose_encoding, compress, decompress
-from stoker.server.protocols.exchange import HeaderList, Receive, Scope, Send, read_body, reservation_of, send_answer
+from stoker.server.protocols.exchange import Receive, Scope, Send, read_body, reservation_of, send_answer
 from stoker.server.protocols.kserve import http_answer, http_codec
 from stoker.server.protocols.kserve.brought import Brought, HeaderReader
 from stoker.server.protocols.kserve.decoded import DecodedRequest
@@ -103,13 +103,13 @@ class HttpInfer:
         """
         headers: dict[bytes, bytes] = dict(scope["headers"])
         received_ns = self.engine.now_ns()
-        with reservation_of(self.engine, scope) as reservation:
+        with reservation_of(self.engine.budget, scope) as reservation:
             # `read_body` unpacks it.
             body = await read_body(receive, headers, reservation, self.limits)
             call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
             pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
         answer = await joined(pieces, self.limits.decode_inline_bytes)
-        await send_answer(self.engine, scope, send, answer, answer_headers, self.limits)
+        await send_answer(self.engine.budget, scope, send, answer, answer_headers, self.limits)
 
     async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
         """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.

@@ -10,11 +10,11 @@ from stoker.backends.api.errors import Overloaded, QueueTimeout, RestrictedCall,
 from stoker.server.core.access import Via
 from stoker.server.core.request import Answer as EngineAnswer
 from stoker.server.core.request import InferResponse, InFlight
-from stoker.server.net.http1.answer import Answer, Piece, joined
+from stoker.server.net.http1.answer import Answer, HeaderList, Piece, joined
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.message_block import message_block
-from stoker.server.protocols.exchange import INTERNAL_TEXT, HeaderList, error_body, error_response, header_of
+from stoker.server.protocols.exchange import INTERNAL_TEXT, error_body, error_response, header_of
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.http_answer import Encoded
 from stoker.server.protocols.kserve.http_codec import Body
@@ -97,7 +97,7 @@ class InferExchange:
     def __init__(self, route: InferRoute, connection: Connection) -> None:
         self._route = route
         self._connection = connection
-        self._reservation = connection.reservation(route.infer.engine)
+        self._reservation = connection.reservation(route.infer.engine.budget)
         self._received_ns = route.infer.engine.now_ns()
         self._block: memoryview | None = None
         self._filled = 0
@@ -282,7 +282,7 @@ class InferExchange:
 
     def _write_large(self, parts: Sequence[Piece]) -> None:
         """Writes an answer that counts against the budget of bytes in flight until its client has taken it."""
-        unread = self._connection.reservation(self._route.infer.engine)
+        unread = self._connection.reservation(self._route.infer.engine.budget)
         try:
             unread.take(sum(map(len, parts)))
         except ServingError as error:

@@ -48,7 +48,7 @@ class Inference:
         # Looked up once: these run for every request.
         self._infer = engine.infer
         self._submit = engine.submit
-        self._reserve = engine.reserve
+        self._reserve = engine.budget.reserve
         self._parse = pb.ModelInferRequest.FromString
         self._decode_small = self._codec.decode
         self._decode_like = self._templates.decode
@@ -118,7 +118,7 @@ class Inference:
 
     async def _model_infer(self, data: Raw, deadline_ns: int | None, brought: Brought | None) -> bytes:
         """For requests that are looked through first, and may go to a thread."""
-        with Reservation(self._engine) as reservation:
+        with Reservation(self._engine.budget) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
             self._templates.learn(data, decoded)
             if brought is not None:
@@ -295,7 +295,7 @@ class _Flight:
         try:
             self._told(answer)
         finally:
-            self._inference._engine.release(self._size_bytes)
+            self._inference._engine.budget.release(self._size_bytes)
 
     def cancel(self) -> None:
         if self._is_over:
@@ -306,9 +306,9 @@ class _Flight:
             inner.cancel()
         if isinstance(inner, SlowAnswer) and not inner.is_done():
             # A thread reads the tensors still: their room is free when it has ended.
-            inner.when_done(lambda: self._inference._engine.release(self._size_bytes))
+            inner.when_done(lambda: self._inference._engine.budget.release(self._size_bytes))
         else:
-            self._inference._engine.release(self._size_bytes)
+            self._inference._engine.budget.release(self._size_bytes)
 
 
 def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:

@@ -148,7 +148,7 @@ class _Stream:
         self._is_read = False
         #: Answers that wait to be sent, and what they hold of the budget.
         self._unsent = 0
-        self._unsent_held = Reservation(engine)
+        self._unsent_held = Reservation(engine.budget)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -213,7 +213,7 @@ class _Stream:
 
     async def _answer(self, data: bytes, place: _Place) -> None:
         answers: _Answers = _InOrder(place)
-        reservation = Reservation(self._engine)
+        reservation = Reservation(self._engine.budget)
         request_id: str | None = None
         try:
             decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)

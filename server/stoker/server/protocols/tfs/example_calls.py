@@ -37,7 +37,7 @@ class ExampleCalls:
         Raises:
             ServingError: as `ExampleInference.classify`; InvalidRequest where it is no such message.
         """
-        with Reservation(self._engine) as reservation:
+        with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, classification_pb2.ClassificationRequest, reservation)
             ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
             found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
@@ -49,7 +49,7 @@ class ExampleCalls:
         Raises:
             ServingError: as `classify`.
         """
-        with Reservation(self._engine) as reservation:
+        with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, regression_pb2.RegressionRequest, reservation)
             ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
             found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
@@ -61,7 +61,7 @@ class ExampleCalls:
         Raises:
             ServingError: as `classify`; InvalidRequest too where the tasks are of several models, or two are the same.
         """
-        with Reservation(self._engine) as reservation:
+        with Reservation(self._engine.budget) as reservation:
             request = await self._parsed(data, inference_pb2.MultiInferenceRequest, reservation)
             tasks = [(read_spec(task.model_spec), task.method_name) for task in request.tasks]
             _check_tasks(tasks)

@@ -15,13 +15,13 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.expansion import check_expansion, repeated_bytes
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_bytes import object_array
+from stoker.server.codecs.tensor_proto import type_name
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 from stoker.server.pb.tensorflow.core.example import example_pb2
 from stoker.server.pb.tensorflow_serving.apis import input_pb2
 from stoker.server.protocols.tfs.json_values import decoded, float_array, is_base64, kind_name, shown
-from stoker.server.protocols.tfs.signatures import type_name
 
 Values = Sequence[Any]
 """The values of a feature: all integers, all floats, or all bytes."""

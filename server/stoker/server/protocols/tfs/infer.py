@@ -92,7 +92,7 @@ class ExampleInference:
     async def _run(
         self, target: Target, examples: Examples, outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None, via: Via
     ) -> InferResponse:
-        with Reservation(self._engine) as grown:
+        with Reservation(self._engine.budget) as grown:
             try:
                 grown_bytes = example_arrays.repeated(examples, target.check, self._limits)
                 if grown_bytes:

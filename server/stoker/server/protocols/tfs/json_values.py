@@ -20,9 +20,9 @@ from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.strict_json import Json, parse_tensor_json
 from stoker.server.codecs.tensor_bytes import object_array
+from stoker.server.codecs.tensor_proto import type_name
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
-from stoker.server.protocols.tfs.signatures import type_name
 
 _B64: Final = "b64"
 _FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})

@@ -12,7 +12,7 @@ from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.server.codecs.expansion import check_expansion, repeated_bytes
 from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
-from stoker.server.codecs.tensorflow_tensors import array_of, fill_tensor, filled_count, length_delimited, read_tensor, tensor_pieces
+from stoker.server.codecs.tensor_proto import VALUE_FIELDS, TensorFields
 from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
 from stoker.server.core.off_loop import run_off_loop
@@ -20,10 +20,10 @@ from stoker.server.core.request import Array, InferRequest, InferResponse
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
-from stoker.server.protocols.adlik.tensor_values import VALUE_FIELDS, TensorFields
 from stoker.server.protocols.adlik.wire import SMALL_BYTES, split_predict_request
 from stoker.server.protocols.tfs.model_spec import ModelAsk, read_spec
 from stoker.server.protocols.tfs.request import Target, Targets, check_names, check_signature_name, infer_request, wanted_outputs
+from stoker.server.protocols.tfs.tensors import array_of, fill_tensor, filled_count, length_delimited, read_tensor, tensor_pieces
 
 #: Outputs up to this size are put into the message value by value.
 _WHOLE_BYTES = 1024
@@ -45,7 +45,7 @@ class Predict:
         Raises:
             ServingError: it contradicts the protocol, the limits or the model, reaches no READY model, or fails in the engine.
         """
-        with Reservation(self._engine) as reservation:
+        with Reservation(self._engine.budget) as reservation:
             reservation.take(len(data))
             contents: dict[str, memoryview] = {}
             rest = data

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 
 from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.tensorflow_types import NUMBERS
+from stoker.server.codecs.tensor_proto import NUMBERS, type_name
 from stoker.server.core.description import ModelDescription
-from stoker.server.pb.tensorflow.core.framework import types_pb2
 from stoker.server.pb.tensorflow.core.protobuf import meta_graph_pb2
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE
@@ -24,7 +23,6 @@ CLASSIFY, REGRESS = "classify", "regress"
 # Names that TensorFlow gives the tensors of such signatures.
 _INPUTS, _CLASSES, _SCORES, _OUTPUTS = "inputs", "classes", "scores", "outputs"
 _FLOATS: Final = frozenset({DataType.FP16, DataType.FP32, DataType.FP64})
-_NAMES: Final = {number: name.removeprefix("DT_").lower() for name, number in types_pb2.DataType.items()}
 
 
 class ClassifyOutputs(NamedTuple):
@@ -37,11 +35,6 @@ class ClassifyOutputs(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """Of those that are there."""
         return tuple(spec.name for spec in self if spec is not None)
-
-
-def type_name(datatype: DataType) -> str:
-    """TensorFlow's word for an element type in errors, such as `float`."""
-    return _NAMES[NUMBERS[datatype]]
 
 
 def classify_outputs(signature: ModelSignature) -> ClassifyOutputs:

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.net.connection_gate import is_reserved_method
 from stoker.server.net.http2.events import Headers
 from stoker.server.rpc.http2.answer_blocks import plain_block, refusal_block
 from stoker.server.rpc.http2.head_cache import HeadCache
@@ -11,6 +10,7 @@ from stoker.server.rpc.http2.refusals import RESERVED_SLOT, TOO_MANY_CALLS, TOO_
 from stoker.server.rpc.http2.unread_answers import UnreadAnswers
 from stoker.server.rpc.refusal import CallFault, refusal_of
 from stoker.server.rpc.request_head import NotGrpc, RequestHead
+from stoker.server.rpc.restricted_apis import is_reserved_method
 
 if TYPE_CHECKING:
     from stoker.server.rpc.http2.protocol import GrpcProtocol

@@ -143,7 +143,7 @@ class H2Call:
             Overloaded: there is none.
         """
         if self._reservation is None:
-            self._reservation = Reservation(self._connection.front.engine, self._connection.share, self)
+            self._reservation = Reservation(self._connection.front.engine.budget, self._connection.share, self)
         self._reservation.take(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:

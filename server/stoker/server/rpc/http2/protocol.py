@@ -56,7 +56,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     def __init__(self, front: FrontState) -> None:
         self.front = front
-        self.share = ConnectionShare(front.engine)
+        self.share = ConnectionShare(front.engine.budget)
         self.is_reserved = False
         self._in_place = InPlaceReads(self)
         self._drains: dict[int, asyncio.Future[None]] = {}

@@ -38,7 +38,7 @@ class UnreadAnswers:
     def keep(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> bool:
         """Takes room for what waits on the stream; False: there is none."""
         front = self._connection.front
-        if not front.engine.reserve(size_bytes):
+        if not front.engine.budget.reserve(size_bytes):
             return False
         self._sizes[stream_id] = size_bytes
         self.size_bytes += size_bytes
@@ -55,7 +55,7 @@ class UnreadAnswers:
         size_bytes = self._sizes.pop(stream_id, 0)
         if size_bytes:
             self.size_bytes -= size_bytes
-            self._connection.front.engine.release(size_bytes)
+            self._connection.front.engine.budget.release(size_bytes)
             self._unary.discard(stream_id)
             if not self._sizes:
                 self._progress = None

@@ -1,0 +1,1 @@
+"""HTTP: the routes of all protocols, management routes, pages and the OpenAPI document."""
