@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-import onnx
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.load_grpc import GrpcSender

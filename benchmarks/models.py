@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from argument_types import positive
-
 import onnx
+from argument_types import positive
 from onnx import TensorProto, helper, numpy_helper
 
 #: Written out, because onnx stamps its own newest versions, which ONNX Runtime may not read yet.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import onnx
+
 from stoker.compiler.convert.converter import Converter as StokerConverter
 from stoker.compiler.passes import get_pass
 

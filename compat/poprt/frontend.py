@@ -3,6 +3,7 @@
 import os
 
 import onnx
+
 from stoker.compiler.convert.source import TensorflowOptions, read_onnx, read_tensorflow
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import onnx
+
 from stoker.compiler.passes import PassManager, get_all_pass_names
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 from stoker_compat.sources import ModelSource, as_model
 
-import onnx
 from stoker.compiler.passes import get_pass
 
 

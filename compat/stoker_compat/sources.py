@@ -3,9 +3,9 @@
 import os
 from typing import TypeAlias
 
+import onnx
 from google.protobuf.message import DecodeError
 
-import onnx
 from stoker.compiler.convert.source import checked, read_onnx
 from stoker.compiler.errors import CompileError
 

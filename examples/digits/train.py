@@ -11,14 +11,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 from scipy import ndimage
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
-
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 SEED = 20
 #: Warped copies of each training image.

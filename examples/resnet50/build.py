@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 import onnx
 from onnx import TensorProto
 

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-
 import onnx
+import onnxruntime
 from onnx import TensorProto, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what the examples share

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-
 from onnx import TensorProto
+
 from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.backends.api.registry import BackendRegistry

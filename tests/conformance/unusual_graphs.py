@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime as ort
-
 import onnx
+import onnxruntime as ort
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
 from stoker.backends.api.backend import Arrays
 from stoker.backends.api.batch import Array
 from stoker.backends.api.model import ModelSignature, TensorSpec

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import onnx
 from onnx import TensorProto, helper
+
 from tests.fakes.onnx_models import value
 
 #: Of the classes, for two features.

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-
 import onnx
 from onnx import helper
+
 from stoker.backends.api.tensor import DataType
 from tests.fakes.fake_target import FakeTarget
 from tests.fakes.graphs import model_of, tensor

@@ -1,9 +1,9 @@
 """Models and samples that tests compile for the CPU."""
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-import onnx
 from tests.fakes.graphs import parse
 
 MODEL = """g (float[n,16] x) => (float[n,10] y) {

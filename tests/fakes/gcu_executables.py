@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-
 from onnx import TensorProto, helper
+
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from onnx import NodeProto, TensorProto, helper
+
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.executable import write_executable
 from stoker.backends.gcu.program import CompiledBatch, GcuExecutable, GcuTensor

@@ -7,12 +7,12 @@ takes an `onnx.ModelProto` or an `onnx_ir.Model`.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-
-import onnx
 from onnx import helper, numpy_helper
+
 from stoker.compiler.passes.pass_ import INTERNAL_OPSET
 
 IR_VERSION = 10

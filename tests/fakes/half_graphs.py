@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-import onnx
 from stoker.backends.simulated.numerics import GraphRunner
 from stoker.compiler.lowering.rounding import lower
 from stoker.compiler.lowering.typed_graph import typed_graph

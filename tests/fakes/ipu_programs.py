@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
 import onnx
 from onnx import TensorProto, helper
+
 from stoker.backends.ipu.popef.package_hash import package_hash
 from stoker.backends.ipu.popef.program_codec import encode_program
 from stoker.backends.ipu.popef.schema import Anchor, DataType, Metadata, ProgramFlow, TensorDataInfo, TensorInfo, TensorType

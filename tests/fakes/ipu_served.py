@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from onnx import TensorProto, helper
+
 from stoker.backends.api.tensor import DataType
 from stoker.backends.ipu.popef.served_types import SERVED
 from tests.fakes.ipu_programs import Part, write_popef

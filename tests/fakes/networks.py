@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-import onnx
 from tests.fakes.graphs import parse
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx.backend.test.case.node import collect_testcases
-
-import onnx
 
 #: Newest IR version that the converter keeps.
 _IR_VERSION = 10

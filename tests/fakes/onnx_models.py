@@ -5,6 +5,7 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
+
 from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature, TensorSpec

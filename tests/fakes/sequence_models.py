@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from onnx import TensorProto, helper
+
 from tests.fakes.onnx_models import model, value
 
 _CONFIG = """

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-import onnx
 from tests.fakes.graphs import parse
 
 HIDDEN, HEADS, VOCABULARY = 8, 2, 23

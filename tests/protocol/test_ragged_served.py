@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from onnx import TensorProto, helper
+
 from tests.fakes.onnx_models import model, value
 from tests.fakes.server_process import running_server
 

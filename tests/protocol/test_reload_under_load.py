@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker_client import GrpcClient, HttpClient
 from tests.fakes.server_process import ServerProcess, running_server, wait_until
 

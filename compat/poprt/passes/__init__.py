@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import onnx
+
 from poprt.passes.base_pass import ImmutablePass, Pass, get_pass
 from stoker.compiler.convert.shape_functions import register_shape_func
 from stoker.compiler.convert.source import read_onnx

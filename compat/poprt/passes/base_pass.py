@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import onnx
+
 from stoker.compiler.passes import ProtoPass
 from stoker.compiler.passes import get_pass as stoker_pass
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+import onnx
 import onnx_ir as ir
 from rich.table import Table
 
-import onnx
 from stoker.compiler.check import byte_images, compare_models, error_table, is_packed, is_runnable
 from stoker.compiler.check_limits import failure_of_check
 from stoker.compiler.convert.opset import convert_to_internal, opset_of

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
-
-import onnx
 from onnx import helper
+
 from stoker.compiler.custom_libraries import register_libraries
 from stoker.compiler.errors import CompileError
 from stoker.compiler.passes.layout import marks

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import onnx
+
 from stoker.compiler.accuracy import check, report_drift, report_layers, show_models
 from stoker.compiler.convert.converter import Converter, warn_of_no_effect
 from stoker.compiler.convert.free_batch import with_free_batch

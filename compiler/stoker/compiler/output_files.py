@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
+
 from stoker.compiler.errors import CompileError
 
 #: Weights go to a file of their own where the model would come near protobuf's limit of 2 GiB.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
+
 from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType
 from stoker.compiler.errors import CompileError
 from stoker.compiler.repository_writer import ServedTensor

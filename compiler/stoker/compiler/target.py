@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.backends.api.tensor import DataType
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions

@@ -4,10 +4,10 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.backends.api.backend import Backend, Instance
 from stoker.backends.api.batch import KEPT_BYTES, Buffer
 from stoker.backends.api.errors import BackendFailed

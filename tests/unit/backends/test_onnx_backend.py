@@ -2,11 +2,11 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import FileTensor, ModelFacts

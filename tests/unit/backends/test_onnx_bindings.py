@@ -3,8 +3,8 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-
 from onnx import TensorProto, helper
+
 from stoker.backends.api.backend import Arrays
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec

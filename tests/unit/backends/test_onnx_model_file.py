@@ -1,12 +1,12 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.element_types import SERVED, element_name
 from stoker.backends.onnx_files.model_file import (

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.onnx_files.work import operator_of_open_work

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
-
-import onnx
 from onnx import TensorProto, helper
+
 from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import FileTensor

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from onnx import TensorProto, helper
+
 from stoker.backends.api.batch import BatchItem, processor_for
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, ModelLoadError

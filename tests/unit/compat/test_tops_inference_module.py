@@ -3,12 +3,12 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 import stoker_compat
 import TopsInference
-
-import onnx
 from onnx import TensorProto, helper
+
 from tests.fakes.onnx_models import model, value
 
 

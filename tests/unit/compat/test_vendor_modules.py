@@ -8,14 +8,13 @@ from pathlib import Path
 
 import model_runtime
 import numpy as np
+import onnx
 import popef
 import pytest
 import stoker_compat
+from onnx import TensorProto, helper
 from poprt.compiler import Compiler
 from stoker_compat.renaming import renamed, snake_case
-
-import onnx
-from onnx import TensorProto, helper
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
+from onnx import helper
+
 import stoker.compiler.cli
 import stoker.compiler.targets
-from onnx import helper
 from tests.fakes.fake_target import FakeTarget, installed
 from tests.fakes.graphs import model_of, tensor
 

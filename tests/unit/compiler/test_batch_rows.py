@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.convert.batch_rows import dependence_of_rows
 from stoker.compiler.convert.converter import Converter

@@ -4,9 +4,9 @@ import io
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import stoker.compiler.targets
-from onnx import numpy_helper
 from stoker.compiler.check import compare_models, output_error, random_feeds
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.errors import CompileError, OptionError

@@ -5,9 +5,9 @@ import json
 import logging
 from pathlib import Path
 
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.cli_arguments import completion_script
 from stoker.compiler.errors import CompileError, Unsupported, UnsupportedOperators
 from stoker.compiler.job_options import all_specs

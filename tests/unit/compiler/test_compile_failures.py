@@ -6,11 +6,11 @@ import sys
 import warnings
 from pathlib import Path
 
-import pytest
-
 import onnx
-import stoker.compiler.cli
+import pytest
 from onnx import helper
+
+import stoker.compiler.cli
 from tests.fakes.graphs import model_of, tensor
 
 

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.compiler.config import read_config
 from stoker.compiler.errors import OptionError
 from tests.fakes.fake_target import FakeTarget

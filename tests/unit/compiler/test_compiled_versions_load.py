@@ -5,10 +5,10 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.backends.api.registry import BackendRegistry
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.model_compiler.compiling import compile_fields

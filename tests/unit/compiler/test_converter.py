@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.compiler.convert.converter import Converter, warn_of_no_effect
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.recipe import conversion_steps, finish_steps, shape_steps

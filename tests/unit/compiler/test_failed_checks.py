@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler import check_limits
 from stoker.compiler.check import compare_models, error_table, output_error
 from stoker.compiler.check_limits import failure_of_check, failure_of_drift

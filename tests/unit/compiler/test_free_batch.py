@@ -1,9 +1,9 @@
 """Models exported for one batch size are made to take others, where they compute the same then."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.convert.free_batch import with_free_batch
 from stoker.compiler.errors import ShapeError
 from tests.fakes import networks

@@ -1,9 +1,9 @@
 """Sizes for models whose dimensions may stay open."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.free_dimensions import asked_batch_size, closed
 from stoker.compiler.convert.options import ConversionOptions

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
-import onnx
 from stoker.compiler.cli import main as compile_command
 from tests.fakes.graphs import parse
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, defs, helper
+
 from stoker.compiler.convert import shape_functions
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.shape_functions import known_shapes, load_shape_functions, register_shape_func

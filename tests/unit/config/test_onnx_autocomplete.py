@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-
 from onnx import TensorProto, helper
+
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.server.config.complete import complete

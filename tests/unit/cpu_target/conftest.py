@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 import stoker.backends.cpu.speed
 import stoker.compiler.cli
 import stoker.compiler.targets

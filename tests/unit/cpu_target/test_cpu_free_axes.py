@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-
-import onnx
 from onnx import TensorProto, helper
+
 from stoker.compiler.cli import main
 from tests.fakes.cpu_models import attention, causal_mask, items
 from tests.fakes.graphs import parse

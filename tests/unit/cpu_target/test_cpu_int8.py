@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
-
-import onnx
-import stoker.backends.cpu.comparison
 from onnx import numpy_helper
+
+import stoker.backends.cpu.comparison
 from stoker.backends.cpu.finite import check_scales
 from stoker.backends.cpu.int8_operators import is_transformer, select
 from stoker.backends.cpu.quantising import quantised, quantised_dynamically

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+
 from tests.fakes.example_scripts import EXAMPLES, example
 
 client = example("bert/client.py")

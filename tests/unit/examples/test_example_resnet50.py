@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 from stoker.server.pb.adlik import model_pb2
 from tests.fakes.example_scripts import example
 

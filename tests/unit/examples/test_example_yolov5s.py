@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 from tests.fakes.example_scripts import example
 
 client = example("yolov5s/client.py")

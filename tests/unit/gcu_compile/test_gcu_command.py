@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 import stoker.compiler.cli
 from stoker.backends.gcu.executable import read_executable
 from stoker.cli.main import main as stoker_main

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-import onnx
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.compile.building import build
 from stoker.backends.gcu.executable import read_executable, write_executable

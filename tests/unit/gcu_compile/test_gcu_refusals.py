@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.backends.gcu.compile.building import build
 from stoker.backends.gcu.compile.compiler import compile_source
 from stoker.backends.gcu.compile.limits import GcuCompileError, GcuUnsupportedOperators, VendorStatus, status_of, with_status

@@ -4,10 +4,10 @@ import json
 import sys
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.backends.gcu.runtime import Status, StatusError
 from stoker.backends.gcu.runtime import topsinference as tops
 from tests.fakes.onnx_models import model, value

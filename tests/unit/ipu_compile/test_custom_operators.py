@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.backends.ipu.compile.compiler import compile_program
 from stoker.backends.ipu.compile.engine_cache import cache_key
 from stoker.backends.ipu.popef.model import ModelBuilder

@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.backends.ipu.compile.compiler import as_source, compile_and_export, compile_model, compile_program
 from stoker.backends.ipu.compile.constants import FITTED
 from stoker.backends.ipu.compile.memory import OutOfTileMemory

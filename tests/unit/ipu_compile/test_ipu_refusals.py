@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
-import stoker.compiler.cli
+import pytest
 from onnx import helper
+
+import stoker.compiler.cli
 from tests.fakes.graphs import model_of, tensor
 
 Command = Callable[..., tuple[int, str]]

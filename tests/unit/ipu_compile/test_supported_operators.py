@@ -1,8 +1,8 @@
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
-import onnx
 from stoker.backends.ipu.compile.supported import check_streams, check_supported
 from stoker.backends.ipu.hardware import C600, M2000
 from stoker.compiler.errors import CompileError, UnsupportedOperators

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
-import onnx
 from stoker.backends.ipu.compile.compiler import as_source, compile_and_export, compile_model
 from stoker.backends.ipu.compile.memory import OutOfTileMemory
 from stoker.backends.ipu.compile.plan import GraphPlan, survey_graph

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.backends.ipu.compile.compiler import as_source, compile_and_get_summary_report, compile_model
 from stoker.backends.ipu.compile.rebatch import rebatch
 from stoker.backends.ipu.compile.report_page import render_page, write_report

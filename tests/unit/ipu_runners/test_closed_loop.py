@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from onnx import helper
+
 from stoker.backends.ipu.measure import LoopSettings, measure
 from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.runtime import RecoverableRuntimeError, SimulatedSystem

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-
 import onnx
 from onnx import helper
+
 from stoker.backends.ipu.runtime import ModelRunner, RuntimeConfig
 from stoker.compiler.cli import main
 from tests.fakes.graphs import model_of, tensor

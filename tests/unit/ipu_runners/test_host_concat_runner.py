@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from onnx import helper
+
 from stoker.backends.ipu.opaques import HOST_CONCAT, ConcatenatedInput, HostConcat
 from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,

@@ -4,10 +4,10 @@ import gc
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import helper
+
 from stoker.backends.ipu.compile.compiler import compile_and_export
 from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.backends.ipu.opaques import PACKING
 from stoker.backends.ipu.runtime import (
     ApplicationRuntimeError,

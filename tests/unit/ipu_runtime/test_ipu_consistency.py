@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import helper
+
 from stoker.backends.ipu.popef.model import Model, ModelBuilder
 from stoker.backends.ipu.popef.program_codec import encode_program
 from stoker.backends.ipu.popef.reader import Reader

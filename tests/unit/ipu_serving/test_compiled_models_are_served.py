@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.ipu.backend import PoplarBackend
 from stoker.compiler.cli import main as compile_command

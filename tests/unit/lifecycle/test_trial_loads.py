@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 
-import onnx
 from stoker.cli.main import main
 from stoker.server.lifecycle import check as check_module
 from stoker.server.lifecycle import trial_load

@@ -1,12 +1,12 @@
 """The lowered graph rounds where the device stores halves: bit by bit against numpy."""
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import onnx
 from onnx import TensorProto, helper
+
 from stoker.compiler.lowering.rounding import lower
 from stoker.compiler.lowering.typed_graph import typed_graph
 from tests.fakes.graphs import assert_same_results, model_of, op_types, parse, random_feeds, run_onnx, tensor

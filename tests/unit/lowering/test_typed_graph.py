@@ -1,8 +1,8 @@
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import helper
+
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.lowering.typed_graph import check_output_shapes, static_shape, typed_graph
 from tests.fakes.graphs import model_of, op_types, parse, tensor

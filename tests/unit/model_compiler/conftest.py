@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
-import onnx
 import stoker.compiler.targets
 from stoker.compiler.model_compiler import compile_model
 from tests.fakes.compile_requests import Devices, image_model

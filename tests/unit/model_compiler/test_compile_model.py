@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
-import onnx
 from stoker.compiler.errors import CompileError
 from stoker.compiler.model_compiler import compile_model
 from stoker.server.config.pbtxt import parse_pbtxt

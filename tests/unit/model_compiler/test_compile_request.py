@@ -3,11 +3,11 @@
 import logging
 from typing import Any
 
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import onnx
 from stoker.compiler.errors import OptionError
 from stoker.compiler.model_compiler.environment import request_fields
 from stoker.compiler.model_compiler.kinds import BuildFlag, Layout

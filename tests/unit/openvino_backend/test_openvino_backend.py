@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
-import onnx
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.backends.api.files import ModelFiles

@@ -13,9 +13,8 @@ from stoker.server.lifecycle.check import check_repository
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 
-from openvino.op.util import Variable, VariableInfo  # noqa: E402
-
 from openvino import opset13  # noqa: E402
+from openvino.op.util import Variable, VariableInfo  # noqa: E402
 
 
 def counting() -> "ov.Model":

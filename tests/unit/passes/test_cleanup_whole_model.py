@@ -1,11 +1,11 @@
 """Clean-up passes that look at more than a node: what is unused, double, unnamed or out of order."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
-
-import onnx
 from onnx import helper
+
 from stoker.compiler.errors import PassError
 from stoker.compiler.passes import PassManager, get_pass, traverse_nodes
 from tests.fakes.graphs import (

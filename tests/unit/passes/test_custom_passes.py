@@ -1,9 +1,9 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import PassError
 from stoker.compiler.passes import PassManager, ProtoPass, get_pass, load_custom_passes, registry
 from tests.fakes.graphs import as_ir, op_types, parse

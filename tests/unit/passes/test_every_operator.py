@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-import onnx
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.opset import convert_to_internal
 from stoker.compiler.convert.source import checked

@@ -3,9 +3,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import helper
 from rich.console import Console
 
-from onnx import helper
 from stoker.compiler.errors import CompileError, OptionError, PassError, UnsupportedOperators
 from stoker.compiler.passes import get_pass
 from stoker.compiler.passes.inspection.check_with_fake_data import CheckWithFakeData

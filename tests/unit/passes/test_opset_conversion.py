@@ -1,10 +1,10 @@
 import logging
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import helper
+
 from stoker.compiler.convert.opset import convert_for_output, convert_to_internal, opset_of
 from stoker.compiler.errors import CompileError, OptionError
 from tests.fakes.graphs import Feeds, assert_same_results, assert_valid, model_of, op_types, parse, random_feeds, run_onnx, tensor

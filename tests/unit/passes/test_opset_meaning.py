@@ -1,10 +1,10 @@
 """Operators whose meaning or form changed between opsets compute the same once the model is at the internal opset."""
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
 
-import onnx
 from stoker.compiler.convert.opset import convert_for_output, convert_to_internal, opset_of
 from stoker.compiler.errors import CompileError
 from tests.fakes.graphs import Feeds, assert_same_results, op_types, parse

@@ -3,8 +3,8 @@ import logging
 import numpy as np
 import onnx_ir as ir
 import pytest
-
 from onnx import helper
+
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.passes import PassManager, get_pass
 from stoker.compiler.passes.fixed_dimensions import require_static_inputs

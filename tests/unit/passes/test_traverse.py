@@ -1,6 +1,6 @@
 import onnx_ir as ir
-
 from onnx import helper
+
 from stoker.compiler.passes import NodePass, PassManager, traverse_graphs, traverse_nodes
 from tests.fakes.graphs import as_ir, assert_same_results, model_of, op_types, parse, random_feeds, tensor
 

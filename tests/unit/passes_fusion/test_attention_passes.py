@@ -1,10 +1,10 @@
 """Attention is recognised, its projections joined, its scale moved and its sums padded; rotary embeddings become products."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
-import onnx
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes.fusion.fused_attention import FusedAttention
 from stoker.compiler.passes.fusion.matmul_rotary_embedding import MatmulRotaryEmbedding

@@ -1,9 +1,9 @@
 """Choices are made once, hold what only they need, or go away."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.passes.fusion.expand_if import ExpandIf
 from stoker.compiler.passes.fusion.merge_if_with_same_cond import MergeIfWithSameCond
 from stoker.compiler.passes.fusion.merge_variant_if import MergeVariantIf

@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit
 from stoker.compiler.passes.layout.eight_bits_io import IMAGENET_MEAN, IMAGENET_STD, EightBitsIO

@@ -1,9 +1,9 @@
 """Passes that mark a model for its target: remaps, IO tiles, devices and stages."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.passes.cleanup.eliminate_identity import EliminateIdentity
 from stoker.compiler.passes.layout.auto_insert_remap import AutoInsertRemap

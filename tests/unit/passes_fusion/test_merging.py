@@ -1,9 +1,9 @@
 """Slices, products, layers and experts become fewer and larger nodes that compute the same."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.passes.fusion.merge_matmul import MergeMatmul
 from stoker.compiler.passes.fusion.merge_matmul_add import MergeMatmulAdd

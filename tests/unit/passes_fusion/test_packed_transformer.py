@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.passes import get_pass
 from stoker.compiler.passes.layout.marks import PACKING

@@ -1,9 +1,9 @@
 """Named products are cut into pieces that together compute the same."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import OptionError, PassError
 from stoker.compiler.passes.layout.marks import SERIAL_OF, SERIAL_PIECE
 from stoker.compiler.passes.layout.serialize_matmul import SerializeMatmul

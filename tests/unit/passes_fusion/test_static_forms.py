@@ -1,9 +1,9 @@
 """Compress gets a static form, and Expand goes behind element by element work."""
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.passes.fusion.compress_pattern import CompressPattern
 from stoker.compiler.passes.fusion.post_expand import PostExpand
 from tests.fakes.graphs import assert_same_results, assert_valid, op_types, parse, run_onnx

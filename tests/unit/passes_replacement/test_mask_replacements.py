@@ -4,9 +4,9 @@ import logging
 import re
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.passes import PassManager, get_pass
 from tests.fakes.graphs import as_ir, assert_same_results, assert_valid, op_types, parse, random_feeds, run_onnx
 

@@ -1,10 +1,10 @@
 """What PopART lacks is said in another way, and what needs no other way stays."""
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import helper
+
 from stoker.compiler.passes import PassManager, get_pass
 from tests.fakes.graphs import (
     as_ir,

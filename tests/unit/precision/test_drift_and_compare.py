@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 
-import onnx
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.passes import get_pass
 from stoker.compiler.precision.drift import drift_between, measure_drift

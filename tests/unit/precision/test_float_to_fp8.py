@@ -5,11 +5,11 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
-
-import onnx
 from onnx import numpy_helper
+
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.passes import get_pass
 from stoker.compiler.precision.float8 import Float8Format, round_to_float8

@@ -3,10 +3,10 @@
 import logging
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_valid, initializers_of, model_of, op_types, parse, random_feeds, run_onnx, tensor
 

@@ -3,9 +3,9 @@
 import logging
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.errors import CompileError
 from stoker.compiler.passes import get_pass
 from tests.fakes.graphs import assert_valid, initializers_of, op_types, parse, random_feeds, run_onnx

@@ -2,9 +2,9 @@
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from stoker.compiler.check import compare_models
 from stoker.compiler.precision.drift import measure_drift
 from stoker.compiler.precision.numpy_types import numpy_feeds, with_numpy_types

@@ -1,11 +1,11 @@
 """The marks of eight-bit tensors: they run on ONNX Runtime bit by bit, and can be read back."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
-
-import onnx
 from onnx import helper
+
 from stoker.compiler.errors import CompileError
 from stoker.compiler.precision.float8 import Float8Format, round_to_float8
 from stoker.compiler.precision.representation import (

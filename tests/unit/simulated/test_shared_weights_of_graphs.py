@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
 from stoker.backends.simulated.numerics import GraphRunner, NumericsError
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
-
-import onnx
 from onnx import TensorProto, helper, numpy_helper
+
 from stoker.backends.simulated.numerics import GraphRunner, GraphValue, NumericsError
 
 FP16, FP8, FP8_WIDE = TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ

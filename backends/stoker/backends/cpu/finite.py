@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-
-import onnx
 from onnx import helper, numpy_helper
+
 from stoker.backends.cpu.int8_operators import Selection, not_finite_constants, require_some
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
 from stoker.backends.onnx_files.runtime_messages import public_text

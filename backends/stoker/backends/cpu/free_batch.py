@@ -8,8 +8,8 @@ import logging
 from typing import Final
 
 import numpy as np
-
 import onnx
+
 from stoker.backends.api.cpu import usable_cores
 from stoker.backends.cpu.samples import fed_inputs, random_data
 from stoker.backends.cpu.source_run import run_of

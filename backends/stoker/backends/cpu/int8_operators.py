@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-import onnx
-from onnx import numpy_helper
 from stoker.compiler.convert.option_fields import nearest
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.options import CompilerOptions

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+
 from stoker.compiler.errors import CompileError, OptionError
 
 WEIGHTS_NAME = "model.bin"

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import onnxruntime as ort
 
-import onnx
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
 from stoker.backends.onnx_files.runtime_messages import public_text
 from stoker.compiler.errors import CompileError

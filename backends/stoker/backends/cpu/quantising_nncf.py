@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 import onnx
+
 from stoker.backends.cpu.finite import without_infinities
 from stoker.backends.cpu.int8_operators import Selection, select
 from stoker.backends.cpu.openvino_files import read_onnx, save_ir

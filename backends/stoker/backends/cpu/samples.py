@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-import onnx
 from stoker.backends.cpu.source_run import Run
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.precision.drift import rows_of

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-import onnx
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
 from stoker.backends.onnx_files.runtime_messages import public_text
 from stoker.compiler.errors import CompileError

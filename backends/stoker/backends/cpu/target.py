@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
+
 from stoker.backends.cpu.comparison import compare
 from stoker.backends.cpu.free_batch import batch_of
 from stoker.backends.cpu.int8_operators import check_types

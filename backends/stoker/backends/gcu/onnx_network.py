@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 from google.protobuf.message import DecodeError
 
-import onnx
 from stoker.backends.gcu.compile.building import build
 from stoker.backends.gcu.compile.limits import status_of
 from stoker.backends.gcu.program import GcuExecutable

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
 import openvino as ov
+
 from stoker.backends.api.backend import Arrays
 from stoker.backends.api.batch import Array
 from stoker.backends.openvino.errors import OPENVINO_ERRORS

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 
 import openvino as ov
+
 from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.candidate import parameter_path
 from stoker.backends.api.errors import ModelLoadError

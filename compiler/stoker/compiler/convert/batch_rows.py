@@ -8,8 +8,8 @@ places and beside another row, and, where the batch is open, alone.
 import logging
 
 import numpy as np
-
 import onnx
+
 from stoker.compiler.check import random_feeds
 from stoker.compiler.convert.free_batch import runner_of
 from stoker.compiler.custom_libraries import using_libraries

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.convert.free_dimensions import OpenBatch
 from stoker.compiler.convert.opset import convert_for_output, convert_to_internal
 from stoker.compiler.convert.option_fields import nearest

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from numpy.typing import NDArray
-
-import onnx
 from onnx import numpy_helper
+
 from stoker.compiler.check import random_feeds
 from stoker.compiler.convert.opset import convert_to_internal
 from stoker.compiler.custom_libraries import register_libraries

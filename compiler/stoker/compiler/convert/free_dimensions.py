@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-import onnx
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.errors import ShapeError
 from stoker.compiler.passes.fixed_dimensions import fed_inputs

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-import onnx
 from stoker.compiler.convert.opset_versions import CannotAdapt, schema_of
 from stoker.compiler.passes.inlining import EXPANDED_DOMAIN
 from stoker.compiler.passes.traverse import traverse_nodes

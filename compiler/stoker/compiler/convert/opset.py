@@ -7,9 +7,9 @@ loses the metadata of nodes, and takes serialised models with all their weights,
 
 import logging
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.convert.functions import set_defaults_of_functions
 from stoker.compiler.convert.opset_lowering import NoAdapter, lower_opset
 from stoker.compiler.convert.opset_raising import CannotRaise, raise_opset

@@ -7,10 +7,10 @@ types were allowed before. An operator that did not exist yet is replaced by the
 
 from collections.abc import Mapping, Sequence
 
+import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-import onnx
 from stoker.compiler.convert.functions import replace_by_function
 from stoker.compiler.convert.opset_adapters import ADAPTERS
 from stoker.compiler.convert.opset_versions import CannotAdapt, adapted, refuse_missing_inputs, refuse_missing_types, schema_of

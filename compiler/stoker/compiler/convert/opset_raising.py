@@ -8,10 +8,10 @@ version's meaning.
 
 from collections.abc import Mapping, Sequence
 
+import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
-import onnx
 from stoker.compiler.convert.opset_upgrades import UPGRADES
 from stoker.compiler.convert.opset_versions import (
     CannotAdapt,

@@ -3,10 +3,9 @@
 import functools
 from collections.abc import Callable
 
+import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
-
-import onnx
 
 
 class CannotAdapt(Exception):

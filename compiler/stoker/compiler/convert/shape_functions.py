@@ -22,6 +22,7 @@ from typing import Any
 
 import onnx
 from onnx import defs
+
 from stoker.compiler.errors import CompileError, ShapeError
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import onnx
 from google.protobuf.message import DecodeError
 
-import onnx
 from stoker.compiler.errors import CompileError
 
 logger = logging.getLogger(__name__)

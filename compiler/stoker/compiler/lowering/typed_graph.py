@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as ir_passes
 from onnxscript import optimizer
 
-import onnx
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.lowering.free_names import FreeNames
 from stoker.compiler.lowering.moving import words

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx
+
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.convert.option_fields import nearest
 from stoker.compiler.convert.options import ConversionOptions

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
+
 from stoker.compiler.errors import OptionError, ShapeError
 from stoker.compiler.model_compiler.kinds import InputShapes
 from stoker.compiler.model_compiler.request import CompileRequest

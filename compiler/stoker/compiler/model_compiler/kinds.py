@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
+
 from stoker.compiler.convert.option_fields import Kind
 
 #: In the order of the model's inputs, or by their names.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import onnx
+
 from stoker.compiler.repository_writer import ServedTensor
 
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 
 import onnx
+
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import CompileError, OptionError, ShapeError
 from stoker.compiler.model_compiler.edges import Job

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+
 from stoker.compiler.convert.option_fields import COUNT, PATH, TEXT, nearest, option, specs
 from stoker.compiler.errors import OptionError
 from stoker.compiler.model_compiler.kinds import (

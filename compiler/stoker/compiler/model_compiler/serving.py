@@ -4,6 +4,7 @@ import dataclasses
 import logging
 
 import onnx
+
 from stoker.compiler.errors import OptionError
 from stoker.compiler.model_compiler.request import CompileRequest
 from stoker.compiler.repository_writer import ServedTensor

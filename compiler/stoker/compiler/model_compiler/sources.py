@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
+
 from stoker.compiler.errors import OptionError
 from stoker.compiler.model_compiler.edges import Model
 from stoker.compiler.model_compiler.models import FrozenGraphFile, OnnxFile, OnnxModel, SavedModelFolder, TorchProgramFile, TorchStateFile

@@ -7,9 +7,9 @@ import sys
 import traceback
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.errors import PassError
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import registered_since, registration_mark

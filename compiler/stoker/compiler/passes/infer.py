@@ -2,9 +2,9 @@
 
 import logging
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.passes.verify import light_proto
 
 log = logging.getLogger(__name__)

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.errors import CompileError, OptionError, PassError, ShapeError
 from stoker.compiler.passes.ordering import sort_passes
 from stoker.compiler.passes.pass_ import AnyModel, Pass

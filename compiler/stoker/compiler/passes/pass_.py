@@ -7,9 +7,9 @@ the model computes, within the tolerance its description states; the tests hold 
 import abc
 from typing import ClassVar, TypeVar
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.passes.reading import read_model
 
 #: Passes see models of this opset of the main domain only; the converter brings them there and back.

@@ -4,9 +4,9 @@
 names of their own; their bytes are still the message's, not a copy.
 """
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.passes.traverse import traverse_graphs
 
 

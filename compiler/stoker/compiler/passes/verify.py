@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.errors import PassError
 
 #: Initialisers up to this size stay in the light model, because shapes, axes and the like decide what shapes are inferred.

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-import onnx
 from stoker.compiler.precision.losses import cosine_distance
 from stoker.compiler.precision.observe import observe
 from stoker.compiler.precision.representation import FLOAT8_OP_TYPES, float8_use

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from rich.table import Table
 
-import onnx
 from stoker.compiler.errors import CompileError
 from stoker.compiler.precision.losses import cosine_distance, mae, mse, snr_db
 from stoker.compiler.precision.observe import observe

@@ -6,11 +6,10 @@ has for INT64 may be missing for INT32.
 
 from collections.abc import Mapping, Sequence
 
+import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
-
-import onnx
 
 _answers: dict[tuple[object, ...], bool] = {}
 

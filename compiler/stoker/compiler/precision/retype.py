@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
-import onnx
 from stoker.compiler.errors import CompileError
 from stoker.compiler.precision.kernels import has_kernel
 

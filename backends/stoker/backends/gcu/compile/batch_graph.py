@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.compile.build_flags import BuildFlag, apply_build_flag
 from stoker.backends.gcu.compile.constants import CostConstants

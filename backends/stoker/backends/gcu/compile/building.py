@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
+
 from stoker.backends.gcu.compile.compiler import compile_source
 from stoker.backends.gcu.compile.target import GcuTarget
 from stoker.backends.gcu.program import GcuExecutable

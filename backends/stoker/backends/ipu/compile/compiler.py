@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
+
 from stoker.backends.ipu.compile.assemble import CompiledModel, compile_sources
 from stoker.backends.ipu.compile.device_choice import warn_of_no_effect
 from stoker.backends.ipu.compile.engine_cache import compile_into

@@ -3,9 +3,9 @@
 from collections.abc import Hashable
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.passes.edit import remove, substitute
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register

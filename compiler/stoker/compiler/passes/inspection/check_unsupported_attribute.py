@@ -1,8 +1,8 @@
 """`check_unsupported_attribute`: refuses attributes that would be ignored or that nobody can honour."""
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.errors import Unsupported, UnsupportedOperators
 from stoker.compiler.passes.pass_ import Pass
 from stoker.compiler.passes.registry import register

@@ -1,10 +1,10 @@
 """`check_with_fake_data`: a model beside the one it was made from, on ONNX Runtime and random data."""
 
+import onnx
 import onnx_ir as ir
 from rich.console import Console
 from rich.table import Table
 
-import onnx
 from stoker.compiler.check import OutputError, compare_models, error_table
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes.pass_ import Pass

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
-import onnx
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes.infer import infer_shapes
 from stoker.compiler.passes.pass_ import Pass
