@@ -17,7 +17,7 @@ def page_headers(policy: str) -> dict[str, str]:
 @cache
 def docs_page() -> tuple[bytes, str]:
     """The page of all routes, and its policy: it runs its own script, known by its hash, and calls this server, nothing else."""
-    page = files("server.frontends").joinpath("pages/api.html").read_bytes()
+    page = files("stoker.server.web").joinpath("pages/api.html").read_bytes()
     script = page.split(_SCRIPT[0], 1)[1].split(_SCRIPT[1], 1)[0]
     digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     return page, (

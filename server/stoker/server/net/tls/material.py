@@ -112,7 +112,7 @@ def _check_certificate(text: str, name: str, now: datetime) -> None:
         raise TlsError(f"{name}: no certificate in it: expected PEM with -----BEGIN CERTIFICATE-----")
     try:
         validity = validity_of(certificates[0])
-    except ServingError as error:
+    except ValueError as error:
         raise TlsError(f"{name}: the certificate cannot be read: {error}") from error
     if now >= validity.not_after:
         raise TlsError(f"{name}: the certificate has expired: it was valid until {validity.not_after:%Y-%m-%d %H:%M:%S} UTC")

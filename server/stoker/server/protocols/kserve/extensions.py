@@ -14,7 +14,7 @@ from stoker.server.protocols.kserve.settings_changes import SettingsChanges
 from stoker.server.protocols.kserve.trace_settings import TraceControl
 from stoker.server.rpc.restricted_apis import Category, Restrictions
 
-_log = logging.getLogger("stoker.frontends")
+_log = logging.getLogger("stoker.protocols")
 
 
 class Extensions:

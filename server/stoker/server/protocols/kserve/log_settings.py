@@ -16,7 +16,7 @@ FORMATS: dict[str, Literal["text", "json"]] = {"default": "text", "ISO8601": "te
 _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 _NAMES = ("log_file", *_SWITCHES, "log_verbose_level", "log_format")
 _UINT32_MAX = (1 << 32) - 1
-_log = logging.getLogger("stoker.frontends")
+_log = logging.getLogger("stoker.protocols")
 
 
 class ChangeableLogs(Protocol):

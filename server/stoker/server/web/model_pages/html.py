@@ -98,4 +98,4 @@ def _page(title: str, body: str) -> str:
 
 @cache
 def _style() -> str:
-    return files("server.frontends").joinpath("pages/model_pages.css").read_text(encoding="utf-8")
+    return files("stoker.server.web").joinpath("pages/model_pages.css").read_text(encoding="utf-8")
