@@ -13,6 +13,7 @@ from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.listen import PortInUse
 from stoker.server.protocols.exchange import send_response
+from stoker.server.web.reserved_paths import is_reserved_path
 
 LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, chunk_count=50)
 
@@ -62,7 +63,7 @@ async def read_nothing(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def served(app: Any = read_all, limits: Limits = LIMITS) -> AsyncIterator[Peer]:
-    listener = HttpListener(app, limits, "127.0.0.1", 0)
+    listener = HttpListener(app, limits, "127.0.0.1", 0, is_reserved=is_reserved_path)
     port = await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
