@@ -41,5 +41,5 @@ def run_case(case: Case, payload: Payload, target: Target, requests: int, scratc
 
 def successes(target: Target, model: str) -> int:
     """How many requests for `model` the server says it has answered well."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{target.http_port}/v2/models/{model}/stats", timeout=30) as answer:
-        return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
+    with urllib.request.urlopen(f"http://127.0.0.1:{target.http_port}/v2/models/{model}/stats", timeout=30) as reply:
+        return int(json.load(reply)["model_stats"][0]["inference_stats"]["success"]["count"])

@@ -15,7 +15,7 @@ from typing import cast
 import uvloop
 
 from stoker.server.core.limits import Limits
-from stoker.server.core.reads import Reads
+from stoker.server.core.read_batching import Reads
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.rpc.call import Call

@@ -42,7 +42,7 @@ class Experiment:
         """Measures everything.
 
         Raises:
-            WrongAnswer: a server did not answer as the model does.
+            WrongResponse: a server did not answer as the model does.
             ChildFailed: a process ended or did not start.
         """
         try:

@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.case_load import payload_of, run_case, successes
 from benchmarks.front_cases import CASES, IMAGE_CASES, REFERENCE_ECHO_CPU_US, Case
 from benchmarks.machine import describe_machine
-from benchmarks.measure import LoadGenerator, RawEngine, WrongAnswer
+from benchmarks.measure import LoadGenerator, RawEngine, WrongResponse
 from benchmarks.models import build_repository
 from benchmarks.native_load import NativeWindow, Payload
 from benchmarks.report import verdict_table
@@ -83,7 +83,7 @@ def measure_fronts(
         By model, CPU time of raw onnxruntime for one row, microseconds: the median of a measurement in each round.
 
     Raises:
-        WrongAnswer: an answer is not the model's, or a request was not answered well.
+        WrongResponse: an answer is not the model's, or a request was not answered well.
         NativeLoadFailed: the generator could not work.
     """
     models = build_repository(scratch / "models", tuple(dict.fromkeys(case.model for case in cases)))
@@ -94,9 +94,9 @@ def measure_fronts(
         expected = {name: raw.reference(model) for name, model in models.items()}
         echoes: tuple[Target, ...] = ()
         if _ECHOED in models:
-            answer = scratch / "canned.message"
-            answer.write_bytes(canned_response(models[_ECHOED], expected[_ECHOED]))
-            echoes = (stack.enter_context(echo_h2(cores)), stack.enter_context(echo_grpc("bytes", answer, cores)))
+            reply = scratch / "canned.message"
+            reply.write_bytes(canned_response(models[_ECHOED], expected[_ECHOED]))
+            echoes = (stack.enter_context(echo_h2(cores)), stack.enter_context(echo_grpc("bytes", reply, cores)))
         check = LoadGenerator(scratch, 0.0)
         stack.callback(check.close)
         for number in range(rounds):
@@ -115,7 +115,7 @@ def measure_fronts(
                         found.measure(echo, case, payload)
                 counted = sum(successes(server, name) for name in models) - before
             if counted != found.sent[server.name]:
-                raise WrongAnswer(f"{found.sent[server.name]} requests were sent, but the servers count {counted} good answers")
+                raise WrongResponse(f"{found.sent[server.name]} requests were sent, but the servers count {counted} good answers")
         return {name: statistics.median(each) for name, each in raw_us.items()}
 
 

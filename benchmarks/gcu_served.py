@@ -37,7 +37,7 @@ from rich.table import Table
 from benchmarks.gcu_networks import gcu_network
 from benchmarks.gcu_published import PUBLISHED, PublishedNetwork
 from benchmarks.load_grpc import GrpcSender
-from benchmarks.loops import ClosedLoop, Tally
+from benchmarks.loops import ClosedLoop, LoadCounters
 from benchmarks.servers import Target, echo_grpc, stoker
 from stoker.backends.gcu.executable import read_executable
 from stoker.backends.gcu.program import GcuExecutable
@@ -74,16 +74,16 @@ class Measured:
     batches_per_s: dict[str, list[float]] = field(default_factory=dict)
     mean_ms: dict[str, list[float]] = field(default_factory=dict)
 
-    def note(self, kind: str, tally: Tally) -> None:
+    def note(self, kind: str, counters: LoadCounters) -> None:
         """One round's window.
 
         Raises:
             RuntimeError: nothing, or not all, was answered well in it.
         """
-        if not tally.answered or tally.errors or tally.gave_up:
-            raise RuntimeError(f"{kind}: {tally.answered} answers and {tally.errors} errors in {tally.elapsed_s:.1f} s")
-        self.batches_per_s.setdefault(kind, []).append(tally.answered / tally.elapsed_s)
-        self.mean_ms.setdefault(kind, []).append(statistics.fmean(tally.latencies_ns) / 1e6)
+        if not counters.answered or counters.errors or counters.gave_up:
+            raise RuntimeError(f"{kind}: {counters.answered} answers and {counters.errors} errors in {counters.elapsed_s:.1f} s")
+        self.batches_per_s.setdefault(kind, []).append(counters.answered / counters.elapsed_s)
+        self.mean_ms.setdefault(kind, []).append(statistics.fmean(counters.latencies_ns) / 1e6)
 
 
 def compile_network(network: PublishedNetwork, batch: int, repository: Path) -> Path:
@@ -118,10 +118,10 @@ def request_message(executable: GcuExecutable, name: str, batch: int) -> bytes:
     return request.SerializeToString()
 
 
-def over_grpc(target: Target, message: bytes, load: Load) -> tuple[Tally, bytes]:
+def over_grpc(target: Target, message: bytes, load: Load) -> tuple[LoadCounters, bytes]:
     """A closed loop against `target`; what it saw, and the last answer."""
 
-    async def run() -> tuple[Tally, bytes]:
+    async def run() -> tuple[LoadCounters, bytes]:
         sender = GrpcSender("127.0.0.1", target.grpc_port, message, connections=load.in_flight)
         await sender.connect()
         ended = asyncio.Event()
@@ -133,12 +133,12 @@ def over_grpc(target: Target, message: bytes, load: Load) -> tuple[Tally, bytes]
         asyncio.get_running_loop().call_later(load.warmup_s + load.seconds + _PATIENCE_S, closed.stop)
         await asyncio.wait_for(ended.wait(), load.warmup_s + load.seconds + 2 * _PATIENCE_S)
         sender.close()
-        return closed.tally, sender.answer
+        return closed.counters, sender.reply
 
     return asyncio.run(run())
 
 
-def raw(executable: GcuExecutable, batch: int, load: Load) -> Tally:
+def raw(executable: GcuExecutable, batch: int, load: Load) -> LoadCounters:
     """The runtime alone: `in_flight` threads, each with one batch after the other."""
     ends: list[tuple[int, int]] = []
     with GcuSystem(cards=1, pacing=Pacing.REALTIME, numerics=Numerics.OFF).acquire(0) as device:
@@ -154,7 +154,7 @@ def raw(executable: GcuExecutable, batch: int, load: Load) -> Tally:
     in_window = [each for each in ends if each[0] >= begun_ns + load.warmup_s * 1e9]
     opened_ns, closed_ns = in_window[0][0], in_window[-1][0]
     latencies = [latency for _, latency in in_window[1:]]
-    return Tally(latencies_ns=latencies, answered=len(latencies), opened_ns=opened_ns, closed_ns=closed_ns)
+    return LoadCounters(latencies_ns=latencies, answered=len(latencies), opened_ns=opened_ns, closed_ns=closed_ns)
 
 
 def _call(device: Device, engine: Engine, batch: int, stop_ns: int, ends: list[tuple[int, int]]) -> None:
@@ -184,9 +184,9 @@ def measure(network: PublishedNetwork, batch: int, path: Path, served: Target, s
     """
     executable = read_executable(path)
     message = request_message(executable, model_name(network), batch)
-    _, answer = over_grpc(served, message, Load(in_flight=1, warmup_s=0.0, seconds=0.1))
+    _, reply = over_grpc(served, message, Load(in_flight=1, warmup_s=0.0, seconds=0.1))
     response = scratch / f"{model_name(network)}_{batch}.response"
-    response.write_bytes(answer)
+    response.write_bytes(reply)
     measured = Measured()
     with echo_grpc("bytes", response, ()) as echo:
         for _ in range(rounds):

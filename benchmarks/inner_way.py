@@ -57,7 +57,7 @@ async def measure(model: BenchModel, repository: Path, batches: Sequence[int], s
     clock = SystemClock()
     metrics = Metrics(clock)
     with tempfile.TemporaryDirectory() as snapshots:
-        settings = LoaderSettings(snapshot_dir=Path(snapshots), usable_cores=1, max_queue_size=1000, gather_turns=1)
+        settings = LoaderSettings(snapshot_dir=Path(snapshots), usable_cores=1, max_queue_size=1000, window_ticks=1)
         timers = LoopTimers(asyncio.get_running_loop(), clock)
         loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=metrics, settings=settings)
         lifecycle = LifecycleSettings(control_mode=ControlMode.NONE)
@@ -93,16 +93,16 @@ async def _burst(inference: Inference, data: bytes, batch: int) -> None:
     answered = asyncio.get_running_loop().create_future()
     left = batch
 
-    def told(answer: bytes | Exception) -> None:
+    def on_result(reply: bytes | Exception) -> None:
         nonlocal left
         left -= 1
-        if isinstance(answer, Exception) and not answered.done():
-            answered.set_exception(RuntimeError(f"a request failed: {answer}"))
+        if isinstance(reply, Exception) and not answered.done():
+            answered.set_exception(RuntimeError(f"a request failed: {reply}"))
         elif not left and not answered.done():
             answered.set_result(None)
 
     for _ in range(batch):
-        inference.submit(data, None, told)
+        inference.submit(data, None, on_result)
     await answered
 
 

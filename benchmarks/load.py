@@ -21,7 +21,7 @@ import uvloop
 from benchmarks.latency import percentile, summarise
 from benchmarks.load_grpc import GrpcSender
 from benchmarks.load_http import HttpSender
-from benchmarks.loops import ClosedLoop, OpenLoop, Tally
+from benchmarks.loops import ClosedLoop, LoadCounters, OpenLoop
 from benchmarks.process_tree import ProcessTree, machine_cpu_s, process_tree
 from benchmarks.ticker import Ticker
 
@@ -78,7 +78,7 @@ class LoadResult:
         foreign_cores: Cores that anything else on the machine kept busy.
         send_lag_p99_ms: Open loop: how late requests left.
         gave_up: The window ended early for want of good answers.
-        answer: The last good answer, base64.
+        reply: The last good answer, base64.
     """
 
     answered: int
@@ -95,7 +95,7 @@ class LoadResult:
     foreign_cores: float
     send_lag_p99_ms: float
     gave_up: bool
-    answer: str
+    reply: str
 
 
 class _Edges:
@@ -136,7 +136,7 @@ async def run_job(job: LoadJob, payload: bytes) -> LoadResult:
         closed.start()
         loop.call_later(job.warmup_s + job.duration_s + DRAIN_S, closed.stop)
         await _within(ended, job.warmup_s + job.duration_s + 2 * DRAIN_S)
-        tally = closed.tally
+        counters = closed.counters
     else:
         opened = OpenLoop(
             sender, rate_per_s=job.rate_per_s, warmup_s=job.warmup_s, duration_s=job.duration_s, max_requests=job.max_requests,
@@ -147,9 +147,9 @@ async def run_job(job: LoadJob, payload: bytes) -> LoadResult:
         loop.call_later(job.warmup_s + job.duration_s + DRAIN_S, opened.stop)
         await _within(ended, job.warmup_s + job.duration_s + 2 * DRAIN_S)
         ticker.close()
-        tally = opened.tally
+        counters = opened.counters
     sender.close()
-    return _result(tally, edges, tree, sender.answer)
+    return _result(counters, edges, tree, sender.reply)
 
 
 def _sender(job: LoadJob, payload: bytes) -> GrpcSender | HttpSender:
@@ -167,25 +167,25 @@ async def _within(ended: asyncio.Event, seconds: float) -> None:
         print("load: a closed loop's last answers never came", file=sys.stderr)
 
 
-def _result(tally: Tally, edges: _Edges, tree: ProcessTree, answer: bytes) -> LoadResult:
+def _result(counters: LoadCounters, edges: _Edges, tree: ProcessTree, reply: bytes) -> LoadResult:
     server_cpu_s, own_cpu_s, foreign_cpu_s = edges.spent()
-    latency = summarise(tally.latencies_ns)
+    latency = summarise(counters.latencies_ns)
     return LoadResult(
-        answered=tally.answered,
-        errors=tally.errors,
-        unfinished=tally.unfinished,
-        elapsed_s=tally.elapsed_s,
+        answered=counters.answered,
+        errors=counters.errors,
+        unfinished=counters.unfinished,
+        elapsed_s=counters.elapsed_s,
         p50_ms=latency.p50_ms,
         p95_ms=latency.p95_ms,
         p99_ms=latency.p99_ms,
         max_ms=latency.max_ms,
         server_cpu_s=server_cpu_s,
         server_rss_bytes=tree.rss_bytes(),
-        client_cpu_share=own_cpu_s / tally.elapsed_s if tally.elapsed_s else 0.0,
-        foreign_cores=foreign_cpu_s / tally.elapsed_s if tally.elapsed_s else 0.0,
-        send_lag_p99_ms=percentile(sorted(tally.send_lags_ns), 99) / 1e6 if tally.send_lags_ns else 0.0,
-        gave_up=tally.gave_up,
-        answer=base64.b64encode(answer).decode("ascii"),
+        client_cpu_share=own_cpu_s / counters.elapsed_s if counters.elapsed_s else 0.0,
+        foreign_cores=foreign_cpu_s / counters.elapsed_s if counters.elapsed_s else 0.0,
+        send_lag_p99_ms=percentile(sorted(counters.send_lags_ns), 99) / 1e6 if counters.send_lags_ns else 0.0,
+        gave_up=counters.gave_up,
+        reply=base64.b64encode(reply).decode("ascii"),
     )
 
 

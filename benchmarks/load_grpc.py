@@ -74,12 +74,12 @@ class GrpcSender:
         self._blocks = header_blocks(path, f"{host}:{port}")
         self._connections = [_Connection(self, self._call_body, self._blocks) for _ in range(connections)]
         self._queued: deque[Done] = deque()
-        self._answer: list[bytes] = []
+        self._response: list[bytes] = []
 
     @property
-    def answer(self) -> bytes:
+    def reply(self) -> bytes:
         """The last good answer's message; empty where there was none."""
-        return b"".join(self._answer)[5:]
+        return b"".join(self._response)[5:]
 
     async def connect(self) -> None:
         """Opens all connections and waits for the server's settings.
@@ -105,10 +105,10 @@ class GrpcSender:
         for connection in self._connections:
             connection.close()
 
-    def freed(self, connection: "_Connection", answer: list[bytes] | None) -> None:
+    def freed(self, connection: "_Connection", reply: list[bytes] | None) -> None:
         """A call of `connection` has ended: well, where it brings the parts of its answer."""
-        if answer is not None:
-            self._answer = answer
+        if reply is not None:
+            self._response = reply
         if self._queued and not connection.is_full():
             connection.call(self._queued.popleft())
 

@@ -16,7 +16,7 @@ class HttpSender:
     """Sends `request` over as many connections as there are requests in flight: `ready` of them opened before, more as needed up to `most`.
 
     Attributes:
-        answer: The last answer, head and body.
+        reply: The last answer, head and body.
     """
 
     def __init__(self, host: str, port: int, request: bytes, *, ready: int, most: int) -> None:
@@ -28,7 +28,7 @@ class HttpSender:
         self._idle: list[_Connection] = []
         self._queued: deque[Done] = deque()
         self._opening: set[asyncio.Task[None]] = set()
-        self.answer = b""
+        self.reply = b""
 
     async def connect(self) -> None:
         """Opens the connections that are to be ready.
@@ -144,11 +144,11 @@ class _Connection(asyncio.Protocol):
         self._sender.lost(self)
 
     def _finish(self) -> None:
-        answer = b"".join(self._parts)
+        reply = b"".join(self._parts)
         self._parts = []
         self._missing = 0
         done, self._done = self._done, None
         assert done is not None
-        self._sender.answer = answer
+        self._sender.reply = reply
         self._sender.freed(self)
         done(self._is_good)

@@ -32,7 +32,7 @@ class Sender(Protocol):
 
 
 @dataclass(slots=True)
-class Tally:
+class LoadCounters:
     """What one window saw.
 
     Attributes:
@@ -85,7 +85,7 @@ class ClosedLoop:
         on_edge: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.tally = Tally()
+        self.counters = LoadCounters()
         self._sender = sender
         self._concurrency = concurrency
         self._warmup_ns = round(warmup_s * NS_PER_S)
@@ -109,7 +109,7 @@ class ClosedLoop:
     def stop(self) -> None:
         """Closes the window now and sends nothing more: the bound in time."""
         if not self._is_over:
-            self.tally.unfinished = self._in_flight
+            self.counters.unfinished = self._in_flight
             self._close(self._clock_ns())
             if not self._in_flight:
                 self._on_end()
@@ -137,29 +137,29 @@ class ClosedLoop:
             self._count(sent_ns, now_ns, is_good)
         elif now_ns >= self._opens_ns:
             self._is_open = True
-            self.tally.opened_ns = now_ns
+            self.counters.opened_ns = now_ns
             self._on_edge()
         if self._failures >= GIVE_UP_AFTER and not self._is_over:
-            self.tally.gave_up = True
+            self.counters.gave_up = True
             self._close(now_ns)
 
     def _count(self, sent_ns: int, now_ns: int, is_good: bool) -> None:
-        tally = self.tally
+        counters = self.counters
         if is_good:
-            tally.latencies_ns.append(now_ns - sent_ns)
-            tally.answered += 1
+            counters.latencies_ns.append(now_ns - sent_ns)
+            counters.answered += 1
         else:
-            tally.errors += 1
-        answers = tally.answered + tally.errors
-        is_long_enough = now_ns - tally.opened_ns >= self._duration_ns
+            counters.errors += 1
+        answers = counters.answered + counters.errors
+        is_long_enough = now_ns - counters.opened_ns >= self._duration_ns
         if (is_long_enough and answers % self._concurrency == 0) or answers >= self._max_requests:
             self._close(now_ns)
 
     def _close(self, now_ns: int) -> None:
         self._is_over = True
         if not self._is_open:
-            self.tally.opened_ns = now_ns
-        self.tally.closed_ns = now_ns
+            self.counters.opened_ns = now_ns
+        self.counters.closed_ns = now_ns
         if self._is_open:
             self._on_edge()
 
@@ -189,7 +189,7 @@ class OpenLoop:
         on_edge: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
-        self.tally = Tally()
+        self.counters = LoadCounters()
         self._sender = sender
         self._interval_ns = NS_PER_S / rate_per_s
         self._warmup_requests = round(warmup_s * rate_per_s)
@@ -224,18 +224,18 @@ class OpenLoop:
         due = min(self._requests, int((now_ns - self._start_ns) / self._interval_ns) + 1)
         for number in (*self._waiting, *range(self._sent, due)):
             if number >= self._warmup_requests:
-                self.tally.latencies_ns.append(now_ns - self._due_ns(number))
-                self.tally.unfinished += 1
+                self.counters.latencies_ns.append(now_ns - self._due_ns(number))
+                self.counters.unfinished += 1
         self._end(now_ns)
 
     def _send(self, number: int) -> None:
         now_ns = self._clock_ns()
         due_ns = self._due_ns(number)
         if number == self._warmup_requests:
-            self.tally.opened_ns = due_ns
+            self.counters.opened_ns = due_ns
             self._on_edge()
         if number >= self._warmup_requests:
-            self.tally.send_lags_ns.append(now_ns - due_ns)
+            self.counters.send_lags_ns.append(now_ns - due_ns)
         self._sent += 1
         self._waiting[number] = due_ns
         self._sender.send(partial(self._answered, number))
@@ -248,12 +248,12 @@ class OpenLoop:
         self._failures = 0 if is_good else self._failures + 1
         if number >= self._warmup_requests:
             if is_good:
-                self.tally.latencies_ns.append(now_ns - due_ns)
-                self.tally.answered += 1
+                self.counters.latencies_ns.append(now_ns - due_ns)
+                self.counters.answered += 1
             else:
-                self.tally.errors += 1
+                self.counters.errors += 1
         if self._failures >= GIVE_UP_AFTER:
-            self.tally.gave_up = True
+            self.counters.gave_up = True
             self.stop()
         elif self._sent == self._requests and not self._waiting:
             self._end(now_ns)
@@ -265,8 +265,8 @@ class OpenLoop:
 
     def _end(self, now_ns: int) -> None:
         self._is_over = True
-        if self.tally.opened_ns == 0:
-            self.tally.opened_ns = now_ns
-        self.tally.closed_ns = now_ns
+        if self.counters.opened_ns == 0:
+            self.counters.opened_ns = now_ns
+        self.counters.closed_ns = now_ns
         self._on_edge()
         self._on_end()

@@ -12,12 +12,12 @@ from benchmarks.models import Array, BenchModel
 from benchmarks.processes import JsonChild
 from benchmarks.results import Window
 from benchmarks.servers import Target
-from benchmarks.wire import GRPC, decode_answer, encode_request
+from benchmarks.wire import GRPC, decode_response, encode_request
 
 _MIB = 2**20
 
 
-class WrongAnswer(RuntimeError):
+class WrongResponse(RuntimeError):
     """A server's answer is not the model's, or too many requests failed: its figures would mean nothing."""
 
 
@@ -72,7 +72,7 @@ class LoadGenerator:
         """A closed loop.
 
         Raises:
-            WrongAnswer: more than 1 % of the requests failed.
+            WrongResponse: more than 1 % of the requests failed.
         """
         job = self._job(target, model, protocol, duration_s, cores, concurrency=concurrency)
         return self._run(job, target, model, protocol, repeat, load_factor=0.0)
@@ -84,7 +84,7 @@ class LoadGenerator:
         """An open loop at `load_factor` of `capacity_per_s`.
 
         Raises:
-            WrongAnswer: as `closed`.
+            WrongResponse: as `closed`.
         """
         job = self._job(target, model, protocol, duration_s, cores, rate_per_s=capacity_per_s * load_factor)
         return self._run(job, target, model, protocol, repeat, load_factor=load_factor)
@@ -93,16 +93,18 @@ class LoadGenerator:
         """Asks once and compares the answer with `expected`.
 
         Raises:
-            WrongAnswer: it differs by more than rounding.
+            WrongResponse: it differs by more than rounding.
         """
         job = dataclasses.replace(self._job(target, model, protocol, 0.0, (), concurrency=1), warmup_s=0.0, max_requests=1)
-        answer = base64.b64decode(self._child.ask(dataclasses.asdict(job), 3 * DRAIN_S)["answer"])
+        reply = base64.b64decode(self._child.ask(dataclasses.asdict(job), 3 * DRAIN_S)["answer"])
         try:
-            found = decode_answer(answer, protocol)
+            found = decode_response(reply, protocol)
         except (ValueError, KeyError, IndexError) as error:
-            raise WrongAnswer(f"{target.name} {model.name} over {protocol}: {error!r} in {answer[:300]!r}") from error
+            raise WrongResponse(f"{target.name} {model.name} over {protocol}: {error!r} in {reply[:300]!r}") from error
         if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-3, atol=1e-4):
-            raise WrongAnswer(f"{target.name} {model.name} over {protocol}: expected {expected.ravel()[:4]}..., got {found.ravel()[:4]}...")
+            raise WrongResponse(
+                f"{target.name} {model.name} over {protocol}: expected {expected.ravel()[:4]}..., got {found.ravel()[:4]}..."
+            )
 
     def close(self) -> None:
         self._child.close()
@@ -130,7 +132,7 @@ class LoadGenerator:
         found = self._child.ask(dataclasses.asdict(job), job.warmup_s + job.duration_s + 4 * DRAIN_S)
         answered, elapsed_s = found["answered"], found["elapsed_s"]
         if found["gave_up"] or answered == 0 or found["errors"] > 0.01 * answered:
-            raise WrongAnswer(
+            raise WrongResponse(
                 f"{target.name} {model.name} over {protocol}, {job.concurrency or f'{job.rate_per_s:.0f}/s'}:"
                 f" {found['errors']} errors, {answered} answers"
             )

@@ -98,8 +98,8 @@ class JsonChild:
             raise ChildFailed(f"{self._name} said nothing for {patience_s:.0f} s") from None
         if not line:
             raise ChildFailed(f"{self._name} ended without an answer; its own error stands above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
 
 def python_command(name: str) -> str:

@@ -39,18 +39,18 @@ def encode_request(model: BenchModel, protocol: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
 
-def decode_answer(answer: bytes, protocol: str) -> Array:
+def decode_response(reply: bytes, protocol: str) -> Array:
     """The first output of an answer as the load generator received it: a message, or a whole HTTP response.
 
     Raises:
         ValueError: it is not an answer of this protocol, or it carries no FP32 output.
     """
     if protocol == GRPC:
-        message = pb.ModelInferResponse.FromString(answer)
+        message = pb.ModelInferResponse.FromString(reply)
         if not message.raw_output_contents:
             raise ValueError(f"an answer without raw output: {str(message)[:200]}")
         return np.frombuffer(message.raw_output_contents[0], np.float32).reshape(list(message.outputs[0].shape))
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = reply.partition(b"\r\n\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head.decode("latin-1").split("\r\n")[1:])}
     if protocol == HTTP_JSON:
         output = json.loads(body)["outputs"][0]

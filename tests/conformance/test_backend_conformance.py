@@ -262,8 +262,8 @@ def test_a_signature_the_model_cannot_keep_is_refused_by_check_and_load(backend:
     other = DataType.INT8 if first.datatype is not DataType.INT8 else DataType.FP32
     wrong = dataclasses.replace(served, outputs=(dataclasses.replace(first, datatype=other), *served.outputs[1:]))
     request = dataclasses.replace(samples.whole, signature=wrong).request(tmp_path)
-    misfits = list(backend.check(request.candidate(backend.inspect(request.files, request.model_filename))))
-    assert [misfit.field for misfit in misfits] == ["output[0].data_type"]
+    violations = list(backend.check(request.candidate(backend.inspect(request.files, request.model_filename))))
+    assert [violation.field for violation in violations] == ["output[0].data_type"]
     with pytest.raises(ModelLoadError, match=f"'{first.name}'"):
         backend.load(request)
 

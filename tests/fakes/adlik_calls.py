@@ -14,12 +14,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFront
+from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.rpc.status import adlik_status
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.both_transports import settings as transport_settings
 from tests.fakes.fake_engine import FakeEngine
 
@@ -97,9 +97,11 @@ def run(
     @asynccontextmanager
     async def served() -> AsyncIterator[Caller]:
         service = AdlikService(engine, bounds, settings or AdlikSettings())
-        fronts: list[GrpcFront | HttpFront] = [GrpcFront(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())]
+        fronts: list[GrpcFrontend | HttpFrontend] = [
+            GrpcFrontend(engine, bounds, "127.0.0.1", 0, adlik=service, settings=transport_settings())
+        ]
         if http:
-            fronts.append(HttpFront(engine, bounds, "127.0.0.1", 0, adlik=service))
+            fronts.append(HttpFrontend(engine, bounds, "127.0.0.1", 0, adlik=service))
         ports = [await front.start() for front in fronts]
         try:
             async with (

@@ -16,8 +16,8 @@ from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.model_config import InstanceGroup, ModelConfig
 from stoker.server.core.model_list import ListedModel
 from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.reads import Reads
-from stoker.server.core.request import Answer, Array, Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.read_batching import Reads
+from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
 from stoker.server.pb import model_config_pb2
@@ -80,20 +80,28 @@ def echo(datatype: DataType, dims: tuple[int, ...] = (-1,), max_batch_size: int 
     return model(name or f"echo_{datatype.value.lower()}", of, lambda inputs: {"OUTPUT": inputs["INPUT"]})
 
 
-class CountingBudget(ByteBudget):
-    """Counts what is reserved; refuses what exceeds `most_bytes` by a plain sum, or what the server's own rules refuse where asked to."""
+class PeakBudget(ByteBudget):
+    """The server's own budget, which notes the most that was held at once as `peak_bytes`."""
 
-    def __init__(self, most_bytes: int, now_ns: Callable[[], int], rules: ByteBudget | None) -> None:
-        limit = rules or ByteBudget(1 << 62, now_ns)
-        super().__init__(limit.most_bytes, now_ns, most_request_bytes=limit.most_request_bytes)
-        self._follows_rules = rules is not None
-        self.limit_bytes = most_bytes
+    peak_bytes = 0
+
+    def reserve(self, size_bytes: int, held_bytes: int = 0, requester: Upload | None = None) -> bool:
+        if not super().reserve(size_bytes, held_bytes, requester):
+            return False
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        return True
+
+
+class PlainBudget(ByteBudget):
+    """A plain sum that may be `limit_bytes` at most, without the server's rules."""
+
+    def __init__(self, limit_bytes: int, now_ns: Callable[[], int]) -> None:
+        super().__init__(1 << 62, now_ns)
+        self.limit_bytes = limit_bytes
         self.reserved_bytes = 0
         self.peak_bytes = 0
 
-    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
-        if self._follows_rules and not super().reserve(size_bytes, held_bytes, asker):
-            return False
+    def reserve(self, size_bytes: int, held_bytes: int = 0, requester: Upload | None = None) -> bool:
         if self.reserved_bytes + size_bytes > self.limit_bytes:
             return False
         self.reserved_bytes += size_bytes
@@ -101,8 +109,6 @@ class CountingBudget(ByteBudget):
         return True
 
     def release(self, size_bytes: int, held_bytes: int | None = None) -> None:
-        if self._follows_rules:
-            super().release(size_bytes, held_bytes)
         self.reserved_bytes -= size_bytes
 
 
@@ -111,7 +117,7 @@ class FakeEngine:
 
     def __init__(self, *models: FakeModel, budget_bytes: int = 1 << 40, budget: ByteBudget | None = None) -> None:
         """`budget`: the server's own; None: a plain sum that may be `budget_bytes` at most."""
-        self.budget = CountingBudget(budget_bytes, self.now_ns, budget)
+        self.budget = budget or PlainBudget(budget_bytes, self.now_ns)
         self.reads = Reads()
         self.refused: list[str] = []
         self.refused_versions: list[int | None] = []
@@ -177,7 +183,7 @@ class FakeEngine:
     def submit(self, request: InferRequest, done: Done) -> InFlight:
         async def run() -> None:
             try:
-                answer: Answer = await self.infer(request)
+                answer: EngineResult = await self.infer(request)
             except Exception as error:  # a defect of an engine is the front's to answer
                 answer = error  # type: ignore[assignment]
             done(answer)
@@ -262,10 +268,12 @@ class FakeEngine:
 
     @property
     def reserved_bytes(self) -> int:
-        return self.budget.reserved_bytes
+        budget = self.budget
+        return budget.reserved_bytes if isinstance(budget, PlainBudget) else budget.held_bytes
 
     @property
     def peak_bytes(self) -> int:
+        assert isinstance(self.budget, PlainBudget | PeakBudget)
         return self.budget.peak_bytes
 
     def now_ns(self) -> int:

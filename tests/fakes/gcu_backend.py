@@ -9,7 +9,7 @@ import numpy as np
 
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.batch import Array, BatchItem, BatchResult, processor_for
-from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.gcu.backend import TopsInferenceBackend
@@ -63,7 +63,7 @@ class CardBench:
         request = self.request(source, served, **rest)
         return self.backend.inspect(request.files, request.model_filename)
 
-    def misfits(self, source: GcuExecutable | bytes, served: ModelSignature, **rest: Any) -> list[Misfit]:
+    def violations(self, source: GcuExecutable | bytes, served: ModelSignature, **rest: Any) -> list[Violation]:
         request = self.request(source, served, **rest)
         facts = self.backend.inspect(request.files, request.model_filename)
         return list(self.backend.check(Candidate(facts=facts, signature=served, parameters=request.parameters)))

@@ -47,7 +47,7 @@ async def serving(
 
 
 @dataclass
-class Answer:
+class CallRecord:
     """What came on one stream."""
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class GrpcPeer:
             self.connection.local_settings = h2.settings.Settings(
                 client=True, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window_bytes}
             )
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, CallRecord] = {}
         self.reads = True
         self.goaway: h2.events.ConnectionTerminated | None = None
         self.pings = 0
@@ -118,7 +118,7 @@ class GrpcPeer:
         usual |= {name.replace("_", "-") if name != "method" else ":method": value for name, value in fields.items()}
         stream_id = self.connection.get_next_available_stream_id()
         self.connection.send_headers(stream_id, [*((n, v) for n, v in usual.items() if v), *metadata], end_stream=end)
-        self.answers[stream_id] = Answer()
+        self.answers[stream_id] = CallRecord()
         return stream_id
 
     def send(self, stream_id: int, *messages: bytes, end: bool = False, flag: int = 0) -> None:
@@ -137,14 +137,14 @@ class GrpcPeer:
 
     async def call(
         self, message: bytes = b"hello", path: str = "/a.B/Echo", metadata: Iterable[tuple[str, str]] = (), **fields: str
-    ) -> Answer:
+    ) -> CallRecord:
         """One unary call to its end."""
         stream_id = self.begin(path, metadata, **fields)
         self.send(stream_id, message, end=True)
         self.flush()
         return await self.ended(stream_id)
 
-    async def ended(self, stream_id: int) -> Answer:
+    async def ended(self, stream_id: int) -> CallRecord:
         """The answer of a stream, once it has ended or was reset, or the connection is gone."""
         answer = self.answers[stream_id]
         await self.until(lambda: answer.is_ended or answer.reset_code is not None or self.is_closed)
@@ -179,7 +179,7 @@ class GrpcPeer:
         self._news.set()
 
     def _take(self, event: h2.events.Event) -> None:
-        answer = self.answers.get(getattr(event, "stream_id", 0) or 0, Answer())
+        answer = self.answers.get(getattr(event, "stream_id", 0) or 0, CallRecord())
         if isinstance(event, h2.events.ResponseReceived):
             answer.headers = dict(event.headers)
         elif isinstance(event, h2.events.TrailersReceived):

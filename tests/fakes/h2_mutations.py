@@ -9,8 +9,8 @@ from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import (
     ConnectionEnded,
-    DataPlaced,
     DataReceived,
+    DataWritten,
     Event,
     HeadersTooLarge,
     PeerLeaving,
@@ -161,7 +161,7 @@ def serve(data: bytes, sizes: list[int], random_numbers: random.Random) -> list[
         AssertionError: what came of it is not among the defined outcomes.
     """
     server = ServerConnection(LIMITS, 0.0)
-    told: list[Event] = []
+    seen_events: list[Event] = []
     streams: dict[int, bool] = {}
     output = b""
     position = reads = 0
@@ -169,8 +169,8 @@ def serve(data: bytes, sizes: list[int], random_numbers: random.Random) -> list[
         size = sizes[reads % len(sizes)]
         reads += 1
         for event in server.receive(data[position : position + size], reads / 1000):
-            assert not (told and isinstance(told[-1], ConnectionEnded)), "events behind the end of the connection"
-            told.append(event)
+            assert not (seen_events and isinstance(seen_events[-1], ConnectionEnded)), "events behind the end of the connection"
+            seen_events.append(event)
             _check_order(event, streams)
             _act(server, event, random_numbers)
         if random_numbers.random() < 0.7:
@@ -179,8 +179,8 @@ def serve(data: bytes, sizes: list[int], random_numbers: random.Random) -> list[
         position += size
     while server.has_output:
         output += b"".join(server.data_to_send())
-    _check_end(server, told, cut(output))
-    return told
+    _check_end(server, seen_events, cut(output))
+    return seen_events
 
 
 def meaning(events: list[Event]) -> list[Event]:
@@ -224,21 +224,21 @@ def result_in_place(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Fr
     while position < len(data):
         size = min(sizes[turn % len(sizes)], len(data) - position)
         turn += 1
-        room = server.room()
-        if room is None:
+        receive_buffer = server.receive_buffer()
+        if receive_buffer is None:
             view = memoryview(scratch)[:size]
             view[:] = data[position : position + size]
-            told = server.receive(view, 0.0)
+            seen_events = server.receive(view, 0.0)
             view[:] = bytes(size)
         else:
-            size = min(size, len(room))
-            room[:size] = data[position : position + size]
-            told = server.receive_in_place(room[:size], 0.0)
+            size = min(size, len(receive_buffer))
+            receive_buffer[:size] = data[position : position + size]
+            seen_events = server.receive_zero_copy(receive_buffer[:size], 0.0)
         position += size
         if turn % 3 == 0 or position == len(data):
-            told += server.tell_placed(0.0)
-        for event in told:
-            if isinstance(event, DataPlaced):
+            seen_events += server.report_written(0.0)
+        for event in seen_events:
+            if isinstance(event, DataWritten):
                 assert event.size_bytes or event.end_stream
                 begin = filled[event.stream_id]
                 filled[event.stream_id] = end = begin + event.size_bytes
@@ -246,13 +246,13 @@ def result_in_place(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Fr
                 events.append(DataReceived(event.stream_id, bytes(rooms[event.stream_id][begin:end]), event.end_stream))
             else:
                 events.append(event)
-        for event in told:
+        for event in seen_events:
             stream_id = getattr(event, "stream_id", 0)
             if isinstance(event, RequestStarted | DataReceived) and (stream_id not in rooms or filled[stream_id] == len(rooms[stream_id])):
                 # Of some the transport is told, for they are large enough; others are full within a frame.
                 rooms[stream_id] = bytearray(_ROOMS_BYTES[(stream_id + len(events)) % len(_ROOMS_BYTES)])
                 filled[stream_id] = 0
-                server.place(stream_id, memoryview(rooms[stream_id]))
+                server.set_receive_buffer(stream_id, memoryview(rooms[stream_id]))
     return meaning(events), cut(b"".join(server.data_to_send())), server.open_streams
 
 
@@ -279,7 +279,7 @@ def _check_order(event: Event, streams: dict[int, bool]) -> None:
             assert streams[stream_id], "trailers behind the end"
             streams[stream_id] = False
         case StreamReset(stream_id):
-            assert stream_id in streams, "reset of a stream nobody was told of"
+            assert stream_id in streams, "reset of a stream nobody was seen_events of"
             streams[stream_id] = False
         case PingReceived() | PingAcked() | PeerLeaving() | ConnectionEnded():
             pass
@@ -293,15 +293,15 @@ def _act(server: ServerConnection, event: Event, random_numbers: random.Random) 
     if stream_id and server.is_open(stream_id):
         choice = random_numbers.random()
         if choice < 0.2:
-            server.send_answer(stream_id, HEAD, bytes(random_numbers.randrange(5000)), TRAILERS)
+            server.send_response(stream_id, HEAD, bytes(random_numbers.randrange(5000)), TRAILERS)
         elif choice < 0.25:
             server.reset_stream(stream_id, ErrorCode.INTERNAL_ERROR)
         elif choice < 0.27:
             server.drain()
 
 
-def _check_end(server: ServerConnection, told: list[Event], sent: list[Frame]) -> None:
-    end = next((event for event in told if isinstance(event, ConnectionEnded)), None)
+def _check_end(server: ServerConnection, seen_events: list[Event], sent: list[Frame]) -> None:
+    end = next((event for event in seen_events if isinstance(event, ConnectionEnded)), None)
     last = [each for each in sent if each.kind == GOAWAY]
     if end is None:
         assert server.open_streams <= LIMITS.concurrent_streams

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from stoker.server.rpc.http2.front_state import READ_BYTES
+from stoker.server.rpc.http2.connection_context import READ_BYTES
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 
 
@@ -13,9 +13,9 @@ def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:
     while at < len(data):
         protocol = connection.transport.get_protocol()
         if isinstance(protocol, asyncio.BufferedProtocol):
-            room = protocol.get_buffer(-1)
-            size = min(len(room), len(data) - at, most)
-            room[:size] = data[at : at + size]
+            receive_buffer = protocol.get_buffer(-1)
+            size = min(len(receive_buffer), len(data) - at, most)
+            receive_buffer[:size] = data[at : at + size]
             protocol.buffer_updated(size)
         else:
             size = min(READ_BYTES, len(data) - at, most)

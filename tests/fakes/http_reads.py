@@ -7,8 +7,8 @@ def arrive(connection: HttpConnection, data: bytes | memoryview) -> None:
     """`data` comes in as few reads as it takes, each to where the connection wants it."""
     at = 0
     while at < len(data):
-        room = connection.get_buffer(-1)
-        size = min(len(room), len(data) - at)
-        room[:size] = data[at : at + size]
+        receive_buffer = connection.get_buffer(-1)
+        size = min(len(receive_buffer), len(data) - at)
+        receive_buffer[:size] = data[at : at + size]
         connection.buffer_updated(size)
         at += size

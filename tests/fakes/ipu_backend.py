@@ -8,7 +8,7 @@ import numpy as np
 
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.batch import Array
-from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.ipu.backend import PoplarBackend
 from tests.fakes.onnx_models import version_files
@@ -56,7 +56,7 @@ class Bench:
         request = self.request(popef, served, **rest)
         return self.backend.inspect(request.files, request.model_filename)
 
-    def misfits(self, popef: bytes, served: ModelSignature, **rest: Any) -> list[Misfit]:
+    def violations(self, popef: bytes, served: ModelSignature, **rest: Any) -> list[Violation]:
         request = self.request(popef, served, **rest)
         facts = self.backend.inspect(request.files, request.model_filename)
         return list(self.backend.check(Candidate(facts=facts, signature=served, parameters=request.parameters)))

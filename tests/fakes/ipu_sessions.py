@@ -11,7 +11,7 @@ PATIENCE_S = 20.0
 """Only a broken test waits this long."""
 
 
-class Told:
+class ResultRecorder:
     """A queue's callback that can be waited for."""
 
     def __init__(self) -> None:
@@ -52,15 +52,15 @@ class Signal:
         return self.calls[-1]
 
 
-def enqueue(queues: QueueManager, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Told:
+def enqueue(queues: QueueManager, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> ResultRecorder:
     """Queues one micro-batch; told when its last output is written (or its last input read, where there are no outputs)."""
-    told = Told()
+    recorder = ResultRecorder()
     names = list(outputs)
     for name in names:
-        queues.output_queue(name).enqueue(outputs[name], callback=told if name == names[-1] else None)
+        queues.output_queue(name).enqueue(outputs[name], callback=recorder if name == names[-1] else None)
     for place, (name, data) in enumerate(inputs.items()):
-        queues.input_queue(name).enqueue(data, callback=told if not names and place == len(inputs) - 1 else None)
-    return told
+        queues.input_queue(name).enqueue(data, callback=recorder if not names and place == len(inputs) - 1 else None)
+    return recorder
 
 
 def ipu_threads() -> list[str]:

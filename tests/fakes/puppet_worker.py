@@ -115,7 +115,7 @@ class RecorderLog:
         self.failures: list[str] = []
         self.executions: list[int] = []
         self.queue_ns: list[int] = []
-        self.resting_counts: list[int] = []
+        self.ejected_counts: list[int] = []
 
     def queued(self) -> None:
         self.depth += 1
@@ -133,8 +133,8 @@ class RecorderLog:
         self.succeeded_rows.extend(rows)
         self.queue_ns.extend(queue_ns)
 
-    def resting(self, count: int) -> None:
-        self.resting_counts.append(count)
+    def ejected(self, count: int) -> None:
+        self.ejected_counts.append(count)
 
     def failed(self, reason: object, *, request_ns: int) -> None:
         self.failures.append(reason.value)  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ def connected(url: str, api_key: str | None, timeout_s: float, headers: Sequence
         CommandFailed: the address or a header is unusable, the server cannot be reached, or a call in the block failed.
     """
     sent = read_headers(headers, api_key)
-    with failures_told(url) as failures:
+    with reported_failures(url) as failures:
         import stoker_client
 
         if "://" not in url and ":" in url and not SOCKET_SCHEME.match(url):
@@ -68,7 +68,7 @@ class Failures:
 
 
 @contextmanager
-def failures_told(url: str) -> Iterator[Failures]:
+def reported_failures(url: str) -> Iterator[Failures]:
     """Calls in the block whose errors become the command's.
 
     Raises:

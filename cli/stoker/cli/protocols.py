@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stoker.cli.connection import SOCKET_SCHEME, failures_told
+from stoker.cli.connection import SOCKET_SCHEME, reported_failures
 from stoker.cli.failure import CommandFailed, ExitCode
 from stoker.cli.options import DEFAULT_URL
 from stoker.cli.tls import tls_for
@@ -142,7 +142,7 @@ def predicting(
     Raises:
         CommandFailed: the address is unusable, the server cannot be reached, or a call in the block failed.
     """
-    with failures_told(whom.url):
+    with reported_failures(whom.url):
         from stoker_client import RetryPolicy
         from stoker_client.grpc_client import GrpcTransport
         from stoker_client.http_client import HttpTransport

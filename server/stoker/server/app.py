@@ -24,12 +24,12 @@ from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.busy_poll import BusyPoll
 from stoker.server.core.daemon_thread import any_left
-from stoker.server.core.freed_memory import give_back, give_back_all
-from stoker.server.core.reads import Reads
+from stoker.server.core.heap_trim import trim_all, trim_when_idle
+from stoker.server.core.read_batching import Reads
 from stoker.server.core.time_slice import shorten_time_slice
 from stoker.server.core.timers import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
-from stoker.server.fronts import Endpoint, Fronts
+from stoker.server.frontend_set import Endpoint, Frontends
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import RepositoryUnreadable
@@ -48,11 +48,11 @@ from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.kserve.settings import TraceStart
 from stoker.server.ready_file import ReadyFile, ready_facts
 from stoker.server.rpc.settings import Transport
-from stoker.server.scheduling.gathering import GATHER_TURNS
+from stoker.server.scheduling.batch_window import WINDOW_TICKS
 from stoker.server.server_config import ServerConfig
-from stoker.server.serving_start import model_places
+from stoker.server.serving_start import model_locations
 from stoker.server.shutdown import Shutdown
-from stoker.server.take_down import delay, take_down
+from stoker.server.teardown import delay, take_down
 
 log = logging.getLogger("stoker.server")
 
@@ -85,31 +85,31 @@ def run(config: ServerConfig) -> int:
 
 
 async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdown) -> int:
-    shutdown.tell(asyncio.get_running_loop())
+    shutdown.bind_loop(asyncio.get_running_loop())
     shorten_time_slice()
     ready_file = ReadyFile(config.ready_file)
     for notice in config.notices:
         log.info("%s", notice)
-    places = model_places(config.serving_start, config.repositories, config.config_name, follows_links=config.follows_links)
-    places.source.check_roots()
+    locations = model_locations(config.serving_start, config.repositories, config.config_name, follows_links=config.follows_links)
+    locations.source.check_roots()
     backends = BackendRegistry()
     backends.configure(config.backend_settings)
     tracer = _tracer(config.kserve.trace)
     access = AccessLog(config.access_log, SystemClock().now_ns)
     watch = LoopWatch(config.loop_watch, SystemClock().now_ns)
-    manager, engine = _build(config, places.source, backends, area, sink, tracer, access, watch)
-    fronts = Fronts(engine, config, sink, tracer)
+    manager, engine = _build(config, locations.source, backends, area, sink, tracer, access, watch)
+    frontends = Frontends(engine, config, sink, tracer)
     asked = asyncio.create_task(shutdown.asked.wait())
     following: list[asyncio.Task[None]] = []
     is_refused = is_serving = False
     watching = ExitStack()
     try:
-        endpoints = await fronts.start()
+        endpoints = await frontends.start()
         watching.enter_context(watch.watching(sink.descriptor, is_json=sink.is_json))
         await manager.start()
         poll_s = config.serving_start.config_poll_s
-        if places.file is not None and poll_s is not None:
-            following.append(asyncio.create_task(places.file.follow(partial(manager.replace_models, is_trusted=True), poll_s)))
+        if locations.file is not None and poll_s is not None:
+            following.append(asyncio.create_task(locations.file.follow(partial(manager.replace_models, is_trusted=True), poll_s)))
         await _unless(asked, manager.wait_initial())
         if manager.must_exit:
             log.error("a model failed to load and --exit-on-error is set", extra={"models": ", ".join(manager.failed_models())})
@@ -121,10 +121,10 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
         following.append(
             asyncio.create_task(
-                give_back(
-                    lambda: give_back_all(backends.in_use()),
+                trim_when_idle(
+                    lambda: trim_all(backends.in_use()),
                     lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
-                    is_owed=lambda: any(backend.owes_memory() for backend in backends.in_use()),
+                    is_forced=lambda: any(backend.owes_memory() for backend in backends.in_use()),
                 )
             )
         )
@@ -145,7 +145,7 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             log.info("shutting down", extra={"signal": shutdown.signal_name, "requests_in_flight": engine.requests_in_flight})
         watch.begin_shutdown()
         writers = {"writing traces": tracer.close, "writing the access log": access.close}
-        shutdown.is_late = await take_down(engine, fronts, manager, config.exit_timeout_s, writers)
+        shutdown.is_late = await take_down(engine, frontends, manager, config.exit_timeout_s, writers)
         watching.close()
         if not is_refused:
             log.info("stopped")
@@ -184,7 +184,7 @@ def _build(
             max_queue_size=config.max_queue_size,
             complete_configs=config.complete_configs,
             # Our own fronts hand over all requests of a read in one turn of the loop; grpcio some turns apart.
-            gather_turns=GATHER_TURNS if config.grpc.transport is Transport.GRPCIO else 1,
+            window_ticks=WINDOW_TICKS if config.grpc.transport is Transport.GRPCIO else 1,
         ),
     )
     settings = LifecycleSettings(

@@ -5,7 +5,7 @@ from typing import Protocol
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.grpc_methods import grpc_methods
-from stoker.server.net.listeners import PLAIN_PORT, DoorOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.kserve.extensions import Extensions
@@ -21,7 +21,7 @@ class _Server(Protocol):
     async def stop(self, grace_s: float) -> None: ...
 
 
-class GrpcFront:
+class GrpcFrontend:
     """Serves KServe v2, Adlik's and TensorFlow Serving's services, and `grpc.health.v1.Health`. Confined to: the event loop."""
 
     def __init__(
@@ -36,7 +36,7 @@ class GrpcFront:
         extensions: Extensions | None = None,
         settings: GrpcSettings | None = None,
         tfs: TfsService | None = None,
-        doors: DoorOptions = PLAIN_PORT,
+        listeners: ListenOptions = PLAIN_LISTENER,
     ) -> None:
         """Listens on `address:port` once started.
 
@@ -50,7 +50,7 @@ class GrpcFront:
             extensions: KServe v2's extensions; None: with their default settings.
             settings: The transport and its settings; None: the defaults.
             tfs: TensorFlow Serving's services; None: with their default settings.
-            doors: What else it has: encryption, a Unix-domain socket.
+            listeners: What else it has: encryption, a Unix-domain socket.
         """
         adlik = adlik or AdlikService(engine, limits, AdlikSettings())
         methods = grpc_methods(engine, limits, adlik=adlik, extensions=extensions, tfs=tfs, reflection=reflection)
@@ -60,11 +60,11 @@ class GrpcFront:
         if settings.transport is Transport.H2:
             from stoker.server.rpc.http2.server import H2Server
 
-            self._server = H2Server(methods, engine, limits, address, port, settings, doors)
+            self._server = H2Server(methods, engine, limits, address, port, settings, listeners)
         else:
             from stoker.server.rpc.grpcio.server import GrpcioServer
 
-            self._server = GrpcioServer(methods, engine, limits, address, port, settings, doors)
+            self._server = GrpcioServer(methods, engine, limits, address, port, settings, listeners)
 
     async def start(self) -> int:
         """Begins to serve; returns the real port.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stoker.server.engine.interface import Engine
-from stoker.server.fronts import Endpoint
+from stoker.server.frontend_set import Endpoint
 
 #: How often a server that is not ready yet is looked at again.
 CHECK_S = 0.02

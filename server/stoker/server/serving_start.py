@@ -17,7 +17,7 @@ log = logging.getLogger("stoker.server")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelPlaces:
+class ModelLocations:
     """Where the models of a start come from.
 
     Attributes:
@@ -29,9 +29,9 @@ class ModelPlaces:
     file: ModelListFile | None = None
 
 
-def model_places(
+def model_locations(
     start: ServingStart, repositories: tuple[Path, ...], config_name: str | None = None, *, follows_links: bool = False
-) -> ModelPlaces:
+) -> ModelLocations:
     """Reads what `start` names; `config_name` says which of its configurations a model is served by, `follows_links` as its readers.
 
     Raises:
@@ -43,12 +43,12 @@ def model_places(
     )
     if start.model_config_file is not None:
         file = ModelListFile(start.model_config_file)
-        return ModelPlaces(listed(file.read()), file)
+        return ModelLocations(listed(file.read()), file)
     if start.model_name is not None:
         model = ListedModel(name=start.model_name, base_path=repositories[0].absolute())
-        return ModelPlaces(listed([model]))
+        return ModelLocations(listed([model]))
     batching = defaults if start.enable_batching else None
-    return ModelPlaces(ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links))
+    return ModelLocations(ModelRepository(repositories, batching_defaults=batching, config_name=config_name, follows_links=follows_links))
 
 
 def tfs_settings(start: ServingStart) -> TfsSettings:

@@ -32,14 +32,14 @@ class Shutdown:
         self.signal_name = ""
         self.asked = asyncio.Event()
         self.is_late = False
-        self._hurried = asyncio.Event()
+        self._forced = asyncio.Event()
         self._is_delaying = False
         self._loop: asyncio.AbstractEventLoop | None = None
         atexit.register(_ignore_signals)
         for number in NUMBERS:
             signal.signal(number, self._receive)
 
-    def tell(self, loop: asyncio.AbstractEventLoop) -> None:
+    def bind_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sets `asked` on this loop, at once if a signal has come already. Called on the loop, once."""
         self._loop = loop
         if self.signal_name:
@@ -48,12 +48,12 @@ class Shutdown:
     async def delay(self, delay_s: float) -> None:
         """Returns after `delay_s`, or when a second signal comes. REQUIRES: `asked`."""
         self._is_delaying = True
-        hurried = asyncio.ensure_future(self._hurried.wait())
+        forced = asyncio.ensure_future(self._forced.wait())
         try:
-            await asyncio.wait([hurried], timeout=delay_s)
+            await asyncio.wait([forced], timeout=delay_s)
         finally:
             self._is_delaying = False
-            hurried.cancel()
+            forced.cancel()
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         # Runs between any two instructions of the main thread: it takes no lock and logs nothing.
@@ -62,7 +62,7 @@ class Shutdown:
             self._set(self.asked)
         elif self._is_delaying:
             self._is_delaying = False
-            self._set(self._hurried)
+            self._set(self._forced)
         else:
             os._exit(CUT_SHORT)
 

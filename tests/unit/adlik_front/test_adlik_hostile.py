@@ -14,7 +14,7 @@ from stoker.server.codecs.strict_json import parse_bounded
 from stoker.server.core.limits import Limits
 from stoker.server.core.reservation import Reservation
 from stoker.server.pb.adlik import predict_pb2
-from stoker.server.protocols.adlik.model_spec import ModelAsk
+from stoker.server.protocols.adlik.model_spec import ModelQuery
 from stoker.server.protocols.adlik.predict import Predict
 from stoker.server.protocols.adlik.rest_choice import of_body
 from stoker.server.protocols.adlik.settings import AdlikSettings
@@ -77,7 +77,7 @@ def test_any_json_body(body, name):
         with Reservation(engine.budget) as reservation:
             given_ = parse_bounded(text, Limits())
             of_body(AdlikSettings(), given_)
-            await predict.from_json(ModelAsk(name), given_, len(text), reservation)
+            await predict.from_json(ModelQuery(name), given_, len(text), reservation)
 
     answered(work)
 

@@ -11,8 +11,8 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.protocols.adlik import json_codec, message_codec
-from stoker.server.protocols.adlik.answer import Answer, AnsweredOutput, BestClass
-from stoker.server.protocols.adlik.model_spec import ModelAsk
+from stoker.server.protocols.adlik.model_spec import ModelQuery
+from stoker.server.protocols.adlik.response import BestClass, PredictionResponse, ResponseOutput
 
 VALUES = {
     "half_val": st.integers(0, 65535),
@@ -61,13 +61,15 @@ def plain(ask):
 @given(requests(), st.booleans())
 def test_a_request_printed_by_protobuf_reads_like_the_message(request_, keeps_names):
     text = json_format.MessageToJson(request_, preserving_proto_field_name=keeps_names)
-    read = json_codec.read_request(orjson.loads(text), ModelAsk("m"), Limits())
+    read = json_codec.read_request(orjson.loads(text), ModelQuery("m"), Limits())
     assert plain(read) == plain(message_codec.read_request(request_, {}))
 
 
-def answer(datatype: DataType, values, classes=()) -> Answer:
+def answer(datatype: DataType, values, classes=()) -> PredictionResponse:
     array = np.array(values, dtype=datatype.numpy)
-    return Answer(ModelAsk("m", 3), [AnsweredOutput("y", datatype, array, list(classes)), AnsweredOutput("z", datatype, array[:0], [])])
+    return PredictionResponse(
+        ModelQuery("m", 3), [ResponseOutput("y", datatype, array, list(classes)), ResponseOutput("z", datatype, array[:0], [])]
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,10 +81,10 @@ def answer(datatype: DataType, values, classes=()) -> Answer:
         answer(DataType.BOOL, [[True, False]]),
         answer(DataType.BF16, [[1, 2]]),
         answer(DataType.UINT8, np.zeros((1, 1 << 20)), [[BestClass(1, 2.0, "x")]]),
-        Answer(ModelAsk("m"), []),
+        PredictionResponse(ModelQuery("m"), []),
     ],
 )
 def test_protobuf_reads_the_same_answer_from_both_forms(made):
-    by_json = json_format.Parse(json_codec.print_answer(made), predict_pb2.PredictResponse())
-    by_message = predict_pb2.PredictResponse.FromString(message_codec.print_answer(made))
+    by_json = json_format.Parse(json_codec.print_response(made), predict_pb2.PredictResponse())
+    by_message = predict_pb2.PredictResponse.FromString(message_codec.print_response(made))
     assert by_json.SerializeToString(deterministic=True) == by_message.SerializeToString(deterministic=True)

@@ -12,7 +12,7 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.version_policy import desired_versions
 from stoker.server.pb.adlik import operate_pb2 as pb
 from stoker.server.protocols.adlik.operations import NOT_ALLOWED, ModelOperations
 from stoker.server.protocols.adlik.repository_edit import RepositoryEditor
@@ -41,7 +41,7 @@ class PollingEngine(FakeEngine):
             if listing.config is None:
                 entries.append(IndexEntry(name, None, None, listing.error or ""))
                 continue
-            for version in wanted_versions(listing.config.version_policy, listing.versions):
+            for version in desired_versions(listing.config.version_policy, listing.versions):
                 is_broken = version in self.broken or version not in listing.versions
                 state = VersionState.FAILED if is_broken else VersionState.READY
                 entries.append(IndexEntry(name, version, state, "it is broken" if is_broken else ""))

@@ -96,7 +96,7 @@ def test_an_input_is_optional_only_if_the_file_can_do_without() -> None:
 def test_every_disagreement_is_named_by_its_field() -> None:
     x, w, y = FileTensor("x", FP32, (-1, 3)), FileTensor("w", FP32, None), FileTensor("y", FP32, (4, 2))
     served = ModelSignature((TensorSpec("x", DataType.INT8, (5,)),), (TensorSpec("z", FP32, (1,)), TensorSpec("y", FP32, (2,))), 8)
-    fields = [misfit.field for misfit in disagreements(served, [x, w], [y])]
+    fields = [violation.field for violation in disagreements(served, [x, w], [y])]
     assert fields == ["input[0].data_type", "input[0].dims", "output[0].name", "max_batch_size", "input"]
 
 

@@ -40,4 +40,4 @@ def test_the_backend_of_the_page_doubles_its_input(backend: Backend, tmp_path: P
 
 def test_the_backend_of_the_page_checks_its_tensors(backend: Backend) -> None:
     candidate = Candidate(facts=ModelFacts(inputs=None, outputs=None), signature=same_in_and_out(DataType.INT64))
-    assert [misfit.field for misfit in backend.check(candidate)] == ["input[0].data_type", "output[0].data_type"]
+    assert [violation.field for violation in backend.check(candidate)] == ["input[0].data_type", "output[0].data_type"]

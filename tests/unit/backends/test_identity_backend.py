@@ -99,7 +99,7 @@ def test_checking_names_every_bad_field_without_loading() -> None:
     candidate = Candidate(
         facts=ModelFacts(inputs=None, outputs=None), signature=served, parameters={"execute_delay_ms": "soon", "fail_on": "x"}
     )
-    fields = [misfit.field for misfit in IdentityBackend().check(candidate)]
+    fields = [violation.field for violation in IdentityBackend().check(candidate)]
     assert fields == ['parameters["execute_delay_ms"]', 'parameters["fail_on"]', "output[0].data_type", "output[1].dims"]
     without_signature = dataclasses.replace(candidate, signature=None)
-    assert [misfit.field for misfit in IdentityBackend().check(without_signature)] == fields[:2]
+    assert [violation.field for violation in IdentityBackend().check(without_signature)] == fields[:2]

@@ -14,7 +14,7 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.freed_memory import give_back_all
+from stoker.server.core.heap_trim import trim_all
 from tests.fakes.onnx_models import load_request, model, onnx_files, signature, value
 
 MIB = 1 << 20
@@ -56,12 +56,12 @@ def test_a_rest_after_a_large_batch_gives_its_memory_back(name: str, is_first: b
     instance.execute({"x": np.ones((1, LARGE), np.float32)}, ["y"])
     instance.execute({"x": small}, ["y"])
     assert backend.owes_memory()
-    give_back_all([backend])
+    trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
     assert not backend.owes_memory()
     np.testing.assert_allclose(instance.execute({"x": small}, ["y"])["y"], 1.7310586, rtol=1e-5)
     instance.close()
-    give_back_all([backend])
+    trim_all([backend])
 
 
 @needs_linux
@@ -75,7 +75,7 @@ def test_memory_is_given_back_where_values_decide_on_sizes(input_dims: tuple[int
     instance.execute({"n": np.array([1, 64])}, ["y"])
     before = resident_bytes()
     instance.execute({"n": np.array([4, LARGE])}, ["y"])
-    give_back_all([backend])
+    trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
     assert instance.execute({"n": np.array([2, 3])}, ["y"])["y"].shape == (2, 3)
     instance.close()
@@ -95,7 +95,7 @@ def test_memory_of_a_batch_that_failed_is_given_back(first: tuple[int, tuple[int
     with pytest.raises(BackendFailed):
         instance.execute({"x": np.ones(LARGE, np.float32), "shape": np.array([3, 3])}, ["y"])
     assert backend.owes_memory()
-    give_back_all([backend])
+    trim_all([backend])
     assert resident_bytes() - before < 40 * MIB
     instance.close()
 
@@ -129,7 +129,7 @@ def test_no_loop_runs_to_give_memory_back(name: str, tmp_path: Path) -> None:
     instance = backend.load(load_request(onnx_files(tmp_path, proto), served))
     instance.execute({"x": np.ones(3 * MIB, np.float32)}, ["y"])
     assert backend.owes_memory()
-    give_back_all([backend])
+    trim_all([backend])
     assert not backend.owes_memory()
     instance.close()
 
@@ -165,6 +165,6 @@ def test_a_backend_that_fails_to_give_back_does_not_keep_the_others_from_it(capl
             type(self).calls += 1
 
     Failing.__abstractmethods__ = Willing.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
-    give_back_all([Failing(), Willing()])  # type: ignore[abstract]
+    trim_all([Failing(), Willing()])  # type: ignore[abstract]
     assert Willing.calls == 1
     assert "backend 'failing' did not give memory back: RuntimeError: not now" in caplog.text

@@ -4,29 +4,29 @@ import numpy as np
 
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.backends.onnx.arena import LARGE_BYTES, Spikes
+from stoker.backends.onnx.memory_peaks import LARGE_BYTES, PeakTracker
 from stoker.backends.onnx.session import OnnxInstance
 
 MIB = 1 << 20
 
 
 def test_a_rare_large_run_is_a_spike_and_what_is_usual_is_not():
-    spikes = Spikes()
-    assert [spikes.gives_back(MIB) for _ in range(50)] == [False] * 50
-    assert spikes.gives_back(64 * MIB)
-    assert spikes.gives_back(MIB), "the outputs of the large run were still held when it ended"
-    assert not spikes.gives_back(MIB)
+    peaks = PeakTracker()
+    assert [peaks.gives_back(MIB) for _ in range(50)] == [False] * 50
+    assert peaks.gives_back(64 * MIB)
+    assert peaks.gives_back(MIB), "the outputs of the large run were still held when it ended"
+    assert not peaks.gives_back(MIB)
 
 
 def test_small_runs_never_matter():
-    spikes = Spikes()
-    assert not spikes.gives_back(LARGE_BYTES)
-    assert Spikes().gives_back(LARGE_BYTES + 1), "the first run of all is unusual too"
+    peaks = PeakTracker()
+    assert not peaks.gives_back(LARGE_BYTES)
+    assert PeakTracker().gives_back(LARGE_BYTES + 1), "the first run of all is unusual too"
 
 
 def test_what_stays_large_becomes_usual():
-    spikes = Spikes()
-    found = [spikes.gives_back(64 * MIB) for _ in range(20)]
+    peaks = PeakTracker()
+    found = [peaks.gives_back(64 * MIB) for _ in range(20)]
     assert found[0]
     assert not any(found[4:])
 

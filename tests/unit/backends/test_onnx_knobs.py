@@ -1,7 +1,7 @@
 import pytest
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, knob_misfits, read_knobs
+from stoker.backends.onnx.knobs import MAX_THREADS, PARAMETER_KEYS, SESSION_ENTRIES, GraphOptimization, knob_violations, read_knobs
 from stoker.backends.onnx.runtime_limits import bounds_spinning
 
 
@@ -106,8 +106,8 @@ def test_an_unknown_graph_level_is_refused() -> None:
 def test_everything_wrong_is_told_at_once() -> None:
     written = {"execution_mode": "7", "intra_op_thread_count": "lots", "enable_mem_arena": "1"}
     fields = ['parameters["execution_mode"]', 'parameters["intra_op_thread_count"]', "optimization.graph.level"]
-    assert [misfit.field for misfit in knob_misfits(written, 9)] == fields
-    assert knob_misfits({"session.intra_op_thread_affinities": "1,2;3-4"}, 0) == ()
+    assert [violation.field for violation in knob_violations(written, 9)] == fields
+    assert knob_violations({"session.intra_op_thread_affinities": "1,2;3-4"}, 0) == ()
 
 
 def test_no_entry_reaches_the_file_system() -> None:

@@ -139,4 +139,4 @@ def test_streams_says_how_many_requests_run_side_by_side(tmp_path: Path):
 )
 def test_a_configuration_that_cannot_work_is_refused(signature, parameters, field):
     candidate = Candidate(facts=ModelFacts(None, None), signature=signature, parameters=parameters, graph_level=None)
-    assert field in [misfit.field for misfit in RepeatBackend().check(candidate)]
+    assert field in [violation.field for violation in RepeatBackend().check(candidate)]

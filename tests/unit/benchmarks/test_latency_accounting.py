@@ -102,7 +102,7 @@ def test_closed_loop_keeps_its_concurrency_and_measures_from_send_to_answer() ->
         hands.pass_ms(10)
         hands.answer()
     # The first answer opens the window; the third was sent by it.
-    assert loop.tally.latencies_ns == [20 * MS, 20 * MS, 20 * MS]
+    assert loop.counters.latencies_ns == [20 * MS, 20 * MS, 20 * MS]
 
 
 def test_closed_loop_counts_nothing_of_the_warmup() -> None:
@@ -111,10 +111,10 @@ def test_closed_loop_counts_nothing_of_the_warmup() -> None:
     for _ in range(5):
         hands.pass_ms(10)
         hands.answer()
-    assert (loop.tally.answered, hands.edges_ns) == (0, [1_050 * MS])
+    assert (loop.counters.answered, hands.edges_ns) == (0, [1_050 * MS])
     hands.pass_ms(10)
     hands.answer()
-    assert loop.tally.answered == 1
+    assert loop.counters.answered == 1
 
 
 def test_closed_loop_ends_after_a_whole_round_so_that_a_batching_server_is_not_favoured() -> None:
@@ -129,7 +129,7 @@ def test_closed_loop_ends_after_a_whole_round_so_that_a_batching_server_is_not_f
         for _ in range(4):
             hands.answer()
     # Two periods of 60 ms, four answers each: exactly the server's rate.
-    assert (loop.tally.answered, loop.tally.elapsed_s) == (8, 0.12)
+    assert (loop.counters.answered, loop.counters.elapsed_s) == (8, 0.12)
 
 
 def test_closed_loop_ends_once_the_last_answer_is_in() -> None:
@@ -147,7 +147,7 @@ def test_closed_loop_is_bounded_in_requests() -> None:
     loop = closed(hands, 1, duration_s=1e6, max_requests=3)
     while hands.waiting:
         hands.answer()
-    assert (loop.tally.answered, hands.ends) == (3, 1)
+    assert (loop.counters.answered, hands.ends) == (3, 1)
 
 
 def test_closed_loop_gives_up_on_a_server_that_only_fails() -> None:
@@ -155,7 +155,7 @@ def test_closed_loop_gives_up_on_a_server_that_only_fails() -> None:
     loop = closed(hands, 1, duration_s=1e6)
     for _ in range(GIVE_UP_AFTER):
         hands.answer(False)
-    assert loop.tally.gave_up
+    assert loop.counters.gave_up
     assert (hands.waiting, hands.ends) == ([], 1)
 
 
@@ -164,7 +164,7 @@ def test_stopping_a_closed_loop_counts_what_is_still_unanswered() -> None:
     loop = closed(hands, 3, duration_s=1e6)
     hands.answer()
     loop.stop()
-    assert loop.tally.unfinished == 3
+    assert loop.counters.unfinished == 3
     while hands.waiting:
         hands.answer()
     assert hands.ends == 1
@@ -178,8 +178,8 @@ def test_open_loop_charges_a_stall_to_every_request_that_was_due_in_it() -> None
     assert len(hands.waiting) == 5
     for _ in range(5):
         hands.answer()
-    assert loop.tally.latencies_ns == [10 * MS, 9 * MS, 8 * MS, 7 * MS, 6 * MS]
-    assert loop.tally.send_lags_ns == [0, 9 * MS, 8 * MS, 7 * MS, 6 * MS]
+    assert loop.counters.latencies_ns == [10 * MS, 9 * MS, 8 * MS, 7 * MS, 6 * MS]
+    assert loop.counters.send_lags_ns == [0, 9 * MS, 8 * MS, 7 * MS, 6 * MS]
     assert hands.ends == 1
 
 
@@ -201,7 +201,7 @@ def test_open_loop_beyond_its_bound_in_flight_still_counts_from_when_a_request_w
     hands.answer()
     hands.pass_ms(1)
     hands.answer()
-    assert loop.tally.latencies_ns == [4 * MS, 4 * MS]
+    assert loop.counters.latencies_ns == [4 * MS, 4 * MS]
 
 
 def test_open_loop_window_opens_when_its_first_request_is_due() -> None:
@@ -211,7 +211,7 @@ def test_open_loop_window_opens_when_its_first_request_is_due() -> None:
     loop.tick()
     while hands.waiting:
         hands.answer()
-    assert (loop.tally.answered, loop.tally.opened_ns, loop.tally.closed_ns) == (1, 1_002 * MS, 1_005 * MS)
+    assert (loop.counters.answered, loop.counters.opened_ns, loop.counters.closed_ns) == (1, 1_002 * MS, 1_005 * MS)
     assert len(hands.edges_ns) == 2
 
 
@@ -222,6 +222,6 @@ def test_stopping_an_open_loop_counts_the_unanswered_with_their_wait_so_far() ->
     loop.tick()
     loop.stop()
     # One was sent and never answered, one never left.
-    assert (loop.tally.unfinished, loop.tally.answered, loop.tally.latencies_ns) == (2, 0, [8 * MS, 7 * MS])
+    assert (loop.counters.unfinished, loop.counters.answered, loop.counters.latencies_ns) == (2, 0, [8 * MS, 7 * MS])
     hands.answer()
-    assert (loop.tally.answered, hands.ends) == (0, 1)
+    assert (loop.counters.answered, hands.ends) == (0, 1)

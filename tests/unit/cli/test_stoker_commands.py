@@ -10,6 +10,10 @@ import grpc
 import numpy as np
 import pytest
 
+import stoker.cli.bench.run as bench_run
+import stoker.cli.infer as infer_command
+import stoker.cli.status as status_command
+import stoker.server.main as server_main
 from stoker.server.lifecycle.manager import CONTROL_REFUSED, CONTROL_REFUSED_NONE
 from tests.fakes.fake_kserve import STATISTICS, Failure, FakeKserve
 
@@ -71,14 +75,14 @@ def test_control_characters_of_a_server_do_not_reach_the_terminal(stoker, fake):
 
 def test_status_shows_means_and_rates(stoker, fake, monkeypatch):
     clock = iter([10.0, 12.0])
-    monkeypatch.setattr(stoker.cli.status, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(status_command, "monotonic", lambda: next(clock))
     slept = []
 
     def sleep(seconds):
         slept.append(seconds)
         STATISTICS["inference_stats"]["success"] = {"count": 4 + 6, "ns": 20_000_000}
 
-    monkeypatch.setattr(stoker.cli.status, "sleep", sleep)
+    monkeypatch.setattr(status_command, "sleep", sleep)
     monkeypatch.setitem(STATISTICS, "inference_stats", {key: dict(value) for key, value in DURATIONS.items()})
     ran = stoker("status", "--json", "--interval", "2")
     assert ran.code == 0
@@ -277,7 +281,7 @@ QUICK_BENCH = ["bench", "echo", "--window=0.05", "--warmup=0", "--max-trials=3",
     ("finished", "text"), [(0, "interrupted before a level was measured"), (2, "interrupted: levels measured are 2 of 3")]
 )
 def test_an_interrupted_bench_keeps_the_levels_that_were_finished(stoker, fake, monkeypatch, tmp_path, finished, text):
-    whole = stoker.cli.bench.run.run_level
+    whole = bench_run.run_level
     begun = []
 
     async def interrupted(level, *others):
@@ -286,7 +290,7 @@ def test_an_interrupted_bench_keeps_the_levels_that_were_finished(stoker, fake, 
             raise KeyboardInterrupt
         return await whole(level, *others)
 
-    monkeypatch.setattr(stoker.cli.bench.run, "run_level", interrupted)
+    monkeypatch.setattr(bench_run, "run_level", interrupted)
     table = tmp_path / "figures.csv"
     ran = stoker(*QUICK_BENCH, "--concurrency=1,2,4", "--csv", str(table))
     assert (ran.code, ran.err) == (130, f"stoker: error: {text}\n")
@@ -332,7 +336,7 @@ def test_serve_passes_its_words_on_untouched(stoker, monkeypatch):
         seen.append(list(arguments))
         raise SystemExit(7)
 
-    monkeypatch.setattr(stoker.server.main, "main", serve_main)
+    monkeypatch.setattr(server_main, "main", serve_main)
     words = ["--model_base_path=a_b", "--exit_on_error", "false", "--", "--help"]
     assert stoker("serve", *words).code == 7
     assert seen == [words]
@@ -400,7 +404,7 @@ def test_infer_shows_the_largest_values_of_each_row(stoker, fake):
 @pytest.mark.parametrize("over", ["grpc_url", "http_url"])
 def test_infer_sends_parameters_with_their_types(stoker, fake, monkeypatch, over):
     results = []
-    monkeypatch.setattr(stoker.cli.infer, "_print", lambda result, values: results.append(result))
+    monkeypatch.setattr(infer_command, "_print", lambda result, values: results.append(result))
     given = ["sequence_id=7", "sequence_start=true", "share=0.5", "text=a=b", 'quoted="7"', "list=[1]", "nan=NaN", "id=007"]
     assert stoker(*INFER_FOUR, *(word for each in given for word in ("--param", each)), "--url", getattr(fake, over)).code == 0
     [result] = results

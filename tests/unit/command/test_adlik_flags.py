@@ -6,7 +6,7 @@ import pytest
 
 from stoker.server.flags.command import read_command
 from stoker.server.flags.values import FlagError
-from stoker.server.fronts import _adlik_settings
+from stoker.server.frontend_set import _adlik_settings
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.protocols.adlik.settings import RestV1
 from stoker.server.server_config import ServerConfig

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from stoker.server.shutdown import Shutdown
-from stoker.server.take_down import END_S, WRITE_S, delay, take_down
+from stoker.server.teardown import END_S, WRITE_S, delay, take_down
 from tests.fakes.virtual_loop import run_virtually
 
 FOREVER_S = 1e6
@@ -33,7 +33,7 @@ class Part:
         return max(0.0, timeout_s - self._answers_s)
 
 
-class Fronts(Part):
+class Frontends(Part):
     async def stop(self, grace_s: float) -> None:
         await asyncio.sleep(self._connections_s)
         self.events.append("closed")
@@ -46,9 +46,9 @@ class Models(Part):
 
 
 async def taken_down(exit_timeout_s: float, **times: float) -> tuple[float, list[str]]:
-    engine, fronts, models = Part(**times), Fronts(**times), Models(**times)
-    fronts.events = models.events = engine.events
-    await take_down(engine, fronts, models, exit_timeout_s, {"writing": lambda: engine.events.append("written")})  # type: ignore[arg-type]
+    engine, frontends, models = Part(**times), Frontends(**times), Models(**times)
+    frontends.events = models.events = engine.events
+    await take_down(engine, frontends, models, exit_timeout_s, {"writing": lambda: engine.events.append("written")})  # type: ignore[arg-type]
     return asyncio.get_running_loop().time(), engine.events
 
 
@@ -74,7 +74,7 @@ def test_nothing_holds_the_end_up_beyond_the_bound(times: dict[str, float], answ
 @pytest.mark.parametrize(("answers_s", "is_late"), [(0.0, False), (3.0, False), (FOREVER_S, True)])
 def test_whoever_ends_the_process_learns_whether_the_time_is_over(answers_s: float, is_late: bool) -> None:
     part = Part(answers_s=answers_s)
-    assert run_virtually(take_down(part, Fronts(), Models(), 4.0, {})) is is_late  # type: ignore[arg-type]
+    assert run_virtually(take_down(part, Frontends(), Models(), 4.0, {})) is is_late  # type: ignore[arg-type]
 
 
 def test_a_writer_that_hangs_is_left_behind() -> None:
@@ -82,8 +82,8 @@ def test_a_writer_that_hangs_is_left_behind() -> None:
 
     async def run() -> float:
         part = Part()
-        fronts, models = Fronts(), Models()
-        await take_down(part, fronts, models, 4.0, {"writing": lambda: may_end.wait(60) and None})  # type: ignore[arg-type]
+        frontends, models = Frontends(), Models()
+        await take_down(part, frontends, models, 4.0, {"writing": lambda: may_end.wait(60) and None})  # type: ignore[arg-type]
         return asyncio.get_running_loop().time()
 
     assert run_virtually(run()) <= 4.0 + END_S + WRITE_S
@@ -103,7 +103,7 @@ def shutdown(monkeypatch: pytest.MonkeyPatch) -> Shutdown:
 
 def test_the_delay_lasts_as_long_as_it_was_asked_for(shutdown: Shutdown) -> None:
     async def run() -> tuple[float, list[str]]:
-        shutdown.tell(asyncio.get_running_loop())
+        shutdown.bind_loop(asyncio.get_running_loop())
         shutdown._receive(signal.SIGTERM, None)
         await shutdown.asked.wait()
         engine = Part()
@@ -116,7 +116,7 @@ def test_the_delay_lasts_as_long_as_it_was_asked_for(shutdown: Shutdown) -> None
 def test_a_second_signal_ends_the_delay(shutdown: Shutdown) -> None:
     async def run() -> float:
         loop = asyncio.get_running_loop()
-        shutdown.tell(loop)
+        shutdown.bind_loop(loop)
         shutdown._receive(signal.SIGTERM, None)
         loop.call_later(2.0, shutdown._receive, signal.SIGTERM, None)
         await shutdown.delay(10.0)

@@ -12,7 +12,7 @@ from stoker.server.lifecycle.listed_models import ListedModels
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.server_config import ServerConfig
-from stoker.server.serving_start import model_places, tfs_settings
+from stoker.server.serving_start import model_locations, tfs_settings
 
 
 def parsed(*words: str) -> ServerConfig:
@@ -24,7 +24,7 @@ def parsed(*words: str) -> ServerConfig:
 def test_the_ports_and_the_one_model_are_called_as_there(tmp_path: Path):
     config = parsed("--model_name=m", f"--model_base_path={tmp_path}", "--port=1", "--rest_api_port=2", "--num_load_threads=0")
     assert (config.grpc_port, config.http_port, config.load_concurrency, config.poll_interval_s) == (1, 2, 1, 1.0)
-    source = model_places(config.serving_start, config.repositories).source
+    source = model_locations(config.serving_start, config.repositories).source
     assert isinstance(source, ListedModels)
     assert [(model.name, model.base_path) for model in source.models] == [("m", tmp_path)]
     assert not config.serving_start.allow_reload
@@ -32,7 +32,7 @@ def test_the_ports_and_the_one_model_are_called_as_there(tmp_path: Path):
 
 def test_a_repository_is_still_one(tmp_path: Path):
     config = parsed(f"--model_base_path={tmp_path}", "--enable_batching")
-    assert isinstance(model_places(config.serving_start, config.repositories).source, ModelRepository)
+    assert isinstance(model_locations(config.serving_start, config.repositories).source, ModelRepository)
     assert config.poll_interval_s == 15.0
 
 
@@ -60,7 +60,7 @@ def test_all_that_is_set_reaches_where_it_is_used(tmp_path: Path):
     assert (config.poll_interval_s, config.load_retries, config.load_concurrency) == (3.0, 5, 2)
     assert (start.config_poll_s, start.rest_timeout_s, start.labels_for_unavailable) == (7.0, 0.25, True)
     assert [notice.split(" has no effect: ")[0] for notice in config.notices] == ["--enable_model_warmup=false", "--platform-config-file"]
-    places = model_places(start, config.repositories)
+    places = model_locations(start, config.repositories)
     assert places.file is not None
     settings = tfs_settings(start)
     assert (settings.metrics_path, settings.allow_reload, settings.rest_timeout_s) == ("/m", True, 0.25)
@@ -94,9 +94,9 @@ def test_flags_that_do_not_go_together(words: tuple[str, ...], text: str):
 def test_files_that_are_wrong_end_the_start(tmp_path: Path):
     (tmp_path / "models").write_text("nonsense")
     with pytest.raises(ConfigError, match="models:1"):
-        model_places(parsed(f"--model_config_file={tmp_path / 'models'}").serving_start, ())
+        model_locations(parsed(f"--model_config_file={tmp_path / 'models'}").serving_start, ())
     with pytest.raises(FileNotFoundError):
-        model_places(parsed(f"--model_config_file={tmp_path / 'none'}").serving_start, ())
+        model_locations(parsed(f"--model_config_file={tmp_path / 'none'}").serving_start, ())
     config = parsed("--model_name=a/b", f"--model_base_path={tmp_path}")
     with pytest.raises(InvalidRequest, match="not a model name"):
-        model_places(config.serving_start, config.repositories)
+        model_locations(config.serving_start, config.repositories)

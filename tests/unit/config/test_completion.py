@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stoker.backends.api.candidate import Candidate, Misfit, parameter_path
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path
 from stoker.backends.api.model import FileTensor, ModelFacts, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import Completion, FindingKind, complete
@@ -343,13 +343,13 @@ def test_a_scheduler_on_an_unbatched_model_keeps_its_queue_settings_and_warns() 
 class _Particular(NamedBackend):
     """Reads `gear`, which takes 1 to 5, and cannot serve INT64."""
 
-    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+    def check(self, candidate: Candidate) -> Iterator[Violation]:
         gear = candidate.parameters.get("gear", "1")
         if gear not in "12345":
-            yield Misfit(parameter_path("gear"), f"takes 1 to 5, not '{gear}'")
+            yield Violation(parameter_path("gear"), f"takes 1 to 5, not '{gear}'")
         for index, spec in enumerate(candidate.signature.inputs if candidate.signature else ()):
             if spec.datatype is INT64:
-                yield Misfit(f"input[{index}].data_type", "INT64 is not computed here")
+                yield Violation(f"input[{index}].data_type", "INT64 is not computed here")
 
 
 GEARED = _Particular("geared", "model.onnx", parameter_keys=frozenset({"gear"}))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from stoker.server.core.busy_poll import FIRST_RUN, GOOD_RUN, MOST_RUN, BusyPoll
-from stoker.server.core.reads import READS_IN_A_ROW, Reads
+from stoker.server.core.read_batching import READS_IN_A_ROW, Reads
 
 MOST_US = 100
 TURN_NS = 4_000
@@ -22,12 +22,12 @@ class Loop:
         self.poll = BusyPoll(self.turns.append, lambda: self.now_ns, lambda: self.in_flight, MOST_US)
 
     @property
-    def is_looking(self) -> bool:
+    def is_polling(self) -> bool:
         return bool(self.turns)
 
     def request(self) -> None:
         """One that is answered within its read."""
-        self.poll.heard()
+        self.poll.on_read()
         self.poll.answered()
 
     def wait(self, us: int) -> int:
@@ -56,9 +56,9 @@ def loop() -> Loop:
 def test_it_looks_out_once_requests_come_soon_after_answers(loop: Loop) -> None:
     loop.request()
     loop.requests(FIRST_RUN - 1, 50)
-    assert not loop.is_looking
+    assert not loop.is_polling
     loop.requests(1, 50)
-    assert loop.is_looking
+    assert loop.is_polling
     # Until the next one is there, and again after its answer.
     assert loop.wait(40) == 40
     loop.request()
@@ -77,15 +77,15 @@ def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(l
     run = FIRST_RUN
     while run < 2 * MOST_RUN:
         loop.requests(min(run, MOST_RUN) - 1, 50)
-        assert not loop.is_looking
+        assert not loop.is_polling
         loop.requests(1, 50)
         assert MOST_US <= loop.wait(10_000) <= MOST_US + 3 * TURN_NS // 1_000
-        assert not loop.is_looking
+        assert not loop.is_polling
         loop.request()
         run *= 2
     # No more than so many, ever.
     loop.requests(MOST_RUN, 50)
-    assert loop.is_looking
+    assert loop.is_polling
 
 
 def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
@@ -99,30 +99,30 @@ def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
     loop.request()
     # As if for the second time.
     loop.requests(2 * FIRST_RUN, 50)
-    assert loop.is_looking
+    assert loop.is_polling
 
 
 def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
     loop.request()
     loop.requests(FIRST_RUN, 50)
     loop.wait(10)
-    loop.poll.heard()
+    loop.poll.on_read()
     loop.in_flight = 1  # its batch runs in a thread
-    assert loop.poll.is_lone()
+    assert loop.poll.is_single()
     loop.poll.answered()
     assert loop.wait(1_000) < MOST_US
     loop.in_flight = 2
-    assert not loop.poll.is_lone()
+    assert not loop.poll.is_single()
 
 
 def test_a_request_behind_one_that_was_not_answered_within_its_read_is_not_counted(loop: Loop) -> None:
     for _ in range(4 * FIRST_RUN):
         loop.request()
-        loop.poll.heard()
+        loop.poll.on_read()
         loop.in_flight = 1
         loop.poll.answered()
         loop.in_flight = 0
-    assert not loop.is_looking
+    assert not loop.is_polling
 
 
 def test_a_look_is_one_however_many_requests_it_finds(loop: Loop) -> None:
@@ -138,12 +138,12 @@ def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: 
     for _ in range(4 * FIRST_RUN):
         # As a ping that follows each answer at once; the next request takes its time.
         loop.wait(10)
-        loop.poll.heard()
+        loop.poll.on_read()
         assert loop.wait(2 * MOST_US) == 0
         loop.request()
     loop.requests(FIRST_RUN, 50)
     loop.wait(10)
-    loop.poll.heard()
+    loop.poll.on_read()
     assert loop.wait(40) == 40
 
 
@@ -155,32 +155,32 @@ def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop)
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.request()
     loop.requests(2 * FIRST_RUN - 2, 50)
-    assert not loop.is_looking
+    assert not loop.is_polling
     loop.requests(1, 50)
-    assert loop.is_looking
+    assert loop.is_polling
     # What is read then need not be a request: it is one wait in vain all the same.
     loop.now_ns += MOST_US * 1_000 + 1
-    loop.poll.heard()
+    loop.poll.on_read()
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.request()
     loop.requests(4 * FIRST_RUN - 1, 50)
-    assert not loop.is_looking
+    assert not loop.is_polling
     loop.requests(1, 50)
-    assert loop.is_looking
+    assert loop.is_polling
 
 
 def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: Loop) -> None:
     loop.request()
     loop.requests(FIRST_RUN, 50)
-    loop.poll.heard()
+    loop.poll.on_read()
     loop.in_flight = 2  # neither is alone: nobody tells of them
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.in_flight = 0
-    assert not loop.is_looking
+    assert not loop.is_polling
     # Nor is that held against the client.
     loop.request()
     loop.requests(FIRST_RUN, 50)
-    assert loop.is_looking
+    assert loop.is_polling
 
 
 def test_reads_look_out_for_the_client_that_alone_sends() -> None:
@@ -194,16 +194,16 @@ def test_reads_look_out_for_the_client_that_alone_sends() -> None:
         reads.begin(reader)
         loop.in_flight += requests
         for _ in range(requests):
-            if not reads.put_off(answer):
+            if not reads.defer(answer):
                 answer()
         reads.end()
         loop.now_ns += 1_000
 
     for _ in range(READS_IN_A_ROW + FIRST_RUN + 1):
         read(1)
-        assert not loop.is_looking
+        assert not loop.is_polling
     read(1)
-    assert loop.is_looking
+    assert loop.is_polling
     loop.wait(2 * MOST_US)
     # A read that is late ends the run, whatever it brings.
     for _ in range(FIRST_RUN):
@@ -212,12 +212,12 @@ def test_reads_look_out_for_the_client_that_alone_sends() -> None:
     read(0)
     for _ in range(2 * FIRST_RUN):
         read(1)
-        assert not loop.is_looking
+        assert not loop.is_polling
     loop.wait(2 * MOST_US)
     # Several at once are worth no wait: they are not answered sooner by it.
     for _ in range(4 * FIRST_RUN):
         read(8)
-        assert not loop.is_looking
+        assert not loop.is_polling
     for _ in range(4 * FIRST_RUN):
         read(1, object())
-        assert not loop.is_looking
+        assert not loop.is_polling

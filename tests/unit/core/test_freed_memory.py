@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.core.freed_memory import WORK_S, RestWatch, give_back, trim_function
+from stoker.server.core.heap_trim import WORK_S, IdleHeapTrim, trim_function, trim_when_idle
 
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
 
 
 def test_it_is_given_back_once_for_every_rest_after_work():
-    watch = RestWatch()
+    watch = IdleHeapTrim()
     assert not watch.is_due(10.0, 5.0, is_quiet=True), "works"
     assert watch.is_due(10.1, 5.0, is_quiet=True)
     assert not watch.is_due(10.2, 5.0, is_quiet=True), "nothing was done since"
@@ -24,24 +24,24 @@ def test_it_is_given_back_once_for_every_rest_after_work():
 
 
 def test_what_is_in_work_is_waited_for_however_little_it_takes():
-    watch = RestWatch()
+    watch = IdleHeapTrim()
     watch.is_due(10.0, 5.0, is_quiet=True)
     assert not watch.is_due(10.0, 5.0, is_quiet=False)
     assert watch.is_due(10.0, 5.0, is_quiet=True)
 
 
 def test_what_is_owed_is_given_back_however_little_was_done():
-    watch = RestWatch()
+    watch = IdleHeapTrim()
     assert not watch.is_due(0.1, 5.0, is_quiet=True)
-    assert not watch.is_due(0.2, 5.0, is_quiet=False, is_owed=True)
-    assert watch.is_due(0.2, 5.0, is_quiet=True, is_owed=True)
+    assert not watch.is_due(0.2, 5.0, is_quiet=False, is_forced=True)
+    assert watch.is_due(0.2, 5.0, is_quiet=True, is_forced=True)
 
 
 def test_little_work_at_a_time_adds_up():
-    watch = RestWatch()
+    watch = IdleHeapTrim()
     due = [watch.is_due(0.1 * turn, 5.0, is_quiet=True) for turn in range(1, 12)]
     assert due.count(True) == 2
-    assert not RestWatch().is_due(WORK_S / 2, 60.0, is_quiet=True)
+    assert not IdleHeapTrim().is_due(WORK_S / 2, 60.0, is_quiet=True)
 
 
 def test_the_loop_goes_on_while_memory_is_given_back():
@@ -55,7 +55,7 @@ def test_the_loop_goes_on_while_memory_is_given_back():
             trimmed_by.append(threading.current_thread())
             loop.call_soon_threadsafe(done.set)
 
-        task = asyncio.create_task(give_back(trim, lambda: True, period_s=0.001, cpu_s=lambda: 1.0))
+        task = asyncio.create_task(trim_when_idle(trim, lambda: True, period_s=0.001, cpu_s=lambda: 1.0))
         await asyncio.wait_for(done.wait(), 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -83,8 +83,10 @@ def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monk
         used_s = itertools.count(1)
         monkeypatch.setattr(threading.Thread, "start", refuse_first)
         # Time enough has passed between two looks for a processor second to be rest.
-        watched = give_back(lambda: loop.call_soon_threadsafe(done.set), lambda: True, period_s=0.001, cpu_s=lambda: float(next(used_s)))
-        monkeypatch.setattr("stoker.server.core.freed_memory.REST_SHARE", 1e9)
+        watched = trim_when_idle(
+            lambda: loop.call_soon_threadsafe(done.set), lambda: True, period_s=0.001, cpu_s=lambda: float(next(used_s))
+        )
+        monkeypatch.setattr("stoker.server.core.heap_trim.IDLE_SHARE", 1e9)
         task = asyncio.create_task(watched)
         await asyncio.wait_for(done.wait(), 30)
         task.cancel()

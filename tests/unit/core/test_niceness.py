@@ -4,18 +4,18 @@ import threading
 
 import pytest
 
-from stoker.server.core.niceness import step_back
+from stoker.server.core.niceness import raise_niceness
 
 
 def test_no_step_asks_the_system_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("changed something"))
-    step_back(0)
+    raise_niceness(0)
 
 
 def test_elsewhere_than_on_linux_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("changed something"))
-    step_back(5)
+    raise_niceness(5)
 
 
 @pytest.mark.parametrize(("here", "steps", "value"), [(0, 5, 5), (10, 5, 15), (15, 10, 19), (-5, 3, -2)])
@@ -24,7 +24,7 @@ def test_steps_count_from_where_the_thread_is(here: int, steps: int, value: int,
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr(os, "getpriority", lambda *_: here)
     monkeypatch.setattr(os, "setpriority", lambda *each: asked.append(each))
-    step_back(steps)
+    raise_niceness(steps)
     assert asked == [(os.PRIO_PROCESS, threading.get_native_id(), value)]
 
 
@@ -35,5 +35,5 @@ def test_a_sandbox_that_refuses_is_told_of_and_endured(monkeypatch: pytest.Monke
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr(os, "setpriority", refuse)
     with caplog.at_level(logging.WARNING, "stoker.execution"):
-        step_back(5)
+        raise_niceness(5)
     assert [record.getMessage() for record in caplog.records] == ["nice is without effect here: Operation not permitted"]

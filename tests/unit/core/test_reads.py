@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from stoker.backends.api.clock import SystemClock
-from stoker.server.core.reads import READS_IN_A_ROW, Reads
+from stoker.server.core.read_batching import READS_IN_A_ROW, Reads
 from stoker.server.core.timers import LoopTimers
 
 
@@ -20,7 +20,7 @@ def read(reads: Reads, reader: object, callback: Callable[[], None] = lambda: No
     """One read, which puts off `callback`; whether that was kept for its end."""
     reads.begin(reader)
     try:
-        return reads.put_off(callback)
+        return reads.defer(callback)
     finally:
         reads.end()
 
@@ -38,8 +38,8 @@ def test_what_the_read_of_a_lone_connection_brings_is_run_at_its_end_in_order():
     reader = Reader()
     reads = alone(reader)
     reads.begin(reader)
-    assert reads.put_off(lambda: done.append(1))
-    assert reads.put_off(lambda: done.append(2))
+    assert reads.defer(lambda: done.append(1))
+    assert reads.defer(lambda: done.append(2))
     assert done == []
     reads.end()
     assert done == [1, 2]
@@ -60,7 +60,7 @@ def test_nothing_is_kept_while_more_of_what_has_come_is_to_be_read():
     first, second = Reader(), Reader()
     reads = alone(first)
     reads.begin(first, is_whole=False)
-    assert not reads.put_off(lambda: pytest.fail("kept"))
+    assert not reads.defer(lambda: pytest.fail("kept"))
     reads.end()
     assert read(reads, first)
     # Such a read of another connection counts as any.
@@ -70,14 +70,14 @@ def test_nothing_is_kept_while_more_of_what_has_come_is_to_be_read():
 
 
 def test_nothing_is_kept_outside_a_read():
-    assert not alone(Reader()).put_off(lambda: pytest.fail("kept"))
+    assert not alone(Reader()).defer(lambda: pytest.fail("kept"))
 
 
 def test_what_is_put_off_at_the_end_waits_for_the_loop():
     reader = Reader()
     reads = alone(reader)
     kept: list[bool] = []
-    read(reads, reader, lambda: kept.append(reads.put_off(lambda: pytest.fail("kept"))))
+    read(reads, reader, lambda: kept.append(reads.defer(lambda: pytest.fail("kept"))))
     assert kept == [False]
 
 
@@ -89,8 +89,8 @@ def test_what_fails_at_the_end_of_a_read_keeps_nothing_else_from_being_run(caplo
     reader = Reader()
     reads = alone(reader)
     reads.begin(reader)
-    assert reads.put_off(fail)
-    assert reads.put_off(lambda: done.append(1))
+    assert reads.defer(fail)
+    assert reads.defer(lambda: done.append(1))
     reads.end()
     assert done == [1]
     assert "broken" in caplog.text
@@ -103,7 +103,7 @@ def test_no_connection_is_kept_in_memory():
     del reader
     gc.collect()
     assert gone() is None
-    assert not alone_reads.put_off(lambda: None)
+    assert not alone_reads.defer(lambda: None)
 
 
 def test_timers_call_at_the_end_of_a_lone_read_and_else_in_the_next_turn():

@@ -12,7 +12,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.access import Via
 from stoker.server.core.model_config import InstanceGroup, ModelConfig
 from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.observability.metrics import Metrics
@@ -133,7 +133,7 @@ def test_a_submitted_request_is_answered_by_a_callback_errors_among_them():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        answers: list[Answer] = []
+        answers: list[EngineResult] = []
         engine.submit(request(signature()), answers.append)
         engine.submit(request(signature()), answers.append)
         assert (answers, engine.requests_in_flight) == ([], 2)
@@ -149,7 +149,7 @@ def test_a_submitted_request_that_is_cancelled_is_not_answered_and_counted_no_lo
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        answers: list[Answer] = []
+        answers: list[EngineResult] = []
         flight = engine.submit(request(signature()), answers.append)
         engine.begin_shutdown()
         draining = asyncio.create_task(engine.drained(30))

@@ -12,7 +12,7 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
-from stoker.server.execution.pace import FIRST_RUNS, MUCH_NS
+from stoker.server.execution.inline_policy import EVICT_NS, FIRST_RUNS
 from stoker.server.execution.worker import Work
 from tests.fakes.fake_backend import FakeInstance, Gate
 
@@ -64,7 +64,7 @@ def test_a_model_that_becomes_slow_leaves_the_loop_after_that_batch():
     async def scenario() -> None:
         bench = Bench()
         await bench.runs(ENOUGH)
-        bench.next_ns = MUCH_NS
+        bench.next_ns = EVICT_NS
         assert await bench.runs(3) == [True, False, False]
         bench.next_ns = 1_000
         assert await bench.runs(ENOUGH) == [False] * ENOUGH, "coming back takes longer"

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.connection_gate import IDLE, UNHEARD, ConnectionGate, Idleness, Slot
+from stoker.server.net.connection_gate import IDLE, UNREGISTERED, ConnectionGate, Idleness, Slot
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.rpc.restricted_apis import is_reserved_method
 from stoker.server.web.reserved_paths import is_reserved_path
@@ -38,7 +38,7 @@ class Connection:
 
 def test_the_longest_idle_is_closed_keep_alive_first():
     gate = ConnectionGate(4, "HTTP", 4)
-    unheard, late, early, busy = (Connection(gate, idle) for idle in ((UNHEARD, 1.0), (IDLE, 9.0), (IDLE, 5.0), None))
+    unheard, late, early, busy = (Connection(gate, idle) for idle in ((UNREGISTERED, 1.0), (IDLE, 9.0), (IDLE, 5.0), None))
     order: list[Connection] = []
     for _ in range(4):
         new = Connection(gate, None)

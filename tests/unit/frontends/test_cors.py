@@ -13,7 +13,7 @@ from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.settings import KServeSettings
 from stoker.server.rpc.restricted_apis import Category, Key
 from stoker.server.web.cors_settings import CorsSettings
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple
 
 PAGE = "https://app.example"
@@ -27,7 +27,7 @@ def run(scenario: Scenario, *origins: str, settings: KServeSettings | None = Non
     async def main() -> None:
         extensions = None if settings is None else Extensions(Limits(), settings)
         cors = CorsSettings(frozenset(origins))
-        served = HttpFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, cors=cors, extensions=extensions)
+        served = HttpFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, cors=cors, extensions=extensions)
         port = await served.start()
         try:
             async with asyncio.timeout(20), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

@@ -18,7 +18,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
 from stoker.server.grpc_methods import grpc_methods
-from stoker.server.grpc_server import GrpcFront
+from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.net.listen import PortInUse
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.adlik.service import AdlikService
@@ -41,7 +41,7 @@ def rpc(channel: Channel, name: str) -> Callable[..., Any]:
 def run(scenario: Callable[[Channel], Awaitable[None]], engine: FakeEngine, limits: Limits | None = None, **options: bool) -> None:
     @asynccontextmanager
     async def served() -> AsyncIterator[Channel]:
-        front = GrpcFront(engine, limits or Limits(), "127.0.0.1", 0, settings=settings(), **options)
+        front = GrpcFrontend(engine, limits or Limits(), "127.0.0.1", 0, settings=settings(), **options)
         port = await front.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -311,10 +311,10 @@ def test_reflection_is_served_only_when_asked_for(on: bool):
 
 def test_an_occupied_port_is_named():
     async def main() -> None:
-        first = GrpcFront(FakeEngine(), Limits(), "127.0.0.1", 0, settings=settings())
+        first = GrpcFrontend(FakeEngine(), Limits(), "127.0.0.1", 0, settings=settings())
         port = await first.start()
         with pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is in use"):
-            await GrpcFront(FakeEngine(), Limits(), "127.0.0.1", port, settings=settings()).start()
+            await GrpcFrontend(FakeEngine(), Limits(), "127.0.0.1", port, settings=settings()).start()
         await first.stop(0)
 
     asyncio.run(main())
@@ -331,7 +331,7 @@ def test_stop_lets_calls_in_work_end():
             await go.wait()
 
         fake.before = wait
-        front = GrpcFront(engine, Limits(), "127.0.0.1", 0, settings=settings())
+        front = GrpcFrontend(engine, Limits(), "127.0.0.1", 0, settings=settings())
         port = await front.start()
         async with asyncio.timeout(20), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = rpc(channel, "ModelInfer")(infer_request())

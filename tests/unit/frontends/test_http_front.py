@@ -22,7 +22,7 @@ from stoker.backends.api.errors import ModelLoadError, Overloaded, QueueTimeout,
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.web.http_server import HttpFront, MetricsFront
+from stoker.server.web.http_server import HttpFrontend, MetricsFrontend
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
 ROW = list(range(16))
@@ -30,7 +30,7 @@ ROW = list(range(16))
 
 @asynccontextmanager
 async def front(engine: FakeEngine, limits: Limits | None = None, **options: bool) -> AsyncIterator[httpx.AsyncClient]:
-    served = HttpFront(engine, limits or Limits(), "127.0.0.1", 0, **options)
+    served = HttpFrontend(engine, limits or Limits(), "127.0.0.1", 0, **options)
     port = await served.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"accept-encoding": "identity"}) as client:
@@ -466,7 +466,7 @@ def test_metrics_are_text_and_can_be_turned_off():
 
 def test_a_metrics_front_serves_metrics_and_nothing_else():
     async def main() -> None:
-        served = MetricsFront(FakeEngine(), Limits(), "127.0.0.1", 0)
+        served = MetricsFrontend(FakeEngine(), Limits(), "127.0.0.1", 0)
         port = await served.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             assert (await client.get("/metrics")).text.endswith("fake_total 1\n")

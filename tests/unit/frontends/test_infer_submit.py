@@ -15,7 +15,7 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 
-Told = list[bytes | Exception]
+Results = list[bytes | Exception]
 
 
 def asked(size: int = 4, **fields: str) -> bytes:
@@ -32,9 +32,9 @@ def served(before: Callable[[InferRequest], object] | None = None, **budget: int
     return engine, Inference(engine, Limits(decode_inline_bytes=65_536))
 
 
-async def until(told: Told, count: int) -> None:
+async def until(results: Results, count: int) -> None:
     async with asyncio.timeout(60):
-        while len(told) < count:  # noqa: ASYNC110 - threads answer in their own time
+        while len(results) < count:  # noqa: ASYNC110 - threads answer in their own time
             await asyncio.sleep(0.001)
 
 
@@ -43,13 +43,13 @@ async def until(told: Told, count: int) -> None:
 def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_bytes_back(size):
     async def scenario() -> None:
         engine, inference = served()
-        told: Told = []
+        results: Results = []
         for count in (1, 2, 3):
-            inference.submit(asked(size, id=str(count)), None, told.append)
-            assert len(told) == count - 1
+            inference.submit(asked(size, id=str(count)), None, results.append)
+            assert len(results) == count - 1
             assert engine.reserved_bytes > 0 or size > 1_000
-            await until(told, count)
-            answer = told[-1]
+            await until(results, count)
+            answer = results[-1]
             assert isinstance(answer, bytes)
             message = pb.ModelInferResponse.FromString(answer)
             assert message.id == str(count)
@@ -62,10 +62,10 @@ def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_byte
 def test_what_is_refused_is_told_too_and_counted():
     async def scenario() -> None:
         engine, inference = served()
-        told: Told = []
-        inference.submit(b"\xff\xff", None, told.append)
-        inference.submit(pb.ModelInferRequest(model_name="echo").SerializeToString(), None, told.append)
-        assert [type(answer) for answer in told] == [InvalidRequest, InvalidRequest]
+        results: Results = []
+        inference.submit(b"\xff\xff", None, results.append)
+        inference.submit(pb.ModelInferRequest(model_name="echo").SerializeToString(), None, results.append)
+        assert [type(answer) for answer in results] == [InvalidRequest, InvalidRequest]
         assert engine.refused == ["echo"]
         assert engine.reserved_bytes == 0
 
@@ -91,10 +91,10 @@ def test_a_refusal_counts_for_the_version_that_was_asked_for(size: int, is_strea
 def test_a_request_without_room_is_told_so_at_once():
     async def scenario() -> None:
         _, inference = served(budget_bytes=10)
-        told: Told = []
-        inference.submit(asked(), None, told.append).cancel()
-        assert isinstance(told[0], Overloaded)
-        assert "no room for" in told[0].message
+        results: Results = []
+        inference.submit(asked(), None, results.append).cancel()
+        assert isinstance(results[0], Overloaded)
+        assert "no room for" in results[0].message
 
     asyncio.run(scenario())
 
@@ -106,11 +106,11 @@ def test_errors_of_the_engine_are_told_those_of_the_queue_in_the_core_s_words(er
             raise error
 
         engine, inference = served(refuse)
-        told: Told = []
-        inference.submit(asked(id="7"), None, told.append)
-        await until(told, 1)
+        results: Results = []
+        inference.submit(asked(id="7"), None, results.append)
+        await until(results, 1)
         with pytest.raises(ServingError, match=text):
-            raise told[0]  # type: ignore[misc]
+            raise results[0]  # type: ignore[misc]
         with pytest.raises(ServingError, match=text):
             await inference.model_infer(asked(id="7"), None)
         assert engine.reserved_bytes == 0
@@ -125,14 +125,14 @@ def test_a_cancelled_request_is_taken_back_and_never_told(size):
             await asyncio.Event().wait()
 
         engine, inference = served(forever)
-        told: Told = []
-        flight = inference.submit(asked(size), None, told.append)
+        results: Results = []
+        flight = inference.submit(asked(size), None, results.append)
         await asyncio.wait_for(engine.arrival.wait(), 10)
         flight.cancel()
         flight.cancel()
         await asyncio.wait_for(engine.cancellation.wait(), 10)
         await asyncio.sleep(0)
-        assert (told, engine.reserved_bytes) == ([], 0)
+        assert (results, engine.reserved_bytes) == ([], 0)
 
     asyncio.run(scenario())
 
@@ -156,16 +156,16 @@ def test_cancelling_who_awaits_takes_the_request_back():
 def test_a_large_answer_that_nobody_waits_for_holds_its_room_until_its_thread_has_ended():
     async def scenario() -> None:
         engine, inference = served()
-        told: Told = []
-        inference.submit(asked(40_000), None, told.append)
-        await until(told, 1)
-        flight = inference.submit(asked(40_000), None, told.append)
+        results: Results = []
+        inference.submit(asked(40_000), None, results.append)
+        await until(results, 1)
+        flight = inference.submit(asked(40_000), None, results.append)
         for _ in range(3):
             await asyncio.sleep(0)
         flight.cancel()
         async with asyncio.timeout(60):
             while engine.reserved_bytes:  # noqa: ASYNC110 - its thread ends in its own time
                 await asyncio.sleep(0.001)
-        assert (len(told), engine.reserved_bytes) == (1, 0)
+        assert (len(results), engine.reserved_bytes) == (1, 0)
 
     asyncio.run(scenario())

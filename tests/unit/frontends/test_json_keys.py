@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.errors import InvalidRequest
-from stoker.server.codecs.number_runs import parse_infer_json
+from stoker.server.codecs.long_arrays import parse_infer_json
 from stoker.server.codecs.strict_json import parse_bounded, parse_json, parse_tensor_json
 from stoker.server.core.limits import Limits
 

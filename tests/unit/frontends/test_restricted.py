@@ -25,7 +25,7 @@ from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.rpc.method import Kind, Method
 from stoker.server.rpc.restricted_apis import Category, Key, Restrictions, categories_of_route, category_below_v1, category_of_method
 from stoker.server.server_config import ServerConfig
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from stoker.server.web.routes import RestRoutes
 from stoker.server.web.v1 import HttpV1
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -94,7 +94,7 @@ def over_http(keys: dict[Category, Key], scenario: Callable[[int], Awaitable[Non
 
     async def main() -> None:
         extensions = Extensions(LIMITS, KServeSettings(http_restricted=keys), api_key=api_key)
-        front = HttpFront(of, LIMITS, "127.0.0.1", 0, extensions=extensions)
+        front = HttpFrontend(of, LIMITS, "127.0.0.1", 0, extensions=extensions)
         port = await front.start()
         try:
             async with asyncio.timeout(60):

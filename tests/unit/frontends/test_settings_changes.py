@@ -10,7 +10,7 @@ import pytest
 
 from stoker.backends.api.errors import Forbidden
 from stoker.server.core.limits import Limits
-from stoker.server.fronts import _is_local
+from stoker.server.frontend_set import _is_local
 from stoker.server.observability.tracer import Tracer
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions
@@ -18,7 +18,7 @@ from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.protocols.kserve.settings import KServeSettings, TraceStart
 from stoker.server.rpc.restricted_apis import Category, Key
 from stoker.server.server_config import ServerConfig
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.unit.frontends.test_log_settings import FakeLogs
 
@@ -35,7 +35,7 @@ def extensions(tmp_path: Path, *, is_local: bool = False, api_key: str | None = 
 
 async def over_http(shared: Extensions, headers: dict[str, str] | None = None) -> list[int]:
     """The status of a look at log and trace settings, and of a change of each."""
-    front = HttpFront(FakeEngine(simple()), LIMITS, "127.0.0.1", 0, extensions=shared)
+    front = HttpFrontend(FakeEngine(simple()), LIMITS, "127.0.0.1", 0, extensions=shared)
     port = await front.start()
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:

@@ -19,7 +19,7 @@ from stoker.server.codecs.tensor_bytes import array_to_bytes, object_array
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve import http_answer, http_codec
+from stoker.server.protocols.kserve import http_codec, http_response
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
 from stoker.server.protocols.kserve.inference import Inference
@@ -261,7 +261,7 @@ def test_every_datatype_goes_through_shared_memory_over_http(tmp_path: Path, dat
     check = SignatureChecks(engine, LIMITS).find("echo", None)
     decoded = http_codec.decode(check, http_codec.Target("echo", None, 0), head, body, None, LIMITS, spans_of_head(head, table, LIMITS))
     response = asyncio.run(engine.infer(decoded.request))
-    encoded = http_answer.encode(response, decoded, {})
+    encoded = http_response.encode(response, decoded, {})
     assert encoded.header_length is None
     # No parameters: perf_analyzer fails on any that hold no binary_data_size.
     assert orjson.loads(encoded.body)["outputs"] == [{"name": "OUTPUT", "datatype": datatype.value, "shape": [2, 2]}]

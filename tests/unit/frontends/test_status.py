@@ -34,10 +34,10 @@ def test_kserve_clients_get_tritons_numbers(error: ServingError, http: int, grpc
 
 
 def test_a_subclass_of_an_overridden_error_is_overridden_too():
-    class FullShelf(Overloaded):
+    class FullBucket(Overloaded):
         pass
 
-    assert kserve_status(FullShelf("m")).http == 503
+    assert kserve_status(FullBucket("m")).http == 503
 
 
 @pytest.mark.parametrize(("given", "said"), [(None, "1"), (0.2, "1"), (1.5, "2"), (30, "30")])

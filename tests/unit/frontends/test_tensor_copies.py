@@ -22,7 +22,7 @@ from stoker.server.execution.worker import InlineWorker
 from stoker.server.net.message_block import message_block
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
-from stoker.server.scheduling.pending import answer_of
+from stoker.server.scheduling.pending import outcome_of
 from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.fake_engine import FakeEngine, FakeModel
 from tests.fakes.puppet_worker import RecorderLog
@@ -35,7 +35,7 @@ SLACK_BYTES = ROW_BYTES // 4
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (SIZE,)),), (TensorSpec("OUT", DataType.FP32, (SIZE,)),), 4)
 
 
-class KnownAnswer(Instance):
+class KnownResponse(Instance):
     """Answers with what it has made beforehand, so that no allocation of a model's own is counted."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Served(FakeEngine):
         return self.scheduler.submit(request, done)
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        return await answer_of(self.submit, request)
+        return await outcome_of(self.submit, request)
 
 
 def asked(value: float, version: str = "") -> bytes:
@@ -98,7 +98,7 @@ async def answers(inference: Inference, requests: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("requests", [1, 4])
 def test_a_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(requests, version):
     async def scenario() -> None:
-        instance = KnownAnswer()
+        instance = KnownResponse()
         # Large answers would be made in a thread, which counts the same and takes longer to warm up.
         inference = Inference(Served(instance), Limits(decode_inline_bytes=1 << 30))
         messages = [asked(float(number)) for number in range(requests)]
@@ -125,7 +125,7 @@ def test_a_large_tensor_is_copied_once_into_the_batch_and_once_out_of_it(request
 
 def test_a_large_tensor_that_is_alone_is_read_where_it_was_received():
     async def scenario() -> None:
-        instance = KnownAnswer()
+        instance = KnownResponse()
         inference = Inference(Served(instance), Limits(decode_inline_bytes=1 << 30))
         data = asked(7.0)
         where = []

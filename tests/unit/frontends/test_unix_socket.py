@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFront
+from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.net.listen import PortInUse
-from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.unix_socket import MAX_PATH_BYTES, UnixSocket
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, simple
 
@@ -101,7 +101,7 @@ def test_http_answers_on_port_and_socket(tmp_path):
     path = tmp_path / "http.sock"
 
     async def main() -> None:
-        served = HttpFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, doors=DoorOptions(socket_path=path))
+        served = HttpFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(socket_path=path))
         port = await served.start()
         for uds, address in ((None, f"http://127.0.0.1:{port}"), (str(path), "http://stoker")):
             async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=uds), base_url=address) as client:
@@ -117,8 +117,8 @@ def test_grpc_answers_on_port_and_socket(tmp_path):
     path = tmp_path / "grpc.sock"
 
     async def main() -> None:
-        options = DoorOptions(socket_path=path, socket_mode=0o620)
-        served = GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), doors=options)
+        options = ListenOptions(socket_path=path, socket_mode=0o620)
+        served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
         port = await served.start()
         assert stat.S_IMODE(path.stat().st_mode) == 0o620
         for target in (f"127.0.0.1:{port}", f"unix:{path}"):
@@ -135,11 +135,11 @@ def test_a_socket_alone_opens_no_port(tmp_path):
     path = tmp_path / "grpc.sock"
 
     async def main() -> None:
-        options = DoorOptions(socket_path=path, has_port=False)
-        served = GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), doors=options)
+        options = ListenOptions(socket_path=path, has_port=False)
+        served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options)
         assert await served.start() == 0
         with pytest.raises(PortInUse, match="in use"):
-            await GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), doors=options).start()
+            await GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, settings=settings(), listeners=options).start()
         await served.stop(1)
 
     asyncio.run(main())

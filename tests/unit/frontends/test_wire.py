@@ -127,10 +127,10 @@ def test_strings_are_priced_before_they_are_made():
     async def scenario() -> None:
         await Inference(engine, LIMITS).model_infer(data, None)
         assert engine.peak_bytes > len(data) + 60 * 10_000
-        engine.budget_bytes = len(data) + 30 * 10_000
+        engine.budget.limit_bytes = len(data) + 30 * 10_000
         with pytest.raises(Overloaded):
             await Inference(engine, LIMITS).model_infer(data, None)
-        engine.budget_bytes = 1 << 40
+        engine.budget.limit_bytes = 1 << 40
         with pytest.raises(TooLarge, match="10000 elements of data-type BYTES, more than the 9999 allowed"):
             await Inference(engine, Limits(string_elements=9_999)).model_infer(data, None)
 

@@ -125,7 +125,7 @@ def test_a_failed_batch_is_answered_only_when_the_card_uses_none_of_its_memory_a
     served = same_in_and_out(DataType.FP32, (width,))
     instance = bench.load(doubling(width=width), served, pipeline_depth="1")
     assert isinstance(instance, GcuInstance)
-    mount = instance.occupant._mount
+    mount = instance.loaded._mount
     assert mount is not None
     may_go_on, is_draining = threading.Event(), threading.Event()
 
@@ -143,7 +143,7 @@ def test_a_failed_batch_is_answered_only_when_the_card_uses_none_of_its_memory_a
         slot.drain = watched  # type: ignore[method-assign]
     good, bad = BatchItem({"x": np.ones((1, width), np.float32)}, 1, ("y",)), BatchItem({"x": numbers(1)}, 1, ("y",))
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(instance.occupant.run, [good, bad], SystemClock())
+        future = pool.submit(instance.loaded.run, [good, bad], SystemClock())
         assert is_draining.wait(PATIENCE_S)
         assert not future.done()
         may_go_on.set()

@@ -81,7 +81,7 @@ def test_a_card_that_is_not_there_is_a_problem_of_the_configuration(tmp_path: Pa
 def test_every_mismatch_of_engine_and_configuration_is_named_by_check_and_load(
     bench: CardBench, served: ModelSignature, expected: list[str]
 ) -> None:
-    found = bench.misfits(doubling(), served)
+    found = bench.violations(doubling(), served)
     assert [each.field for each in found] == expected
     with pytest.raises(ModelLoadError) as caught:
         bench.load(doubling(), served)
@@ -90,21 +90,21 @@ def test_every_mismatch_of_engine_and_configuration_is_named_by_check_and_load(
 
 
 def test_outputs_may_be_left_out(bench: CardBench) -> None:
-    assert bench.misfits(pair(), signature(dict.fromkeys("ab", (FP32, (2,))), {"q": (FP32, (2,))})) == []
+    assert bench.violations(pair(), signature(dict.fromkeys("ab", (FP32, (2,))), {"q": (FP32, (2,))})) == []
 
 
 def test_too_large_a_batch_says_what_takes_the_memory(bench: CardBench) -> None:
-    [misfit] = bench.misfits(doubling(), same_in_and_out(FP32, max_batch_size=1 << 28), pipeline_depth="4")
+    [violation] = bench.violations(doubling(), same_in_and_out(FP32, max_batch_size=1 << 28), pipeline_depth="4")
     buffers = 4 * 2 * 8 * (1 << 28)
-    assert misfit.message == (
+    assert violation.message == (
         f"one instance needs {buffers + 4096} bytes of device memory (weights 0, workspace 4096, buffers for 4 batches of {1 << 28} "
         f"samples {buffers}); a card of type i20 has {16 << 30}"
     )
 
 
 def test_an_engine_for_another_card_is_refused(bench: CardBench) -> None:
-    [misfit] = bench.misfits(doubling(card="i10"), same_in_and_out())
-    assert str(misfit) == "default_model_filename: the engine was compiled for card i10; the simulated cards are i20"
+    [violation] = bench.violations(doubling(card="i10"), same_in_and_out())
+    assert str(violation) == "default_model_filename: the engine was compiled for card i10; the simulated cards are i20"
 
 
 def test_a_damaged_file_says_where_and_shows_no_path(bench: CardBench, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
-from stoker.backends.gcu.serving.placement import ClusterLedger, Place, Tenant
+from stoker.backends.gcu.serving.placement import ClusterAllocator, Lease, Place
 from tests.fakes.gcu_backend import CardBench, answer
 from tests.fakes.gcu_served import doubling
 from tests.fakes.onnx_models import same_in_and_out
@@ -19,8 +19,8 @@ ONES = np.ones((1, 2), np.float32)
 GIB = 1 << 30
 
 
-def take(ledger: ClusterLedger, model: str = "m", *, card: int | None = 0, siblings: int = 1, wanted: int | None = None) -> Place:
-    return ledger.take(Tenant(model, 1), card=card, siblings=siblings, wanted=wanted)
+def take(allocator: ClusterAllocator, model: str = "m", *, card: int | None = 0, siblings: int = 1, wanted: int | None = None) -> Place:
+    return allocator.take(Lease(model, 1), card=card, siblings=siblings, wanted=wanted)
 
 
 @pytest.mark.parametrize(
@@ -34,41 +34,41 @@ def take(ledger: ClusterLedger, model: str = "m", *, card: int | None = 0, sibli
     ],
 )
 def test_instances_of_a_version_share_out_the_clusters_of_their_card(siblings: int, expected: list[tuple[int, ...]]) -> None:
-    ledger = ClusterLedger(1, 6)
-    assert [take(ledger, siblings=siblings).clusters for _ in range(siblings)] == expected
+    allocator = ClusterAllocator(1, 6)
+    assert [take(allocator, siblings=siblings).clusters for _ in range(siblings)] == expected
 
 
 def test_more_instances_than_clusters_are_refused() -> None:
-    ledger = ClusterLedger(1, 6)
+    allocator = ClusterAllocator(1, 6)
     for _ in range(6):
-        take(ledger, siblings=7)
+        take(allocator, siblings=7)
     with pytest.raises(ModelLoadError, match="version 1 of 'm' needs 1 cluster of card 0, which has 6, 0 of them without another instance"):
-        take(ledger, siblings=7)
+        take(allocator, siblings=7)
 
 
 def test_models_share_clusters_but_take_the_emptiest_first() -> None:
-    ledger = ClusterLedger(1, 6)
-    assert take(ledger, "a", wanted=2).clusters == (0, 1)
-    assert take(ledger, "b", wanted=3).clusters == (2, 3, 4)
-    assert take(ledger, "c", wanted=2).clusters == (0, 5)
-    assert [ledger.crowd(0, cluster) for cluster in range(6)] == [2, 1, 1, 1, 1, 1]
+    allocator = ClusterAllocator(1, 6)
+    assert take(allocator, "a", wanted=2).clusters == (0, 1)
+    assert take(allocator, "b", wanted=3).clusters == (2, 3, 4)
+    assert take(allocator, "c", wanted=2).clusters == (0, 5)
+    assert [allocator.crowd(0, cluster) for cluster in range(6)] == [2, 1, 1, 1, 1, 1]
 
 
 def test_an_open_card_is_the_one_with_most_room() -> None:
-    ledger = ClusterLedger(2, 6)
-    take(ledger, "a", card=0)
-    places = [take(ledger, "b", card=None, siblings=3) for _ in range(3)]
+    allocator = ClusterAllocator(2, 6)
+    take(allocator, "a", card=0)
+    places = [take(allocator, "b", card=None, siblings=3) for _ in range(3)]
     assert [(place.card, len(place.clusters)) for place in places] == [(1, 3), (0, 3), (1, 3)]
 
 
 def test_a_lost_card_gets_nothing_more() -> None:
-    ledger = ClusterLedger(2, 6)
+    allocator = ClusterAllocator(2, 6)
     lost = frozenset({0})
-    assert ledger.take(Tenant("m", 1), card=None, siblings=1, wanted=None, unusable=lost).card == 1
+    assert allocator.take(Lease("m", 1), card=None, siblings=1, wanted=None, unusable=lost).card == 1
     with pytest.raises(ModelLoadError, match="card 0 is lost"):
-        ledger.take(Tenant("m", 1), card=0, siblings=1, wanted=None, unusable=lost)
+        allocator.take(Lease("m", 1), card=0, siblings=1, wanted=None, unusable=lost)
     with pytest.raises(ModelLoadError, match="all 2 cards are lost"):
-        ledger.take(Tenant("m", 1), card=None, siblings=1, wanted=None, unusable=frozenset({0, 1}))
+        allocator.take(Lease("m", 1), card=None, siblings=1, wanted=None, unusable=frozenset({0, 1}))
 
 
 @given(
@@ -79,21 +79,21 @@ def test_a_lost_card_gets_nothing_more() -> None:
 def test_whatever_comes_and_goes_no_version_meets_itself_on_a_cluster(
     cards: int, clusters: int, steps: list[tuple[str, int, bool]]
 ) -> None:
-    ledger = ClusterLedger(cards, clusters)
+    allocator = ClusterAllocator(cards, clusters)
     held: list[Place] = []
     for model, wanted, leaves in steps:
         if leaves and held:
-            ledger.release(held.pop(0))
-        own = [(place.card, cluster) for place in held for cluster in place.clusters if place.tenant.model == model]
-        most_room = max(clusters - sum(card == number for card, _ in own) for number in range(cards))
-        if most_room < wanted:
+            allocator.release(held.pop(0))
+        own = [(place.card, cluster) for place in held for cluster in place.clusters if place.lease.model == model]
+        max_buffer = max(clusters - sum(card == number for card, _ in own) for number in range(cards))
+        if max_buffer < wanted:
             with pytest.raises(ModelLoadError, match=f"an instance of version 1 of '{model}' needs"):
-                take(ledger, model, card=None, wanted=wanted)
+                take(allocator, model, card=None, wanted=wanted)
         else:
-            held.append(take(ledger, model, card=None, wanted=wanted))
+            held.append(take(allocator, model, card=None, wanted=wanted))
             assert len(held[-1].clusters) == wanted
-        assert set(ledger.places) == set(held)
-        pairs = [(place.card, cluster, place.tenant) for place in held for cluster in place.clusters]
+        assert set(allocator.places) == set(held)
+        pairs = [(place.card, cluster, place.lease) for place in held for cluster in place.clusters]
         assert len(pairs) == len(set(pairs))
         assert all(0 <= card < cards and 0 <= cluster < clusters for card, cluster, _ in pairs)
 
@@ -147,7 +147,7 @@ def test_buffers_that_do_not_fit_leave_nothing_behind(bench: CardBench) -> None:
 def test_a_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) -> None:
     request = bench.request(doubling(), SERVED, siblings=2)
     first, second = bench.backend.load(request), bench.backend.load(request)
-    assert first.occupant._executable is second.occupant._executable  # type: ignore[attr-defined]
+    assert first.loaded._executable is second.loaded._executable  # type: ignore[attr-defined]
     first.close()
     assert answer(second, ONES).tolist() == [[2, 2]]
     second.close()

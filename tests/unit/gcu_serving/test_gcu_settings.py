@@ -8,7 +8,7 @@ import pytest
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.backend import TopsInferenceBackend
-from stoker.backends.gcu.serving.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
+from stoker.backends.gcu.serving.parameters import PARAMETER_KEYS, ModelParameters, parameter_violations, read_parameters
 from stoker.backends.gcu.serving.settings import CardSettings
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
@@ -68,7 +68,7 @@ def test_all_wrong_settings_are_named_at_once_and_nothing_is_changed() -> None:
 def test_every_bad_parameter_is_named_at_once() -> None:
     bad = {"clusters": "7", "pipeline_depth": "0", "timeout_ms": "soon"}
     assert bad.keys() == PARAMETER_KEYS
-    found = list(parameter_misfits(bad, CardSettings()))
+    found = list(parameter_violations(bad, CardSettings()))
     assert [(each.field, f"'{bad[key]}'" in each.message) for key, each in zip(bad, found, strict=True)] == [
         (f'parameters["{key}"]', True) for key in bad
     ]
@@ -76,7 +76,7 @@ def test_every_bad_parameter_is_named_at_once() -> None:
 
 def test_no_instance_runs_on_clusters_the_operator_keeps_back(bench_with: Callable[..., CardBench]) -> None:
     bench = bench_with(clusters="4")
-    assert [each.field for each in bench.misfits(doubling(), SERVED, clusters="5")] == ['parameters["clusters"]']
+    assert [each.field for each in bench.violations(doubling(), SERVED, clusters="5")] == ['parameters["clusters"]']
     bench.load(doubling(), SERVED)
     assert [bench.figure("stoker_gcu_cluster_instances", cluster=str(number)) for number in range(6)] == [1, 1, 1, 1, 0, 0]
 

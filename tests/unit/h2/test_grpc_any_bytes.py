@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
-from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, method_table
 from stoker.server.rpc.settings import GrpcSettings
@@ -69,7 +69,7 @@ async def converse(pieces: list[bytes]) -> MemoryTransport:
     loop, engine, transport = asyncio.get_running_loop(), FakeEngine(simple()), MemoryTransport()
     failures: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: failures.append(context))
-    front = FrontState(METHODS, engine, Limits(), GrpcSettings(), loop)
+    front = ConnectionContext(METHODS, engine, Limits(), GrpcSettings(), loop)
     connection = GrpcProtocol(front)
     connection.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:

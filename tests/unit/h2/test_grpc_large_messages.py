@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
-from stoker.server.rpc.http2.front_state import FrontState
-from stoker.server.rpc.http2.in_place_reads import InPlaceReads
+from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.http2.refusals import TOO_SLOW
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.method import LargeMessages, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -87,7 +87,7 @@ def check_windows(connection: GrpcProtocol) -> None:
     """Every byte is given back once, on its stream and on the connection, however it came."""
     # What lies in its place and was not told of is given back at the next sweep at the latest.
     connection.sweep(asyncio.get_running_loop().time())
-    core, limits = connection.core, connection.front.h2_limits
+    core, limits = connection.core, connection.context.h2_limits
     if not core.is_finished:
         inflow = core._data_frames._inflow
         assert inflow.window + inflow._owed == limits.connection_window_bytes
@@ -98,8 +98,8 @@ def check_windows(connection: GrpcProtocol) -> None:
 async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:
     """By stream, the message that answers it; of a refused call, its header block."""
     engine, transport = FakeEngine(simple()), MemoryTransport()
-    engine.budget_bytes = budget_bytes
-    front = FrontState(taker.methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
+    engine.budget.limit_bytes = budget_bytes
+    front = ConnectionContext(taker.methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
     connection = GrpcProtocol(front)
     connection.connection_made(transport)  # type: ignore[arg-type]
     read(connection, wire, most)
@@ -224,17 +224,17 @@ def test_a_method_that_takes_views_answers_all_bodies_as_one_that_does_not(seed:
 def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_nothing():
     async def scenario() -> None:
         engine, transport = FakeEngine(simple()), MemoryTransport()
-        front = FrontState(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
+        front = ConnectionContext(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
         connection = GrpcProtocol(front)
         connection.connection_made(transport)  # type: ignore[arg-type]
         (message,) = framed(bytes(200_000), 1, 1 << 20)
         read(connection, HELLO + opening(1) + message[:100_000])
         # As of a TLS record that is not whole: room was asked for, and nothing came.
-        room = connection.room()
+        receive_buffer = connection.receive_buffer()
         (call,) = connection.calls.receiving.values()
-        assert len(room) > 90_000
-        block = weakref.ref(room.obj)  # type: ignore[arg-type]
-        del room
+        assert len(receive_buffer) > 90_000
+        block = weakref.ref(receive_buffer.obj)  # type: ignore[arg-type]
+        del receive_buffer
         call.refuse(TOO_SLOW)
         del call
         used = sys.getrefcount(block())
@@ -256,7 +256,7 @@ def test_a_call_that_is_over_leaves_no_hold_on_its_memory_where_a_read_brought_n
 def test_a_connection_reads_in_place_for_as_long_as_large_messages_come():
     async def scenario() -> None:
         engine, transport = FakeEngine(simple()), MemoryTransport()
-        front = FrontState(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
+        front = ConnectionContext(Taker().methods(), engine, Limits(), GrpcSettings(), asyncio.get_running_loop())
         connection = GrpcProtocol(front)
         connection.connection_made(transport)  # type: ignore[arg-type]
         read(connection, HELLO)
@@ -267,7 +267,7 @@ def test_a_connection_reads_in_place_for_as_long_as_large_messages_come():
             read(connection, opening(stream_id) + b"".join(framed(bytes(size), stream_id)))
 
         def is_in_place() -> bool:
-            return isinstance(transport.get_protocol(), InPlaceReads)
+            return isinstance(transport.get_protocol(), ZeroCopyReader)
 
         for _ in range(3):
             for _ in range(100):

@@ -6,9 +6,9 @@ from typing import Any
 
 from stoker.backends.api.clock import SystemClock
 from stoker.server.core.limits import Limits
-from stoker.server.core.reads import READS_IN_A_ROW
+from stoker.server.core.read_batching import READS_IN_A_ROW
 from stoker.server.core.timers import LoopTimers
-from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, Method, method_table
 from stoker.server.rpc.settings import GrpcSettings
@@ -53,7 +53,7 @@ class Transport(ReadTransport):
 class Client:
     """One connection to `front`, and what it writes."""
 
-    def __init__(self, front: FrontState) -> None:
+    def __init__(self, front: ConnectionContext) -> None:
         self.transport = Transport()
         self._ids = count(1, 2)
         self._connection = GrpcProtocol(front)
@@ -78,7 +78,7 @@ class Client:
         return [sum(each.kind == DATA for each in cut(data)) for data in writes]
 
 
-def front_of_loop() -> FrontState:
+def front_of_loop() -> ConnectionContext:
     """A front with one method, which answers as soon as the server's timers say."""
     loop, engine = asyncio.get_running_loop(), FakeEngine(simple())
     timers = LoopTimers(loop, SystemClock(), engine.reads)
@@ -91,10 +91,10 @@ def front_of_loop() -> FrontState:
         raise AssertionError("not asked")
 
     method = Method(path=PATH, kind=Kind.UNARY, handle=handle, submit=submit, status=kserve_status, most_bytes=MOST_BYTES)
-    return FrontState(method_table([method]), engine, Limits(), GrpcSettings(), loop)
+    return ConnectionContext(method_table([method]), engine, Limits(), GrpcSettings(), loop)
 
 
-async def lone_client(front: FrontState) -> Client:
+async def lone_client(front: ConnectionContext) -> Client:
     """A client that has sent often enough to count as the only one that does."""
     client = Client(front)
     for _ in range(READS_IN_A_ROW + 1):

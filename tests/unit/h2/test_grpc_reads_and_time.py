@@ -10,9 +10,9 @@ import pytest
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.progress import Progress
-from stoker.server.rpc.http2.front_state import FrontState
-from stoker.server.rpc.http2.in_place_reads import InPlaceReads
+from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, PING, cut
@@ -41,7 +41,7 @@ class Rig:
 
     def __init__(self, settings: GrpcSettings | None = None) -> None:
         self.engine, self.transport, self.loop = FakeEngine(simple()), MemoryTransport(), Loop()
-        self.front = FrontState(Taker().methods(), self.engine, Limits(), settings or GrpcSettings(), self.loop)  # type: ignore[arg-type]
+        self.front = ConnectionContext(Taker().methods(), self.engine, Limits(), settings or GrpcSettings(), self.loop)  # type: ignore[arg-type]
         self.connection = GrpcProtocol(self.front)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
         read(self.connection, HELLO)
@@ -105,12 +105,12 @@ def test_whatever_is_read_says_that_the_client_is_there(is_in_place: bool):
         first, *rest = framed(bytes(LARGE), 1)
         rig.after(0, opening(1) + first)
         if is_in_place:
-            assert isinstance(rig.transport.get_protocol(), InPlaceReads)
+            assert isinstance(rig.transport.get_protocol(), ZeroCopyReader)
         else:
             rig.transport.set_protocol(rig.connection)
         for each in rest[:10]:
             rig.after(9, each)
-            rig.transport.set_protocol(rig.connection._in_place if is_in_place else rig.connection)
+            rig.transport.set_protocol(rig.connection._zero_copy if is_in_place else rig.connection)
         assert rig.sent(PING) == []
         # It is silent, is asked, and sends on.
         rig.connection.calls.receiving[1].progress = Progress(Limits(), rig.loop.now_s + 100)
@@ -131,10 +131,10 @@ def test_a_connection_that_is_lost_amid_a_read_keeps_no_message():
     def scenario(rig: Rig) -> None:
         (message,) = framed(bytes(LARGE), 1, 1 << 20)
         read(rig.connection, opening(1) + message[:300_000])
-        room = rig.connection.room()
-        block = weakref.ref(room.obj)  # type: ignore[arg-type]
-        assert len(room) > 250_000
-        del room
+        receive_buffer = rig.connection.receive_buffer()
+        block = weakref.ref(receive_buffer.obj)  # type: ignore[arg-type]
+        assert len(receive_buffer) > 250_000
+        del receive_buffer
         used = sys.getrefcount(block())
         rig.transport.is_closed = True
         rig.connection.connection_lost(None)
@@ -150,6 +150,6 @@ def test_once_a_call_is_over_no_read_goes_to_its_message():
         (message,) = framed(bytes(LARGE), 1, 1 << 20)
         rig.after(0, opening(1) + message[:300_000])
         rig.after(11)
-        assert rig.connection.room() is rig.front.buffer
+        assert rig.connection.receive_buffer() is rig.front.buffer
 
     on_a_rig(scenario)

@@ -20,11 +20,11 @@ class Gate:
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
-        self.may_answer = asyncio.Event()
+        self.may_respond = asyncio.Event()
 
     async def answer(self, data: bytes, call) -> bytes:
         self.begun.set()
-        await self.may_answer.wait()
+        await self.may_respond.wait()
         return data
 
 
@@ -49,7 +49,7 @@ def test_call_in_work_survives_a_flood_on_its_connection():
             late_id = peer.begin(PATH)
             peer.flush()
             assert (await peer.ended(late_id)).reset_code == 7
-            gate.may_answer.set()
+            gate.may_respond.set()
             assert (await peer.ended(stream_id)).status == ("0", "")
             await peer.until(lambda: peer.is_closed)
         assert engine.goaways == [GoawayReason.CONTROL_FLOOD]
@@ -99,7 +99,7 @@ def test_call_in_work_survives_too_many_pings():
             await peer.until(lambda: peer.goaway is not None)
             assert peer.goaway is not None
             assert (peer.goaway.error_code, peer.goaway.additional_data) == (11, b"too_many_pings")
-            gate.may_answer.set()
+            gate.may_respond.set()
             assert (await peer.ended(stream_id)).status == ("0", "")
             await peer.until(lambda: peer.is_closed)
         assert engine.goaways == [GoawayReason.PINGS]
@@ -121,7 +121,7 @@ def test_peer_that_breaks_a_rule_is_counted():
 def test_connection_without_a_call_is_drained():
     async def scenario() -> None:
         gate, engine, loop = Gate(), FakeEngine(simple()), asyncio.get_running_loop()
-        gate.may_answer.set()
+        gate.may_respond.set()
         settings = GrpcSettings(max_connection_idle_s=300)
         async with serving(method(PATH, gate.answer), engine=engine, settings=settings) as (server, port), connected(port) as peer:
             assert (await peer.call(path=PATH)).status == ("0", "")
@@ -151,7 +151,7 @@ def test_connection_with_a_call_in_work_is_not_idle():
             stream_id = await begun_call(gate, peer)
             server.sweep(loop.time() + 5_000)
             server.sweep(loop.time() + 5_299)
-            gate.may_answer.set()
+            gate.may_respond.set()
             assert (await peer.ended(stream_id)).status == ("0", "")
             assert peer.goaway is None
         assert engine.goaways == [GoawayReason.SHUTDOWN]
@@ -163,7 +163,7 @@ def test_connection_with_a_call_in_work_is_not_idle():
 def test_connections_are_kept_where_no_idle_time_is_set(idle_s: float | None):
     async def scenario() -> None:
         gate, loop = Gate(), asyncio.get_running_loop()
-        gate.may_answer.set()
+        gate.may_respond.set()
         settings = GrpcSettings(max_connection_idle_s=idle_s)
         async with serving(method(PATH, gate.answer), settings=settings) as (server, port), connected(port) as peer:
             assert (await peer.call(path=PATH)).status == ("0", "")
@@ -186,7 +186,7 @@ def test_connection_says_since_when_it_is_idle():
             assert first is not None
             stream_id = await begun_call(gate, peer)
             assert connection.idleness() is None
-            gate.may_answer.set()
+            gate.may_respond.set()
             await peer.ended(stream_id)
             again = connection.idleness()
             assert again is not None

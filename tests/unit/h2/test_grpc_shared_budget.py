@@ -4,15 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
-from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, method_table
 from stoker.server.rpc.restricted import restricted
 from stoker.server.rpc.restricted_apis import Restrictions
 from stoker.server.rpc.settings import GrpcSettings
-from tests.fakes.fake_engine import FakeEngine, simple
+from tests.fakes.fake_engine import FakeEngine, PeakBudget, simple
 from tests.fakes.grpc_peer import method
 from tests.fakes.h2_raw import DATA, HEADERS, RST_STREAM, cut, frame
 from tests.fakes.h2_reads import MemoryTransport, read
@@ -38,11 +37,11 @@ class Port:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.engine = FakeEngine(simple(), budget=ByteBudget(MIB, lambda: int(self.loop.now_s * 1e9)))
+        self.engine = FakeEngine(simple(), budget=PeakBudget(MIB, lambda: int(self.loop.now_s * 1e9)))
         index = method("/inference.GRPCInferenceService/RepositoryIndex", for_ever)
         guarded = restricted([index], Restrictions(api_key="of the server"))
         methods = method_table([method("/a.B/Waits", for_ever), method("/a.B/Takes", take_all, Kind.CLIENT_STREAM), *guarded])
-        self.front = FrontState(methods, self.engine, Limits(), GrpcSettings(), self.loop)  # type: ignore[arg-type]
+        self.front = ConnectionContext(methods, self.engine, Limits(), GrpcSettings(), self.loop)  # type: ignore[arg-type]
 
     def connect(self) -> GrpcProtocol:
         connection = GrpcProtocol(self.front)
@@ -196,11 +195,11 @@ def test_a_stream_may_be_silent_between_its_messages_but_not_inside_one():
 def test_an_answer_that_is_not_read_ends_where_another_needs_its_room():
     async def scenario(port: Port) -> None:
         slow, other = port.connect(), port.connect()
-        assert slow.calls.unread.keep(1, 800_000, is_unary=True)
+        assert slow.calls.unflushed.keep(1, 800_000, is_unary=True)
         port.after(4)
         begin(other, 1)
         assert refusals(other) == b""
-        assert slow.calls.unread.size_bytes == 0
+        assert slow.calls.unflushed.size_bytes == 0
         assert not [each for each in cut(bytes(slow.transport.written)) if each.kind == RST_STREAM]  # type: ignore[attr-defined]
 
     on_a_port(scenario)

@@ -10,7 +10,7 @@ from hpack import Encoder
 
 from stoker.server.net.http2.budgets import Flood
 from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import FloodRefused, HeadersTooLarge, StreamReset
+from stoker.server.net.http2.events import FloodRejected, HeadersTooLarge, StreamReset
 from stoker.server.net.http2.header_blocks import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
@@ -87,7 +87,7 @@ FLOODS = {
 
 def refused(peer):
     """The events that say that new streams are refused."""
-    return [event for event in peer.events if isinstance(event, FloodRefused)]
+    return [event for event in peer.events if isinstance(event, FloodRejected)]
 
 
 def flood(peer, make, most):
@@ -106,8 +106,8 @@ def test_flood_above_its_burst_is_refused_new_streams(name):
     peer.send(request(1))
     # One stream is begun: it entitles to `control_per_stream` control frames.
     assert burst - 3 <= flood(peer, make, 3 * burst) <= burst + LIMITS.control_per_stream + 2
-    told = next(sent for sent in peer.output() if sent.kind == GOAWAY)
-    code, text = int.from_bytes(told.payload[4:8], "big"), told.payload[8:]
+    goaway = next(sent for sent in peer.output() if sent.kind == GOAWAY)
+    code, text = int.from_bytes(goaway.payload[4:8], "big"), goaway.payload[8:]
     assert (code, text.decode()) == (ErrorCode.NO_ERROR, refused(peer)[0].text)
     assert peer.end() is None
 
@@ -118,14 +118,14 @@ def test_open_stream_ends_as_usual_while_new_ones_are_refused(name):
     peer = RawPeer(LIMITS)
     peer.send(request(1), request(3))
     flood(peer, lambda number: make(number + 1), 3 * burst)
-    told = next(sent for sent in peer.output() if sent.kind == GOAWAY)
-    assert int.from_bytes(told.payload[:4], "big") >= 3
+    goaway = next(sent for sent in peer.output() if sent.kind == GOAWAY)
+    assert int.from_bytes(goaway.payload[:4], "big") >= 3
     new_id = 10_001
     peer.send(request(new_id))
     assert (RST_STREAM, u32(ErrorCode.REFUSED_STREAM)) in [(sent.kind, sent.payload) for sent in peer.output() if sent.stream_id == new_id]
     peer.send(frame(DATA, END_STREAM, 3, b"rest"))
     assert peer.events[-1].data == b"rest"
-    peer.server.send_answer(3, HEAD, b"answer", TRAILERS)
+    peer.server.send_response(3, HEAD, b"answer", TRAILERS)
     assert [sent.kind for sent in peer.output() if sent.stream_id == 3] == [HEADERS, DATA, HEADERS]
 
 
@@ -251,10 +251,10 @@ def test_call_with_far_too_much_metadata_takes_no_other_call_with_it():
     resets = {sent.stream_id: int.from_bytes(sent.payload, "big") for sent in output if sent.kind == RST_STREAM}
     # Its client hears RESOURCE_EXHAUSTED, and does not try again; the one behind it does, on another connection.
     assert resets == {3: ErrorCode.ENHANCE_YOUR_CALM, 5: ErrorCode.REFUSED_STREAM}
-    (told,) = [sent for sent in output if sent.kind == GOAWAY]
-    assert told.payload[:8] == u32(3, ErrorCode.NO_ERROR)
+    (goaway,) = [sent for sent in output if sent.kind == GOAWAY]
+    assert goaway.payload[:8] == u32(3, ErrorCode.NO_ERROR)
     peer.send(frame(DATA, END_STREAM, 1, b"rest"))
-    peer.server.send_answer(1, HEAD, b"answer", TRAILERS)
+    peer.server.send_response(1, HEAD, b"answer", TRAILERS)
     assert [sent.kind for sent in peer.output() if sent.stream_id == 1] == [HEADERS, DATA, HEADERS]
     assert peer.end() is None
 
@@ -381,7 +381,7 @@ def test_answer_drawn_out_byte_by_byte_ends_the_connection():
     """CVE-2019-9511: a tiny window, opened a byte at a time, makes a frame of every byte."""
     peer = RawPeer(LIMITS)
     peer.send(frame(SETTINGS, 0, 0, setting(4, 0)), request(1, END_HEADERS | END_STREAM))
-    assert peer.server.send_answer(1, HEAD, bytes(10_000), TRAILERS) == 10_000
+    assert peer.server.send_response(1, HEAD, bytes(10_000), TRAILERS) == 10_000
     frames = 0
     while not peer.server.is_finished:
         peer.server.data_to_send()

@@ -68,13 +68,15 @@ class SlowCalls:
         left = len(body) - self.sent[stream_id]
         if self.sent[stream_id] > len(body):
             return
-        room = min(client.local_flow_control_window(stream_id), client.max_outbound_frame_size, left, self.random.randrange(1, 30_000))
-        if left and room <= 0:
+        receive_buffer = min(
+            client.local_flow_control_window(stream_id), client.max_outbound_frame_size, left, self.random.randrange(1, 30_000)
+        )
+        if left and receive_buffer <= 0:
             return
         start = self.sent[stream_id]
-        client.send_data(stream_id, body[start : start + room], end_stream=room == left)
+        client.send_data(stream_id, body[start : start + receive_buffer], end_stream=receive_buffer == left)
         # Past the end: the request is complete.
-        self.sent[stream_id] += room + (room == left)
+        self.sent[stream_id] += receive_buffer + (receive_buffer == left)
 
     def _answer(self, stream_id: int) -> int:
         """Sends some more of an answer; gives what waits."""

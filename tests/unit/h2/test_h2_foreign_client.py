@@ -26,7 +26,7 @@ def test_request_and_answer_pass_unchanged():
         RequestStarted(1, tuple((name.encode(), value.encode()) for name, value in REQUEST), False),
         DataReceived(1, b"question", True),
     ]
-    assert exchange.server.send_answer(1, HEAD, b"answer", TRAILERS) == 0
+    assert exchange.server.send_response(1, HEAD, b"answer", TRAILERS) == 0
     assert exchange.server.open_streams == 0
     exchange.settle()
     (response,) = exchange.seen(1, h2.events.ResponseReceived)
@@ -85,7 +85,7 @@ def test_answer_waits_for_tiny_windows_and_reports_when_it_is_out():
     exchange = Exchange(settings=SMALL_WINDOW, auto_consume=False)
     exchange.client.send_headers(1, REQUEST, end_stream=True)
     exchange.settle()
-    assert exchange.server.send_answer(1, HEAD, b"0123456789abcdef", TRAILERS) == 16
+    assert exchange.server.send_response(1, HEAD, b"0123456789abcdef", TRAILERS) == 16
     exchange.settle()
     assert exchange.bodies[1] == b"0123456"
     assert not exchange.server.has_output
@@ -105,7 +105,7 @@ def test_change_of_the_initial_window_moves_what_waits():
     exchange = Exchange(settings=SMALL_WINDOW, auto_consume=False)
     exchange.client.send_headers(1, REQUEST, end_stream=True)
     exchange.settle()
-    exchange.server.send_answer(1, HEAD, b"0123456789abcdef", TRAILERS)
+    exchange.server.send_response(1, HEAD, b"0123456789abcdef", TRAILERS)
     exchange.settle()
     exchange.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 3})
     exchange.settle()
@@ -143,7 +143,7 @@ def test_closing_a_stream_gives_the_connection_its_window_back():
             exchange.client.send_data(stream_id, bytes(400_000))
         exchange.client.end_stream(stream_id)
         exchange.settle()
-        exchange.server.send_answer(stream_id, HEAD, b"", TRAILERS)
+        exchange.server.send_response(stream_id, HEAD, b"", TRAILERS)
         exchange.settle()
         stream_id += 2
     assert exchange.client.outbound_flow_control_window >= whole // 2
@@ -157,8 +157,8 @@ def test_streams_take_turns():
     for stream_id in (1, 3):
         exchange.client.increment_flow_control_window(1 << 24, stream_id)
     exchange.settle()
-    exchange.server.send_answer(1, HEAD, bytes(1 << 20), TRAILERS)
-    exchange.server.send_answer(3, HEAD, bytes(100_000), TRAILERS)
+    exchange.server.send_response(1, HEAD, bytes(1 << 20), TRAILERS)
+    exchange.server.send_response(3, HEAD, bytes(100_000), TRAILERS)
     order = []
     while exchange.server.has_output:
         size = sum(map(len, exchange.server.data_to_send()))
@@ -182,7 +182,7 @@ def test_client_trailers_cancellation_and_pings_are_told():
         PingReceived(b"01234567"),
     ]
     assert exchange.seen(None, h2.events.PingAckReceived)
-    exchange.server.send_answer(3, HEAD, b"too late", TRAILERS)
+    exchange.server.send_response(3, HEAD, b"too late", TRAILERS)
     exchange.server.ping(b"abcdefgh")
     exchange.settle()
     assert exchange.events[-1] == PingAcked(b"abcdefgh")
@@ -202,9 +202,9 @@ def test_graceful_end_serves_what_was_opened_and_refuses_the_rest():
     assert (last.kind, last.payload) == (GOAWAY, u32(3, 0))
     assert (refusal.kind, refusal.stream_id, refusal.payload) == (RST_STREAM, 5, u32(ErrorCode.REFUSED_STREAM))
     assert [event.stream_id for event in peer.events] == [1, 3]
-    peer.server.send_answer(1, HEAD, b"", TRAILERS)
+    peer.server.send_response(1, HEAD, b"", TRAILERS)
     assert not peer.server.is_finished
-    peer.server.send_answer(3, HEAD, b"", TRAILERS)
+    peer.server.send_response(3, HEAD, b"", TRAILERS)
     assert peer.server.is_finished
 
 
@@ -236,7 +236,7 @@ def test_client_that_leaves_is_served_to_the_end():
     exchange.client.close_connection(additional_data=b"bye")
     exchange.events += exchange.server.receive(exchange.client.data_to_send(), 0.0)
     assert exchange.events[-1] == PeerLeaving(0, b"bye")
-    exchange.server.send_answer(1, HEAD, b"answer", TRAILERS)
+    exchange.server.send_response(1, HEAD, b"answer", TRAILERS)
     assert [sent.stream_id for sent in cut(b"".join(exchange.server.data_to_send()))] == [1, 1, 1]
     assert not exchange.server.is_finished
 
@@ -246,7 +246,7 @@ def test_smaller_header_table_of_the_client_is_acknowledged_in_the_next_block():
     for stream_id in (1, 3):
         exchange.client.send_headers(stream_id, REQUEST, end_stream=True)
         exchange.settle()
-        exchange.server.send_answer(stream_id, HEAD, b"answer", TRAILERS)
+        exchange.server.send_response(stream_id, HEAD, b"answer", TRAILERS)
         exchange.settle()
         assert exchange.bodies[stream_id] == b"answer"
         assert exchange.seen(stream_id, h2.events.StreamEnded)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.server.net.http2.budgets import Flood
 from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import FloodRefused
+from stoker.server.net.http2.events import FloodRejected
 from stoker.server.net.http2.faults import ConnectionFault
 from stoker.server.net.http2.field_decoder import FieldDecoder
 from stoker.server.net.http2.header_blocks import HeaderDecoder, encode_block
@@ -204,7 +204,7 @@ def test_small_block_that_decodes_to_much_is_not_decoded():
     entry = Encoder().encode([(b"x", b"v" * 3900)], huffman=False)
     bomb = entry + b"\xbe" * 15_000
     events = peer.send(frame(1, END_HEADERS, 1, bomb[:16_384]))
-    assert [(type(event), event.flood) for event in events] == [(FloodRefused, Flood.HEADERS)]
+    assert [(type(event), event.flood) for event in events] == [(FloodRejected, Flood.HEADERS)]
     assert [sent.payload for sent in peer.output() if sent.kind == 3] == [u32(C)]
 
 

@@ -79,17 +79,17 @@ def test_frames_respect_the_peers_size_and_our_own():
     peer = asked(limits=H2Limits(sent_frame_bytes=50_000))
     peer.send(frame(SETTINGS, 0, 0, setting(5, 100_000)))
     peer.server.data_to_send()
-    peer.server.send_answer(1, HEAD, bytes(120_000), TRAILERS)
+    peer.server.send_response(1, HEAD, bytes(120_000), TRAILERS)
     assert [len(sent.payload) for sent in peer.output() if sent.kind == DATA] == [50_000, 50_000, 20_000]
 
 
 def test_what_is_handed_out_at_a_time_is_bounded_and_small_answers_pass_large_ones():
     peer = asked(limits=H2Limits(output_bytes=100_000))
-    peer.server.send_answer(1, HEAD, bytes(10 << 20), TRAILERS)
+    peer.server.send_response(1, HEAD, bytes(10 << 20), TRAILERS)
     first = peer.output()
     assert 100_000 <= sum(len(sent.payload) for sent in first) < 120_000
     peer.send(request(3, END_HEADERS | END_STREAM))
-    peer.server.send_answer(3, HEAD, b"small", TRAILERS)
+    peer.server.send_response(3, HEAD, b"small", TRAILERS)
     second = peer.output()
     assert [sent.kind for sent in second if sent.stream_id == 3] == [HEADERS, DATA, HEADERS]
     while peer.server.has_output:
@@ -101,11 +101,11 @@ def test_what_is_handed_out_at_a_time_is_bounded_and_small_answers_pass_large_on
 def test_small_answers_cannot_starve_a_large_one_of_the_connections_window():
     peer = RawPeer()
     peer.send(frame(SETTINGS, 0, 0, setting(4, (1 << 31) - 1)), request(1, END_HEADERS | END_STREAM))
-    peer.server.send_answer(1, HEAD, bytes(100_000), TRAILERS)
+    peer.server.send_response(1, HEAD, bytes(100_000), TRAILERS)
     peer.output()
     for stream_id in range(3, 43, 2):
         peer.send(request(stream_id, END_HEADERS | END_STREAM))
-        peer.server.send_answer(stream_id, HEAD, bytes(10_000), TRAILERS)
+        peer.server.send_response(stream_id, HEAD, bytes(10_000), TRAILERS)
         peer.send(frame(WINDOW_UPDATE, 0, 0, u32(10_000)))
         peer.server.data_to_send()
     assert 1 in peer.server.take_drained()
@@ -131,12 +131,12 @@ def test_slow_reader_costs_what_the_application_gave_and_no_more():
 
 def test_streams_that_are_reset_while_they_wait_are_not_kept():
     peer = asked(wide=False)
-    peer.server.send_answer(1, HEAD, bytes(65_536), TRAILERS)
+    peer.server.send_response(1, HEAD, bytes(65_536), TRAILERS)
     peer.server.data_to_send()
     for number in range(1000):
         stream_id = 3 + 2 * number
         peer.send(request(stream_id, END_HEADERS | END_STREAM), now_s=number)
-        assert peer.server.send_answer(stream_id, HEAD, bytes(10), TRAILERS) == 10
+        assert peer.server.send_response(stream_id, HEAD, bytes(10), TRAILERS) == 10
         peer.send(frame(RST_STREAM, 0, stream_id, u32(ErrorCode.CANCEL)), now_s=number)
         peer.server.data_to_send()
         assert len(peer.server._sender._queue) < 70
@@ -146,7 +146,7 @@ def test_streams_that_are_reset_while_they_wait_are_not_kept():
 def test_request_abandoned_before_its_answer_is_out_is_reset_behind_it():
     peer = asked(wide=False, end=0)
     peer.server.abandon_request(1)
-    assert peer.server.send_answer(1, HEAD, bytes(70_000), TRAILERS) > 0
+    assert peer.server.send_response(1, HEAD, bytes(70_000), TRAILERS) > 0
     peer.output()
     assert peer.server.open_streams == 1
     peer.send(frame(WINDOW_UPDATE, 0, 1, u32(10_000)), frame(WINDOW_UPDATE, 0, 0, u32(10_000)))
@@ -162,7 +162,7 @@ def test_abandoned_request_with_a_small_answer(is_before):
     peer = asked(end=0)
     if is_before:
         peer.server.abandon_request(1)
-    peer.server.send_answer(1, HEAD, b"no", TRAILERS)
+    peer.server.send_response(1, HEAD, b"no", TRAILERS)
     if not is_before:
         peer.server.abandon_request(1)
     assert [sent.kind for sent in peer.output()] == [HEADERS, DATA, HEADERS, RST_STREAM]
@@ -173,7 +173,7 @@ def test_abandoned_request_with_a_small_answer(is_before):
 def test_abandoning_a_complete_request_does_nothing():
     peer = asked()
     peer.server.abandon_request(1)
-    peer.server.send_answer(1, HEAD, b"yes", TRAILERS)
+    peer.server.send_response(1, HEAD, b"yes", TRAILERS)
     assert [sent.kind for sent in peer.output()] == [HEADERS, DATA, HEADERS]
 
 
@@ -201,7 +201,7 @@ def test_close_says_why_and_drops_the_rest():
     peer.server.close(ErrorCode.NO_ERROR)
     (sent,) = peer.output()
     assert sent.payload == u32(1, ErrorCode.ENHANCE_YOUR_CALM) + b"too_many_pings"
-    assert peer.server.send_answer(1, HEAD, b"", TRAILERS) == 0
+    assert peer.server.send_response(1, HEAD, b"", TRAILERS) == 0
     peer.server.drain()
     peer.server.finish_drain()
     assert peer.output() == []
@@ -210,7 +210,7 @@ def test_close_says_why_and_drops_the_rest():
 
 def test_connection_that_is_let_go_is_gone():
     peer = asked(wide=False)
-    peer.server.send_answer(1, HEAD, bytes(100_000), TRAILERS)
+    peer.server.send_response(1, HEAD, bytes(100_000), TRAILERS)
     gone = weakref.ref(peer.server)
     del peer
     assert gone() is None

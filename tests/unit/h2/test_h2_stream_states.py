@@ -35,14 +35,14 @@ def in_state(state: str) -> RawPeer:
     """A connection whose stream 3 is in the state."""
     peer = RawPeer()
     peer.send(request(1, END_HEADERS | END_STREAM))
-    peer.server.send_answer(1, HEAD, b"", TRAILERS)
+    peer.server.send_response(1, HEAD, b"", TRAILERS)
     peer.server.data_to_send()
     if state == "idle":
         return peer
     has_ended = state in ("half-closed (remote)", "closed by both ends")
     peer.send(request(ID, END_HEADERS | (END_STREAM if has_ended else 0)))
     if state in ("half-closed (local)", "closed by both ends"):
-        peer.server.send_answer(ID, HEAD, b"", TRAILERS)
+        peer.server.send_response(ID, HEAD, b"", TRAILERS)
     elif state == "reset by us":
         peer.server.reset_stream(ID, ErrorCode.NO_ERROR)
     elif state == "reset by the peer":
@@ -67,18 +67,18 @@ SENT = {
 }
 P, S = ErrorCode.PROTOCOL_ERROR, ErrorCode.STREAM_CLOSED
 #: What becomes of a frame: None: nothing is told; an error code: of the stream; (code,): of the connection; else the events.
-DATA_TOLD = [DataReceived(ID, b"data", False)]
-LAST_DATA_TOLD = [DataReceived(ID, b"data", True)]
-RESET_TOLD = [StreamReset(ID, ErrorCode.CANCEL, False)]
-TRAILERS_TOLD = [TrailersReceived(ID, ((b"x-after", b"1"),))]
-ACTIVE = [P, TRAILERS_TOLD, P, DATA_TOLD, LAST_DATA_TOLD, RESET_TOLD, None, None]
+DATA_REPORTED = [DataReceived(ID, b"data", False)]
+LAST_DATA_REPORTED = [DataReceived(ID, b"data", True)]
+RESET_REPORTED = [StreamReset(ID, ErrorCode.CANCEL, False)]
+TRAILERS_REPORTED = [TrailersReceived(ID, ((b"x-after", b"1"),))]
+ACTIVE = [P, TRAILERS_REPORTED, P, DATA_REPORTED, LAST_DATA_REPORTED, RESET_REPORTED, None, None]
 LATE = [None, None, None, None, None, None, None, None]
 CLOSED = [(S,), (S,), (S,), (S,), (S,), None, None, None]
 OUTCOMES = {
     "idle": [P, P, "opens", (P,), (P,), (P,), (P,), None],
-    "open": [P, TRAILERS_TOLD, "trailers", DATA_TOLD, LAST_DATA_TOLD, RESET_TOLD, None, None],
-    "half-closed (local)": [P, TRAILERS_TOLD, "trailers", DATA_TOLD, LAST_DATA_TOLD, RESET_TOLD, None, None],
-    "half-closed (remote)": [S, S, S, S, S, RESET_TOLD, None, None],
+    "open": [P, TRAILERS_REPORTED, "trailers", DATA_REPORTED, LAST_DATA_REPORTED, RESET_REPORTED, None, None],
+    "half-closed (local)": [P, TRAILERS_REPORTED, "trailers", DATA_REPORTED, LAST_DATA_REPORTED, RESET_REPORTED, None, None],
+    "half-closed (remote)": [S, S, S, S, S, RESET_REPORTED, None, None],
     "reset by us": LATE,
     "reset by the peer": CLOSED,
     "closed by both ends": CLOSED,
@@ -127,14 +127,14 @@ def test_both_ends_close_a_stream_in_either_order(ending):
     peer.send(SENT[ending])
     assert peer.server.open_streams == 1
     assert peer.server.is_open(ID)
-    peer.server.send_answer(ID, HEAD, b"x", TRAILERS)
+    peer.server.send_response(ID, HEAD, b"x", TRAILERS)
     assert peer.server.open_streams == 0
     assert not peer.server.is_open(ID)
 
 
 def answer_twice(peer):
-    peer.server.send_answer(ID, HEAD, b"", TRAILERS)
-    peer.server.send_answer(ID, HEAD, b"", TRAILERS)
+    peer.server.send_response(ID, HEAD, b"", TRAILERS)
+    peer.server.send_response(ID, HEAD, b"", TRAILERS)
 
 
 def data_first(peer):
@@ -170,7 +170,7 @@ def test_answers_to_streams_that_are_gone_are_dropped(state):
     peer.server.data_to_send()
     peer.server.send_headers(ID, HEAD)
     assert peer.server.send_data(ID, b"data", end_stream=True) == 0
-    assert peer.server.send_answer(ID, HEAD, b"data", TRAILERS) == 0
+    assert peer.server.send_response(ID, HEAD, b"data", TRAILERS) == 0
     peer.server.reset_stream(ID, ErrorCode.CANCEL)
     peer.server.consumed(ID, 10)
     assert peer.output() == []

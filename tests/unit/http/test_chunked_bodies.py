@@ -30,7 +30,7 @@ def unframed(wire: bytes, cuts: list[int], limits: Limits = LIMITS) -> tuple[byt
     return bytes(into), read, body.is_complete
 
 
-class _Told:
+class _Recorder:
     def __init__(self) -> None:
         self.data = b""
         self.is_complete = False
@@ -43,7 +43,7 @@ class _Told:
 
 
 def llhttp(wire: bytes) -> tuple[bytes, bool]:
-    told = _Told()
+    told = _Recorder()
     httptools.HttpRequestParser(told).feed_data(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + wire)
     return told.data, told.is_complete
 

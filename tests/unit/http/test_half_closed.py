@@ -11,7 +11,7 @@ import uvloop
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.listener import HttpListener
-from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.listeners import ListenOptions
 from stoker.server.protocols.exchange import send_response
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
@@ -63,7 +63,7 @@ def serve(run: Run, scenario: Callable[[Server, int], Awaitable[None]], **option
                 while server.listener.connections:  # noqa: ASYNC110 - they end in their own time
                     await asyncio.sleep(0)
             assert server.listener._port is not None
-            assert not server.listener._port.departures._calls
+            assert not server.listener._port.disconnects._calls
         finally:
             await server.listener.stop(0)
         assert server.engine.reserved_bytes == 0
@@ -205,4 +205,4 @@ def test_unix_sockets_tell_the_two_apart_by_themselves(run: Run, version: bytes,
         assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
         writer.close()
 
-    serve(run, scenario, doors=DoorOptions(socket_path=path, has_port=False))
+    serve(run, scenario, listeners=ListenOptions(socket_path=path, has_port=False))

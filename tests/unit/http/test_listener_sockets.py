@@ -16,7 +16,7 @@ import uvloop
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.listener import HttpListener
-from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.tls.key_ring import HTTP_1, KeyRing
 from stoker.server.net.tls.settings import PemFiles
 from stoker.server.protocols.exchange import send_response
@@ -57,7 +57,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 @LOOPS
 def test_a_unix_socket_is_served(run: Callable[[Any], Any], tmp_path: Path):
     async def main() -> None:
-        served = listener(doors=DoorOptions(socket_path=tmp_path / "http", has_port=False))
+        served = listener(listeners=ListenOptions(socket_path=tmp_path / "http", has_port=False))
         assert await served.start() == 0
         async with asyncio.timeout(20):
             assert (await exchange(*await asyncio.open_unix_connection(tmp_path / "http"))).endswith(b"http")
@@ -86,7 +86,7 @@ def test_tls_is_served(run: Callable[[Any], Any], certificate: Path):
     async def main() -> None:
         ring = KeyRing("HTTP", PemFiles(cert=certificate, key=certificate), HTTP_1)
         client_side = ssl.create_default_context(cafile=certificate)
-        served = listener(doors=DoorOptions(ring=ring))
+        served = listener(listeners=ListenOptions(ring=ring))
         port = await served.start()
         async with asyncio.timeout(20):
             streams = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname="localhost")

@@ -9,7 +9,7 @@ import orjson
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
-from stoker.server.core.reads import READS_IN_A_ROW
+from stoker.server.core.read_batching import READS_IN_A_ROW
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.timers import LoopTimers
 from stoker.server.net.http1.connection import HttpConnection

@@ -118,7 +118,7 @@ def test_what_cannot_be_one_plain_request_is_refused(block: bytes, status: int):
     with pytest.raises(Refusal) as refused:
         read(block)
     assert refused.value.status == status
-    assert b"connection: close\r\n" in refused.value.answer()
+    assert b"connection: close\r\n" in refused.value.to_bytes()
 
 
 READ_HEADERS = [

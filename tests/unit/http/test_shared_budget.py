@@ -9,7 +9,7 @@ import pytest
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine
 from tests.unit.http.test_short_path import Peer, binary_body, data_of, echo_engine, json_body, post, served
 
@@ -54,7 +54,7 @@ def share(scenario: Scenario, most_request_bytes: int = 1 << 40) -> None:
     asyncio.run(main())
 
 
-async def another(front: HttpFront, port: int) -> Peer:
+async def another(front: HttpFrontend, port: int) -> Peer:
     return Peer(front, port, *await asyncio.open_connection("127.0.0.1", port))
 
 

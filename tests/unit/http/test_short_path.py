@@ -21,7 +21,7 @@ from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
-from stoker.server.web.http_server import HttpFront
+from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo
 from tests.fakes.http_reads import arrive
 
@@ -31,7 +31,7 @@ LARGE = 200_000
 class Peer:
     """A client at byte level."""
 
-    def __init__(self, front: HttpFront, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, front: HttpFrontend, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.front = front
         self.port = port
         self.reader = reader
@@ -50,7 +50,7 @@ class Peer:
 
 @asynccontextmanager
 async def served(engine: FakeEngine, limits: Limits) -> AsyncIterator[Peer]:
-    front = HttpFront(engine, limits, "127.0.0.1", 0)
+    front = HttpFrontend(engine, limits, "127.0.0.1", 0)
     port = await front.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -347,7 +347,7 @@ def test_an_answer_for_which_there_is_no_room_is_refused():
 
     async def fill_up(request: InferRequest) -> None:
         assert engine.budget.reserve(1)
-        engine.budget_bytes = 1000
+        engine.budget.limit_bytes = 1000
 
     engine.models["echo"].before = fill_up
 
@@ -556,7 +556,9 @@ def test_however_messages_are_cut_the_answers_are_the_same(messages: list[bytes]
     wire = b"".join(messages)
 
     async def main() -> tuple[bytes, bytes]:
-        return await conversation(wire, []), await conversation(wire, [cut for cut in cuts if cut < len(wire)])
+        return await conversation(wire, []), await conversation(
+            wire, [split_numbers for split_numbers in cuts if split_numbers < len(wire)]
+        )
 
     whole, pieces = asyncio.run(main())
     assert whole == pieces

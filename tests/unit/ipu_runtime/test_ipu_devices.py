@@ -193,8 +193,8 @@ def test_ipus_are_given_out_again_only_when_the_call_on_them_has_ended(tmp_path:
         queues = session.create_queue_manager(2)
         session.run_load_programs()
         session.run_main_programs()
-        told = enqueue(queues, {"x": np.ones(2, np.float32)}, {"y": np.zeros(2, np.float32)})
-        assert told.error() is None  # and the call waits for its second micro-batch
+        recorder = enqueue(queues, {"x": np.ones(2, np.float32)}, {"y": np.zeros(2, np.float32)})
+        assert recorder.error() is None  # and the call waits for its second micro-batch
         device.detach()
         with pytest.raises(DeviceUnavailable):
             manager.get_device(1)

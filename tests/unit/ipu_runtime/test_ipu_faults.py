@@ -20,7 +20,7 @@ from stoker.backends.ipu.runtime import (
 from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.faults import FaultPlan
 from tests.fakes.ipu_programs import doubling, write_popef
-from tests.fakes.ipu_sessions import PATIENCE_S, Told, enqueue
+from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, enqueue
 
 ONE = np.ones(2, np.float32)
 
@@ -40,7 +40,7 @@ class Faulty:
         self.session.run_load_programs()
         self.session.run_main_programs()
 
-    def ask(self) -> tuple[Told, np.ndarray]:
+    def ask(self) -> tuple[ResultRecorder, np.ndarray]:
         y = np.zeros(2, np.float32)
         return enqueue(self.queues, {"x": ONE}, {"y": y}), y
 
@@ -71,9 +71,9 @@ def test_a_reset_is_asked_for_and_makes_the_session_usable_again(tmp_path: Path,
         session.reset()
         assert session.state is SessionState.CREATED
         faulty.start()
-        told, y = faulty.ask()
+        recorder, y = faulty.ask()
 
-        assert told.error() is None
+        assert recorder.error() is None
         assert y.tolist() == [2, 2]
         assert session.device.metrics.loads == 2
 
@@ -84,7 +84,7 @@ def test_requests_queued_at_the_time_of_the_error_get_the_same_error(tmp_path: P
         session.stop()
         tolds = [faulty.ask()[0] for _ in range(3)]
         session.run_main_programs()
-        errors = [told.error() for told in tolds]
+        errors = [recorder.error() for recorder in tolds]
 
         assert isinstance(errors[0], RecoverableRuntimeError)
         assert all(error is errors[0] for error in errors)
@@ -114,12 +114,12 @@ def test_a_lost_device_stays_lost_and_another_can_be_had(tmp_path: Path) -> None
 def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "hang@1")
     with faulty.session:
-        told, _ = faulty.ask()
+        recorder, _ = faulty.ask()
         assert faulty.clock.until_waited_for(PATIENCE_S)
         faulty.clock.advance(299)
-        assert not told.is_told
+        assert not recorder.is_told
         faulty.clock.advance(1)
-        error = told.error()
+        error = recorder.error()
 
         assert isinstance(error, UnknownRuntimeError)
         assert "no answer for 300 s" in str(error)
@@ -127,11 +127,11 @@ def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: P
 
 def test_a_session_can_be_stopped_while_its_device_hangs(tmp_path: Path) -> None:
     faulty = Faulty(tmp_path, "hang@1")
-    told, _ = faulty.ask()
+    recorder, _ = faulty.ask()
     assert faulty.clock.until_waited_for(PATIENCE_S)
     faulty.session.close()
 
-    assert isinstance(told.error(), IpuRuntimeError)
+    assert isinstance(recorder.error(), IpuRuntimeError)
 
 
 def test_out_of_memory_ends_the_session_and_leaves_the_device_usable(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_bad_output_is_garbage_for_one_call(tmp_path: Path) -> None:
     with faulty.session:
         answers = []
         for _ in range(3):
-            told, y = faulty.ask()
-            assert told.error() is None
+            recorder, y = faulty.ask()
+            assert recorder.error() is None
             answers.append(y)
 
         assert np.isnan(answers[1]).all()

@@ -9,7 +9,7 @@ import pytest
 from stoker.backends.ipu.runtime import ApplicationRuntimeError, DeviceManager, QueueManager, Session, SimulatedSystem
 from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.ipu_programs import adding, doubling, write_popef
-from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue
+from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, Signal, enqueue
 
 ONE = np.ones(2, np.float32)
 
@@ -50,7 +50,7 @@ def test_the_index_selects_the_graph_that_runs(fused: Fused) -> None:
 
 
 def test_inputs_of_another_graph_starve_the_device_and_stay_where_they_are(fused: Fused) -> None:
-    told = enqueue(fused.queues, {"index": index(0), "graph1/x": ONE}, {"graph1/y": np.zeros(2, np.float32)})
+    recorder = enqueue(fused.queues, {"index": index(0), "graph1/x": ONE}, {"graph1/y": np.zeros(2, np.float32)})
     fused.start()
     assert fused.clock.until_waited_for(PATIENCE_S)
     fused.clock.advance(1)
@@ -58,12 +58,12 @@ def test_inputs_of_another_graph_starve_the_device_and_stay_where_they_are(fused
     assert fused.timeouts.next() is fused.queues.input_queue("graph0/a")
     assert fused.queues.starving() == ("graph0/a", "graph0/b")
     assert fused.queues.input_queue("graph1/x").read_available() == 1
-    assert not told.is_told
+    assert not recorder.is_told
 
 
 def test_a_starved_request_is_flushed_away_and_the_next_one_runs(fused: Fused) -> None:
     stray = fused.queues.input_queue("graph1/x").enqueue(ONE * 9)
-    index_read = Told()
+    index_read = ResultRecorder()
     fused.queues.input_queue("index").enqueue(index(0), callback=index_read)
     fused.start()
     assert fused.clock.until_waited_for(PATIENCE_S)
@@ -73,16 +73,16 @@ def test_a_starved_request_is_flushed_away_and_the_next_one_runs(fused: Fused) -
     fused.queues.flush_all()
     assert index_read.error() is None
     y = np.zeros(2, np.float32)
-    told = enqueue(fused.queues, {"index": index(1), "graph1/x": ONE}, {"graph1/y": y})
+    recorder = enqueue(fused.queues, {"index": index(1), "graph1/x": ONE}, {"graph1/y": y})
 
-    assert told.error() is None
+    assert recorder.error() is None
     assert y.tolist() == [2, 2]
 
 
 def test_an_index_that_selects_nothing_is_named(fused: Fused) -> None:
-    told = enqueue(fused.queues, {"index": index(7), "graph1/x": ONE}, {"graph1/y": np.zeros(2, np.float32)})
+    recorder = enqueue(fused.queues, {"index": index(7), "graph1/x": ONE}, {"graph1/y": np.zeros(2, np.float32)})
     fused.start()
-    error = told.error()
+    error = recorder.error()
 
     assert isinstance(error, ApplicationRuntimeError)
     assert "input 'index' selects sub-graph 7; the executable has 0, 1" in str(error)

@@ -11,7 +11,7 @@ from stoker.backends.ipu.runtime import DeviceManager, Session, SessionConfig, S
 from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.ipu_programs import compute, doubling, host_read, host_write, write_popef
-from tests.fakes.ipu_sessions import PATIENCE_S, Told, enqueue, ipu_threads
+from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, enqueue, ipu_threads
 
 ONE = np.ones(2, np.float32)
 STEPS = (host_read(1), compute(4), host_write(1))
@@ -45,7 +45,7 @@ class Paced:
         return [stamp.at_ns / 1e6 - self.loaded_ms for stamp in stamps]
 
 
-class Stamp(Told):
+class Stamp(ResultRecorder):
     """Told, and when."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -155,17 +155,17 @@ def test_results_that_a_stop_holds_back_come_first_when_the_main_programs_run_ag
     paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=num_io_tiles)
     outputs = [np.zeros(2, np.float32) for _ in range(3)]
     with paced.session:
-        told = [enqueue(paced.queues, {"x": ONE * number}, {"y": y}) for number, y in enumerate(outputs)]
+        recorder = [enqueue(paced.queues, {"x": ONE * number}, {"y": y}) for number, y in enumerate(outputs)]
         paced.session.run_main_programs()
         assert paced.clock.until_waited_for(PATIENCE_S)
         paced.session.stop()
-        assert not any(each.is_told for each in told)
+        assert not any(each.is_told for each in recorder)
         paced.session.run_main_programs()
-        while not all(each.is_told for each in told):
+        while not all(each.is_told for each in recorder):
             if paced.clock.until_waited_for(0.01):
                 paced.clock.advance(0.5)
 
-        assert [each.error() for each in told] == [None] * 3
+        assert [each.error() for each in recorder] == [None] * 3
         assert [y.tolist() for y in outputs] == [[0, 0], [2, 2], [4, 4]]
 
 
@@ -179,18 +179,18 @@ def test_new_queues_get_nothing_that_was_computed_for_the_old_ones(tmp_path: Pat
         queues = paced.session.create_queue_manager(8)
         assert isinstance(old.error(), SessionStopped)
         y = np.zeros(2, np.float32)
-        told = enqueue(queues, {"x": ONE * 3}, {"y": y})
+        recorder = enqueue(queues, {"x": ONE * 3}, {"y": y})
         paced.session.run_main_programs()
-        while not told.is_told:
+        while not recorder.is_told:
             if paced.clock.until_waited_for(0.01):
                 paced.clock.advance(0.5)
 
-        assert (told.error(), y.tolist()) == (None, [6, 6])
+        assert (recorder.error(), y.tolist()) == (None, [6, 6])
 
 
 def test_a_callback_may_close_the_session_on_whichever_thread_it_comes(tmp_path: Path) -> None:
     paced = Paced(tmp_path, Pacing.REALTIME, num_io_tiles=32)
-    session, ended = paced.session, Told()
+    session, ended = paced.session, ResultRecorder()
 
     def close(error: Exception | None) -> None:
         session.close()

@@ -18,7 +18,7 @@ from stoker.backends.ipu.runtime import (
 )
 from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.ipu_programs import adding, doubling, write_popef
-from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue
+from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, Signal, enqueue
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -31,7 +31,7 @@ def test_results_are_written_into_the_users_memory_in_order(tmp_path: Path) -> N
         outputs = [np.zeros((2, 3), np.float32) for _ in range(10)]
         tolds = [enqueue(queues, {"x": X + number}, {"y": outputs[number]}) for number in range(10)]
 
-        assert [told.error() for told in tolds] == [None] * 10
+        assert [recorder.error() for recorder in tolds] == [None] * 10
         for number, output in enumerate(outputs):
             np.testing.assert_array_equal(output, (X + number) * 2)
 
@@ -53,12 +53,12 @@ def test_the_device_reads_memory_when_it_needs_it_not_when_it_is_queued(tmp_path
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(1)
         x, y = X.copy(), np.zeros_like(X)
-        told = enqueue(queues, {"x": x}, {"y": y})
+        recorder = enqueue(queues, {"x": x}, {"y": y})
         x[:] = 5
         session.run_load_programs()
         session.run_main_programs()
 
-        assert told.error() is None
+        assert recorder.error() is None
         assert (y == 10).all()
 
 
@@ -67,7 +67,7 @@ def test_an_input_is_given_back_before_its_output_is_waited_for(tmp_path: Path) 
         queues = session.create_queue_manager(1)
         session.run_load_programs()
         session.run_main_programs()
-        read, written, y = Told(), Told(), np.zeros_like(X)
+        read, written, y = ResultRecorder(), ResultRecorder(), np.zeros_like(X)
         queues.input_queue("x").enqueue(X, callback=read)
 
         assert read.error() is None
@@ -147,16 +147,16 @@ def test_an_unknown_queue_is_named_beside_those_there_are(tmp_path: Path) -> Non
 def test_withdrawn_memory_is_skipped(tmp_path: Path) -> None:
     with Session(write_popef(tmp_path / "m.popef", doubling())) as session:
         queues = session.create_queue_manager(3)
-        queue, withdrawn = queues.input_queue("x"), Told()
+        queue, withdrawn = queues.input_queue("x"), ResultRecorder()
         entry = queue.enqueue(X, callback=withdrawn)
         assert queue.withdraw(entry)
         assert not queue.withdraw(entry)
         y = np.zeros_like(X)
-        told = enqueue(queues, {"x": X + 1}, {"y": y})
+        recorder = enqueue(queues, {"x": X + 1}, {"y": y})
         session.run_load_programs()
         session.run_main_programs()
 
-        assert told.error() is None
+        assert recorder.error() is None
         np.testing.assert_array_equal(y, (X + 1) * 2)
         assert not withdrawn.is_told
 
@@ -200,9 +200,9 @@ def test_data_that_come_in_time_prevent_the_timeout(tmp_path: Path) -> None:
         assert starving.clock.until_waited_for(PATIENCE_S)
         starving.clock.advance(0.999)
         one, total = np.ones(2, np.float32), np.zeros(2, np.float32)
-        told = enqueue(starving.queues, {"a": one, "b": one}, {"total": total})
+        recorder = enqueue(starving.queues, {"a": one, "b": one}, {"total": total})
 
-        assert told.error() is None
+        assert recorder.error() is None
         assert starving.timeouts.calls == []
 
 
@@ -221,7 +221,7 @@ def test_an_output_without_room_starves_the_device_too(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
     with starving.session:
         starving.start()
-        read = Told()
+        read = ResultRecorder()
         starving.queues.input_queue("x").enqueue(X, callback=read)
         assert read.error() is None
         queue = starving.starve()
@@ -233,7 +233,7 @@ def test_other_streams_do_not_put_off_the_timeout_of_an_output_without_room(tmp_
     starving = Starving(write_popef(tmp_path / "m.popef", doubling()))
     with starving.session:
         starving.start()
-        read = Told()
+        read = ResultRecorder()
         starving.queues.input_queue("x").enqueue(X, callback=read)
         assert read.error() is None
         assert starving.clock.until_waited_for(PATIENCE_S)
@@ -250,35 +250,35 @@ def test_flushing_finishes_the_call_so_that_earlier_results_drain(tmp_path: Path
     starving = Starving(path)
     with starving.session:
         y, later = np.zeros_like(X), np.zeros_like(X)
-        told = enqueue(starving.queues, {"x": X}, {"y": y})
-        told_later = Told()
-        starving.queues.output_queue("y").enqueue(later, callback=told_later)
+        recorder = enqueue(starving.queues, {"x": X}, {"y": y})
+        recorded_later = ResultRecorder()
+        starving.queues.output_queue("y").enqueue(later, callback=recorded_later)
         starving.start(calls=1)
-        assert told.error() is None
+        assert recorder.error() is None
         assert starving.starve() is starving.queues.input_queue("x")
         assert starving.starve() is starving.queues.input_queue("x")  # tells again and again in the midst of a call
         starving.queues.flush_all()
 
         assert starving.session.wait(PATIENCE_S)
         assert starving.session.device.metrics.micro_batches == 4
-        assert not told_later.is_told  # outputs of dummy data take no memory that was meant for others
+        assert not recorded_later.is_told  # outputs of dummy data take no memory that was meant for others
         starving.queues.input_queue("x").enqueue(X + 1)
         starving.session.run_main_programs()
-        assert told_later.error() is None
+        assert recorded_later.error() is None
         np.testing.assert_array_equal(later, (X + 1) * 2)
 
 
 def test_flushing_gives_zeros_for_what_is_missing(tmp_path: Path) -> None:
     starving = Starving(write_popef(tmp_path / "m.popef", adding()))
     with starving.session:
-        total, told = np.zeros(2, np.float32), Told()
-        starving.queues.output_queue("total").enqueue(total, callback=told)
+        total, recorder = np.zeros(2, np.float32), ResultRecorder()
+        starving.queues.output_queue("total").enqueue(total, callback=recorder)
         starving.queues.input_queue("a").enqueue(np.full(2, 3, np.float32))
         starving.start()
         starving.starve()
         starving.queues.flush_all()
 
-        assert told.error() is None
+        assert recorder.error() is None
         assert total.tolist() == [3, 3]
 
 
@@ -297,11 +297,11 @@ def test_flushing_an_idle_device_runs_nothing(tmp_path: Path) -> None:
 def test_closing_fails_what_is_queued(tmp_path: Path) -> None:
     session = Session(write_popef(tmp_path / "m.popef", doubling()))
     queues = session.create_queue_manager(2)
-    told = Told()
-    queues.input_queue("x").enqueue(X, callback=told)
+    recorder = ResultRecorder()
+    queues.input_queue("x").enqueue(X, callback=recorder)
     session.close()
 
-    assert isinstance(told.error(), SessionStopped)
+    assert isinstance(recorder.error(), SessionStopped)
     with pytest.raises(SessionStopped, match="'x' is disconnected"):
         queues.input_queue("x").enqueue(X)
 
@@ -340,10 +340,10 @@ def test_predicates_choose_what_gets_a_queue_and_the_rest_reads_zeros(tmp_path: 
         session.run_load_programs()
         session.run_main_programs()
         total = np.zeros(2, np.float32)
-        told = enqueue(queues, {"a": np.full(2, 3, np.float32)}, {"total": total})
+        recorder = enqueue(queues, {"a": np.full(2, 3, np.float32)}, {"total": total})
 
         assert list(queues.inputs) == ["a"]
-        assert told.error() is None
+        assert recorder.error() is None
         assert total.tolist() == [3, 3]
 
 
@@ -366,7 +366,7 @@ def test_a_callback_that_raises_keeps_nobody_from_being_told(tmp_path: Path, cap
     manager = DeviceManager(SimulatedSystem(1))
     session = Session(write_popef(tmp_path / "m.popef", doubling()), device_manager=manager)
     queues = session.create_queue_manager(2)
-    first, last = Told(), Told()
+    first, last = ResultRecorder(), ResultRecorder()
 
     def refuse(_: Exception | None) -> None:
         raise RuntimeError("no time for this")

@@ -22,7 +22,7 @@ from stoker.backends.ipu.runtime import (
 )
 from stoker.backends.simulated.numerics import Numerics
 from tests.fakes.ipu_programs import doubling, failing, weighted, write_popef
-from tests.fakes.ipu_sessions import PATIENCE_S, Signal, Told, enqueue, ipu_threads
+from tests.fakes.ipu_sessions import PATIENCE_S, ResultRecorder, Signal, enqueue, ipu_threads
 
 ONES = np.ones(2, np.float32)
 WEIGHTS = np.array([3, 5], np.float32)
@@ -96,10 +96,10 @@ def test_main_programs_can_be_started_again_and_what_was_queued_stays(tmp_path: 
         run_once(session)
         assert session._loop.queues is not None
         y = np.zeros(2, np.float32)
-        told = enqueue(session._loop.queues, {"x": ONES * 4}, {"y": y})
+        recorder = enqueue(session._loop.queues, {"x": ONES * 4}, {"y": y})
         session.run_main_programs()
 
-        assert told.error() is None
+        assert recorder.error() is None
         assert y.tolist() == [8, 8]
 
 
@@ -111,7 +111,7 @@ def test_main_programs_end_by_themselves_after_the_calls_asked_for(tmp_path: Pat
         session.run_main_programs(calls=2)
 
         assert session.wait(PATIENCE_S)
-        assert [told.is_told for told in tolds] == [True] * 4 + [False] * 2
+        assert [recorder.is_told for recorder in tolds] == [True] * 4 + [False] * 2
         assert session.device.metrics.calls == 2
 
 
@@ -150,9 +150,9 @@ def test_an_input_of_main_programs_may_come_from_tensor_data(tmp_path: Path) -> 
 
         assert list(queues.inputs) == []
         assert enqueue(queues, {}, {}).is_told is False
-        told = Told()
-        queues.output_queue("y").enqueue(y, callback=told)
-        assert told.error() is None
+        recorder = ResultRecorder()
+        queues.output_queue("y").enqueue(y, callback=recorder)
+        assert recorder.error() is None
         assert y.tolist() == [8, 10]
 
 
@@ -217,7 +217,7 @@ def test_a_failing_graph_reaches_everyone_who_waits(tmp_path: Path) -> None:
         session.run_load_programs()
         session.run_main_programs()
 
-        errors = [told.error() for told in tolds]
+        errors = [recorder.error() for recorder in tolds]
         assert all(isinstance(error, ApplicationRuntimeError) for error in errors)
         assert "sub-graph 'model': the lowered graph failed" in str(errors[0])
         assert session.wait(PATIENCE_S)
@@ -363,10 +363,10 @@ def test_a_session_can_be_stopped_while_another_has_the_device(tmp_path: Path) -
             session.run_main_programs()
         # `long` is in the midst of a call, and has the device until the call's second micro-batch comes.
         assert enqueue(waiting[0], {"x": ONES}, {"y": np.zeros(2, np.float32)}).error() is None
-        told = enqueue(waiting[1], {"x": ONES}, {"y": np.zeros(2, np.float32)})
+        recorder = enqueue(waiting[1], {"x": ONES}, {"y": np.zeros(2, np.float32)})
         short.stop()
         assert short.error is None
-        assert not told.is_told
+        assert not recorder.is_told
         short.close()
 
-        assert isinstance(told.error(), SessionStopped)
+        assert isinstance(recorder.error(), SessionStopped)

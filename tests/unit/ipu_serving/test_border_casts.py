@@ -57,7 +57,7 @@ def test_an_output_beyond_the_served_type_fails(bench: Bench) -> None:
 
 @pytest.mark.parametrize("datatype", [DataType.INT32, DataType.INT8, DataType.BF16, DataType.BOOL])
 def test_other_casts_are_misfits(bench: Bench, datatype: DataType) -> None:
-    found = bench.misfits(popef(doubling((1, 2))), same_in_and_out(datatype, max_batch_size=1))
+    found = bench.violations(popef(doubling((1, 2))), same_in_and_out(datatype, max_batch_size=1))
     assert [each.field for each in found] == ["input[0].data_type", "output[0].data_type"]
 
 
@@ -65,7 +65,7 @@ def test_a_whole_call_goes_to_the_device_without_a_copy(bench: Bench) -> None:
     x = np.ones((4, 2), np.float32)
     instance = bench.load(popef(doubling((4, 2))), same_in_and_out(DataType.FP32, max_batch_size=4))
     seen = []
-    run = instance._resident.run  # type: ignore[attr-defined]
-    instance._resident.run = lambda inputs: seen.append(inputs["x"]) or run(inputs)  # type: ignore[attr-defined]
+    run = instance._loaded.run  # type: ignore[attr-defined]
+    instance._loaded.run = lambda inputs: seen.append(inputs["x"]) or run(inputs)  # type: ignore[attr-defined]
     answer(instance, x)
     assert seen[0] is x

@@ -9,8 +9,8 @@ import pytest
 from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.ipu.backend import PoplarBackend
-from stoker.backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
-from stoker.backends.ipu.serving.settings import FleetSettings
+from stoker.backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
+from stoker.backends.ipu.serving.settings import DevicePoolSettings
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.ipu_backend import Bench, answer
@@ -33,14 +33,14 @@ def test_every_bad_parameter_is_named_at_once() -> None:
         "auto_reset": "x",
         "device_ids": "0,a",
     }
-    found = list(parameter_misfits(bad, FleetSettings()))
+    found = list(parameter_violations(bad, DevicePoolSettings()))
     assert {each.field for each in found} == {f'parameters["{key}"]' for key in bad}
     assert all(value in each.message for value, each in zip(bad.values(), found, strict=False) if each.field.endswith(f'{value}"]'))
 
 
 def test_parameters_are_read() -> None:
     given = {"timeout_ns": "500000", "pacing": "realtime", "numerics": "off", "device_ids": "2, 3", "auto_reset": "0", "sub_graph": "1"}
-    read = read_parameters(given, FleetSettings())
+    read = read_parameters(given, DevicePoolSettings())
     assert (read.sub_graph, read.pipeline_depth, read.check_package_hash) == ("1", 3, True)
     assert (read.run.timeout_ns, read.run.pacing, read.run.numerics) == (500_000, Pacing.REALTIME, Numerics.OFF)
     assert (read.run.auto_reset, read.run.device_ids) == (False, frozenset({2, 3}))
@@ -52,7 +52,7 @@ def test_synchronous_execution_is_one_batch_at_a_time(bench: Bench, given: dict[
 
 
 def test_a_depth_beside_synchronous_execution_is_a_contradiction() -> None:
-    found = list(parameter_misfits({"synchronous_execution": "1", "pipeline_depth": "4"}, FleetSettings()))
+    found = list(parameter_violations({"synchronous_execution": "1", "pipeline_depth": "4"}, DevicePoolSettings()))
     assert [each.field for each in found] == ['parameters["pipeline_depth"]']
 
 
@@ -74,9 +74,9 @@ def test_the_operators_numerics_hold_where_the_model_does_not_say(bench_with: Ca
 
 def test_virtual_time_is_for_all_models_or_for_none(bench_with: Callable[..., Bench]) -> None:
     file = popef(doubling((2, 2)))
-    assert [each.field for each in bench_with().misfits(file, TWO_ROWS, pacing="virtual")] == ['parameters["pacing"]']
+    assert [each.field for each in bench_with().violations(file, TWO_ROWS, pacing="virtual")] == ['parameters["pacing"]']
     virtual = bench_with(pacing="virtual")
-    assert [each.field for each in virtual.misfits(file, TWO_ROWS, pacing="realtime")] == ['parameters["pacing"]']
+    assert [each.field for each in virtual.violations(file, TWO_ROWS, pacing="realtime")] == ['parameters["pacing"]']
     assert answer(virtual.load(file, TWO_ROWS), ONES).tolist() == [[2, 2]]
 
 
@@ -115,5 +115,5 @@ def test_the_system_has_the_version_that_was_set(bench_with: Callable[..., Bench
 
 def test_a_setting_is_called_by_its_own_name_and_not_by_its_variables() -> None:
     with pytest.raises(BackendSettingError) as caught:
-        FleetSettings.read({"sim_num_IPUs": "many"})
+        DevicePoolSettings.read({"sim_num_IPUs": "many"})
     assert str(caught.value) == "backend 'poplar': sim_num_IPUs='many': is no number"

@@ -16,19 +16,19 @@ TWO_ROWS = same_in_and_out(DataType.FP32, max_batch_size=2)
 
 def test_batches_wait_in_the_rings_while_the_device_is_busy(bench: Bench) -> None:
     instance = bench.load(popef(doubling((2, 2))), TWO_ROWS, pipeline_depth="4")
-    resident = instance._resident  # type: ignore[attr-defined]
+    loaded = instance._loaded  # type: ignore[attr-defined]
     submitted = threading.Semaphore(0)
-    execute_async = resident._runner.execute_async
+    execute_async = loaded._runner.execute_async
 
     def counted(*arguments: object) -> object:
         future = execute_async(*arguments)
         submitted.release()
         return future
 
-    resident._runner.execute_async = counted
-    program = resident.device.resident
+    loaded._runner.execute_async = counted
+    program = loaded.device.loaded
     with ThreadPoolExecutor(4) as pool:
-        with resident.device.claimed(program, lambda: False):
+        with loaded.device.claimed(program, lambda: False):
             futures = [pool.submit(answer, instance, np.full((1, 2), number, np.float32)) for number in range(4)]
             assert all(submitted.acquire(timeout=20) for _ in range(4)), "a batch waited for another to come back"
             assert bench.figure("stoker_ipu_batches_in_flight") == 4

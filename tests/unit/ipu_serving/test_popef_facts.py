@@ -43,7 +43,7 @@ def test_a_batch_is_micro_batch_times_iterations_times_replicas(bench: Bench, op
     for count in (1, rows - 1, rows):
         x = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
         assert answer(instance, x).tolist() == (x + x).tolist()
-    assert [each.field for each in bench.misfits(file, same_in_and_out(F32, (3,), rows + 1))] == ["max_batch_size"] * 2
+    assert [each.field for each in bench.violations(file, same_in_and_out(F32, (3,), rows + 1))] == ["max_batch_size"] * 2
 
 
 def test_a_smaller_batch_does_not_wait_for_the_device_to_starve(bench: Bench) -> None:
@@ -111,8 +111,8 @@ def test_two_anchors_cannot_have_one_name(bench: Bench) -> None:
 
 def test_another_compilers_executable_is_refused_and_both_hashes_are_named(bench: Bench) -> None:
     file = popef(doubling((2, 2)), hash_text="0123456789abcdef")
-    (misfit,) = bench.misfits(file, TWO_ROWS)
-    assert "package hash is 0123456789abcdef, this runtime's is " in misfit.message
+    (violation,) = bench.violations(file, TWO_ROWS)
+    assert "package hash is 0123456789abcdef, this runtime's is " in violation.message
     with pytest.raises(ModelLoadError, match="0123456789abcdef"):
         bench.load(file, TWO_ROWS)
     assert answer(bench.load(file, TWO_ROWS, check_package_hash="false"), np.ones((1, 2), np.float32)).tolist() == [[2, 2]]
@@ -120,7 +120,7 @@ def test_another_compilers_executable_is_refused_and_both_hashes_are_named(bench
 
 def test_the_operator_may_switch_the_hash_check_off(bench_with: Callable[..., Bench]) -> None:
     bench = bench_with(check_package_hash="false")
-    assert bench.misfits(popef(doubling((2, 2)), hash_text="old"), TWO_ROWS) == []
+    assert bench.violations(popef(doubling((2, 2)), hash_text="old"), TWO_ROWS) == []
 
 
 @pytest.mark.parametrize("sub_graph", ["0", "graph0"])
@@ -141,16 +141,16 @@ def test_each_sub_graph_of_a_fused_executable_has_its_own_names_and_batch(bench:
 
 @pytest.mark.parametrize(("given", "complaint"), [({}, "must be written"), ({"sub_graph": "2"}, "'2' chooses none")])
 def test_a_sub_graph_must_be_chosen_from_those_that_exist(bench: Bench, given: dict[str, str], complaint: str) -> None:
-    (misfit,) = bench.misfits(popef(doubling((2, 2)), adding((4, 3))), TWO_ROWS, **given)
-    assert misfit.field == 'parameters["sub_graph"]'
-    assert complaint in misfit.message
-    assert misfit.message.endswith("the executable's sub-graphs: 0 (graph0), 1 (graph1)")
+    (violation,) = bench.violations(popef(doubling((2, 2)), adding((4, 3))), TWO_ROWS, **given)
+    assert violation.field == 'parameters["sub_graph"]'
+    assert complaint in violation.message
+    assert violation.message.endswith("the executable's sub-graphs: 0 (graph0), 1 (graph1)")
 
 
 def test_a_sub_graph_of_a_plain_executable_is_its_only_one(bench: Bench) -> None:
     file = popef(doubling((2, 2)))
-    assert bench.misfits(file, TWO_ROWS, sub_graph="0") == []
-    assert [each.field for each in bench.misfits(file, TWO_ROWS, sub_graph="1")] == ['parameters["sub_graph"]']
+    assert bench.violations(file, TWO_ROWS, sub_graph="0") == []
+    assert [each.field for each in bench.violations(file, TWO_ROWS, sub_graph="1")] == ['parameters["sub_graph"]']
 
 
 def test_a_corrupt_file_is_refused_by_blob_and_offset_and_without_a_path(bench: Bench) -> None:

@@ -14,7 +14,7 @@ from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersi
 from stoker.server.core.overrides import LoadOverrides
 from stoker.server.core.state import VersionState
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.version_policy import desired_versions
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench
 
@@ -145,7 +145,7 @@ class Polling(Machine):
         still = {entry.name for entry in self.bench.manager.index(True)}
         for name in ready - still:
             model = self.bench.models.get(name)
-            assert model is None or not wanted_versions(model.policy, model.versions), "a wanted model stopped serving"
+            assert model is None or not desired_versions(model.policy, model.versions), "a desired model stopped serving"
 
     @rule(seconds=st.sampled_from([0.3, 1.0, 5.0]))
     def time_passes(self, seconds) -> None:
@@ -168,14 +168,14 @@ class Polling(Machine):
             entries = {e.version: e for e in index if e.name == name and e.version is not None}
             if model.error is not None:
                 continue
-            wanted = wanted_versions(model.policy, model.versions)
+            desired = desired_versions(model.policy, model.versions)
             ready = {version for version, entry in entries.items() if entry.state is VersionState.READY}
             failed = {version for version, entry in entries.items() if entry.state is VersionState.FAILED}
-            loadable = wanted & model.versions.keys()
+            loadable = desired & model.versions.keys()
             assert loadable <= ready | failed
             if not failed:
                 assert ready >= loadable
-                assert ready <= wanted or not ready & wanted
+                assert ready <= desired or not ready & desired
 
 
 class Explicit(Machine):
@@ -235,15 +235,15 @@ class Explicit(Machine):
         """What a load of the model as it is now answers, and leaves serving."""
         model = self.bench.models.get(name)
         before = self.bench.manager.ready_versions(name)
-        wanted = frozenset() if model is None else wanted_versions(model.policy, model.versions)
-        is_loadable = model is not None and not model.error and wanted <= model.versions.keys()
-        if is_loadable and (wanted or isinstance(model.policy, NoVersions)):
+        desired = frozenset() if model is None else desired_versions(model.policy, model.versions)
+        is_loadable = model is not None and not model.error and desired <= model.versions.keys()
+        if is_loadable and (desired or isinstance(model.policy, NoVersions)):
             self.run(self.bench.manager.load(name, PLAIN))
-            assert set(self.bench.manager.ready_versions(name)) == wanted
+            assert set(self.bench.manager.ready_versions(name)) == desired
             return
         with pytest.raises(ModelLoadError):
             self.run(self.bench.manager.load(name, PLAIN))
-        if before and (model is None or model.error or not wanted):
+        if before and (model is None or model.error or not desired):
             assert self.bench.manager.ready_versions(name) == before
         assert not before or self.bench.manager.ready_versions(name), "a failed load leaves something serving"
 

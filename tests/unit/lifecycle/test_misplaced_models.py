@@ -11,7 +11,7 @@ from stoker.cli.main import main
 from stoker.server.core.model_list import ListedModel
 from stoker.server.lifecycle.check import check_repository
 from stoker.server.lifecycle.listed_models import ListedModels
-from stoker.server.lifecycle.misplaced import misplaced_in_model, misplaced_in_root
+from stoker.server.lifecycle.misplaced import misplaced_model_files, misplaced_root_files
 from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from tests.fakes import onnx_models
 
@@ -204,12 +204,12 @@ def test_check_ends_with_a_failure_for_a_flat_folder(root: Path, capsys: pytest.
 
 def test_parts_of_the_weights_of_one_model_are_one_model():
     parts = {"config.json": False, "model-00001-of-00002.safetensors": False, "model-00002-of-00002.safetensors": False}
-    [(model, text)] = misplaced_in_root(parts).items()
+    [(model, text)] = misplaced_root_files(parts).items()
     assert model == "model"
     assert "'model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors' lie in the repository itself" in text
     assert "optimum-cli export onnx --model . OUTPUT" in text
     assert text.endswith("the result belongs in model/1/")
-    in_model = misplaced_in_model("bert", parts)
+    in_model = misplaced_model_files("bert", parts)
     assert in_model is not None
     assert "optimum-cli export onnx --model bert OUTPUT" in in_model
     assert in_model.endswith("the result belongs in bert/1/")

@@ -25,7 +25,7 @@ def failed(version: int, generation: Generation = A) -> VersionStatus:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "wanted", "expected"),
+    ("statuses", "desired", "expected"),
     [
         pytest.param([], {}, (), id="nothing"),
         pytest.param([], {1: A, 2: A}, (Load(1, A), Load(2, A)), id="loads all that is wanted"),
@@ -53,8 +53,8 @@ def failed(version: int, generation: Generation = A) -> VersionStatus:
         pytest.param([failed(1)], {}, (Forget(1),), id="a failure of a removed version is forgotten"),
     ],
 )
-def test_plan(statuses, wanted, expected) -> None:
-    assert plan(statuses, wanted) == expected
+def test_plan(statuses, desired, expected) -> None:
+    assert plan(statuses, desired) == expected
 
 
 def test_an_explicit_load_is_always_a_new_generation() -> None:
@@ -71,20 +71,20 @@ STATUSES = st.dictionaries(
 
 
 @given(STATUSES, WANTED)
-def test_the_last_ready_version_stays_while_a_wanted_one_is_not_ready(statuses, wanted) -> None:
-    unloads = {action.version for action in plan(statuses, wanted) if isinstance(action, Unload)}
+def test_the_last_ready_version_stays_while_a_wanted_one_is_not_ready(statuses, desired) -> None:
+    unloads = {action.version for action in plan(statuses, desired) if isinstance(action, Unload)}
     serving = {status.version for status in statuses if status.serving is not None}
     assert unloads <= serving
-    assert not unloads & wanted.keys(), "nothing that is wanted is unloaded"
-    if wanted and serving:
+    assert not unloads & desired.keys(), "nothing that is desired is unloaded"
+    if desired and serving:
         assert serving - unloads, "something goes on serving"
-    if unloads and wanted:
-        assert (serving - unloads) & wanted.keys(), "what goes on serving is wanted"
+    if unloads and desired:
+        assert (serving - unloads) & desired.keys(), "what goes on serving is desired"
 
 
 @given(STATUSES, WANTED)
-def test_a_plan_depends_on_its_arguments_alone(statuses, wanted) -> None:
-    assert plan(statuses, wanted) == plan(list(reversed(statuses)), dict(reversed(wanted.items())))
+def test_a_plan_depends_on_its_arguments_alone(statuses, desired) -> None:
+    assert plan(statuses, desired) == plan(list(reversed(statuses)), dict(reversed(desired.items())))
 
 
 class Simulation:
@@ -92,10 +92,10 @@ class Simulation:
 
     def __init__(self) -> None:
         self.table: dict[int, VersionStatus] = {}
-        self.wanted: dict[int, Generation | None] = {}
+        self.desired: dict[int, Generation | None] = {}
 
     def reconcile(self) -> None:
-        for action in plan(self.table.values(), self.wanted):
+        for action in plan(self.table.values(), self.desired):
             status = self.table.get(action.version, VersionStatus(version=action.version))
             match action:
                 case Load(_, generation):
@@ -143,26 +143,26 @@ def test_random_scans_and_failures_never_drop_availability_and_always_converge(e
     for kind, detail in [*events, ("scan", last_wanted)]:
         was_serving = bool(simulation.serving())
         if kind == "scan":
-            simulation.wanted = detail
+            simulation.desired = detail
         elif simulation.loads():
             pick, is_good = detail
             simulation.finish(simulation.loads()[pick % len(simulation.loads())], is_good=is_good)
         simulation.reconcile()
-        assert plan(simulation.table.values(), simulation.wanted) == (), "doing a plan leaves nothing to do"
-        if was_serving and simulation.wanted:
-            assert simulation.serving(), "a wanted model that served goes on serving"
+        assert plan(simulation.table.values(), simulation.desired) == (), "doing a plan leaves nothing to do"
+        if was_serving and simulation.desired:
+            assert simulation.serving(), "a desired model that served goes on serving"
     for _ in range(20):
         if not simulation.loads():
             break
         simulation.finish(simulation.loads()[0], is_good=data.draw(st.booleans()))
         simulation.reconcile()
     assert not simulation.loads(), "loads come to an end"
-    for version, generation in simulation.wanted.items():
+    for version, generation in simulation.desired.items():
         status = simulation.table.get(version)
         if generation is not None:
             assert status is not None
             assert generation in (status.serving, status.failed)
-    if not simulation.wanted:
+    if not simulation.desired:
         assert simulation.table == {}
-    elif all(simulation.table[v].serving for v, g in simulation.wanted.items() if g) and simulation.serving() & simulation.wanted.keys():
-        assert simulation.serving() <= simulation.wanted.keys(), "what nobody wants is gone once the wanted serve"
+    elif all(simulation.table[v].serving for v, g in simulation.desired.items() if g) and simulation.serving() & simulation.desired.keys():
+        assert simulation.serving() <= simulation.desired.keys(), "what nobody wants is gone once the desired serve"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
-from stoker.server.lifecycle.settle import Settler
+from stoker.server.lifecycle.settle import SettleFilter
 
 S = 1_000_000_000
 
@@ -34,10 +34,10 @@ def seen(settled: RepositorySnapshot) -> dict[str, tuple[str, dict[int, str]]]:
     }
 
 
-def started(**models: dict[int, str]) -> Settler:
-    settler = Settler(S)
-    settler.start(snapshot(**models))
-    return settler
+def started(**models: dict[int, str]) -> SettleFilter:
+    settle_filter = SettleFilter(S)
+    settle_filter.start(snapshot(**models))
+    return settle_filter
 
 
 def test_at_start_everything_counts() -> None:
@@ -47,74 +47,74 @@ def test_at_start_everything_counts() -> None:
 
 
 def test_a_new_version_counts_after_it_stayed_the_same() -> None:
-    settler = started(m={1: "a"})
+    settle_filter = started(m={1: "a"})
     for now, fingerprint, expected in [(0, "half", {1: "a"}), (S, "whole", {1: "a"}), (2 * S - 1, "whole", {1: "a"})]:
-        settled, is_settled = settler.settle(snapshot(m={1: "a", 2: fingerprint}), now)
+        settled, is_settled = settle_filter.settle(snapshot(m={1: "a", 2: fingerprint}), now)
         assert seen(settled)["m"][1] == expected
         assert not is_settled
-    settled, is_settled = settler.settle(snapshot(m={1: "a", 2: "whole"}), 2 * S)
+    settled, is_settled = settle_filter.settle(snapshot(m={1: "a", 2: "whole"}), 2 * S)
     assert seen(settled)["m"][1] == {1: "a", 2: "whole"}
     assert is_settled
 
 
 def test_an_edited_version_counts_as_before_until_it_settles() -> None:
-    settler = started(m={1: "a"})
-    assert seen(settler.settle(snapshot(m={1: "b"}), 0)[0])["m"][1] == {1: "a"}
-    assert seen(settler.settle(snapshot(m={1: "b"}), S)[0])["m"][1] == {1: "b"}
+    settle_filter = started(m={1: "a"})
+    assert seen(settle_filter.settle(snapshot(m={1: "b"}), 0)[0])["m"][1] == {1: "a"}
+    assert seen(settle_filter.settle(snapshot(m={1: "b"}), S)[0])["m"][1] == {1: "b"}
 
 
 def test_an_edited_config_counts_as_before_until_it_settles() -> None:
-    settler = started(m={1: "a"})
-    assert seen(settler.settle(snapshot(m=("new", {1: "a"})), 0)[0])["m"][0] == "c"
-    assert seen(settler.settle(snapshot(m=("new", {1: "a"})), S)[0])["m"][0] == "new"
+    settle_filter = started(m={1: "a"})
+    assert seen(settle_filter.settle(snapshot(m=("new", {1: "a"})), 0)[0])["m"][0] == "c"
+    assert seen(settle_filter.settle(snapshot(m=("new", {1: "a"})), S)[0])["m"][0] == "new"
 
 
 def test_a_change_that_is_taken_back_was_none() -> None:
-    settler = started(m={1: "a"})
-    settler.settle(snapshot(m={1: "b"}), 0)
-    settled, is_settled = settler.settle(snapshot(m={1: "a"}), S)
+    settle_filter = started(m={1: "a"})
+    settle_filter.settle(snapshot(m={1: "b"}), 0)
+    settled, is_settled = settle_filter.settle(snapshot(m={1: "a"}), S)
     assert seen(settled)["m"][1] == {1: "a"}
     assert is_settled
 
 
 def test_a_new_model_counts_with_its_first_whole_version() -> None:
-    settler = started()
-    assert seen(settler.settle(snapshot(m={}), 0)[0]) == {}
-    assert seen(settler.settle(snapshot(m={1: "half"}), S // 2)[0]) == {}
-    assert seen(settler.settle(snapshot(m={1: "half"}), S)[0]) == {}, "the config has settled, the version has not"
-    assert seen(settler.settle(snapshot(m={1: "half"}), 2 * S)[0]) == {"m": ("c", {1: "half"})}
+    settle_filter = started()
+    assert seen(settle_filter.settle(snapshot(m={}), 0)[0]) == {}
+    assert seen(settle_filter.settle(snapshot(m={1: "half"}), S // 2)[0]) == {}
+    assert seen(settle_filter.settle(snapshot(m={1: "half"}), S)[0]) == {}, "the config has settled, the version has not"
+    assert seen(settle_filter.settle(snapshot(m={1: "half"}), 2 * S)[0]) == {"m": ("c", {1: "half"})}
 
 
 def test_a_new_model_that_stays_without_versions_counts_as_such() -> None:
-    settler = started()
-    settler.settle(snapshot(m={}), 0)
-    assert seen(settler.settle(snapshot(m={}), S)[0]) == {"m": ("c", {})}
-    settled, _ = settler.settle(snapshot(m={1: "half"}), S)
+    settle_filter = started()
+    settle_filter.settle(snapshot(m={}), 0)
+    assert seen(settle_filter.settle(snapshot(m={}), S)[0]) == {"m": ("c", {})}
+    settled, _ = settle_filter.settle(snapshot(m={1: "half"}), S)
     assert seen(settled) == {"m": ("c", {})}, "once it counts it does not stop counting because a version arrives"
 
 
 def test_a_model_that_comes_back_in_time_never_went() -> None:
-    settler = started(m={1: "a"})
-    settled, is_settled = settler.settle(snapshot(), 0)
+    settle_filter = started(m={1: "a"})
+    settled, is_settled = settle_filter.settle(snapshot(), 0)
     assert seen(settled) == {"m": ("c", {1: "a"})}
     assert not is_settled
-    assert seen(settler.settle(snapshot(m={1: "b"}), S // 2)[0]) == {"m": ("c", {1: "a"})}
-    assert seen(settler.settle(snapshot(m={1: "b"}), 2 * S)[0]) == {"m": ("c", {1: "b"})}
+    assert seen(settle_filter.settle(snapshot(m={1: "b"}), S // 2)[0]) == {"m": ("c", {1: "a"})}
+    assert seen(settle_filter.settle(snapshot(m={1: "b"}), 2 * S)[0]) == {"m": ("c", {1: "b"})}
 
 
 def test_a_model_that_stays_away_is_gone() -> None:
-    settler = started(m={1: "a"})
-    settler.settle(snapshot(), 0)
-    settled, is_settled = settler.settle(snapshot(), S)
+    settle_filter = started(m={1: "a"})
+    settle_filter.settle(snapshot(), 0)
+    settled, is_settled = settle_filter.settle(snapshot(), S)
     assert seen(settled) == {}
     assert is_settled
 
 
 def test_a_version_goes_only_when_nothing_that_may_replace_it_is_arriving() -> None:
-    settler = started(m={1: "a"})
-    settler.settle(snapshot(m={2: "h1"}), 0)
-    assert seen(settler.settle(snapshot(m={2: "h2"}), 2 * S)[0])["m"][1] == {1: "a"}
-    assert seen(settler.settle(snapshot(m={2: "h2"}), 3 * S)[0])["m"][1] == {2: "h2"}
+    settle_filter = started(m={1: "a"})
+    settle_filter.settle(snapshot(m={2: "h1"}), 0)
+    assert seen(settle_filter.settle(snapshot(m={2: "h2"}), 2 * S)[0])["m"][1] == {1: "a"}
+    assert seen(settle_filter.settle(snapshot(m={2: "h2"}), 3 * S)[0])["m"][1] == {2: "h2"}
 
 
 VERSIONS = st.dictionaries(st.integers(1, 3), st.sampled_from("ab"), max_size=3)
@@ -125,21 +125,21 @@ SNAPSHOTS = st.dictionaries(st.sampled_from("mn"), st.tuples(st.sampled_from("cd
 
 @given(SNAPSHOTS, st.lists(st.tuples(SNAPSHOTS, st.integers(0, 2 * S))), SNAPSHOTS)
 def test_whatever_happened_before_what_stays_is_what_counts(first, history, last) -> None:
-    settler = Settler(S)
-    settler.start(first)
+    settle_filter = SettleFilter(S)
+    settle_filter.start(first)
     now = 0
     for scan, step in [*history, (last, 0)]:
         now += step
-        settler.settle(scan, now)
-    settler.settle(last, now + S)
-    settled, is_settled = settler.settle(last, now + 2 * S)
+        settle_filter.settle(scan, now)
+    settle_filter.settle(last, now + S)
+    settled, is_settled = settle_filter.settle(last, now + 2 * S)
     assert is_settled
     assert seen(settled) == seen(last)
 
 
 @given(SNAPSHOTS, st.lists(SNAPSHOTS))
 def test_nothing_changes_while_no_time_passes(first, scans) -> None:
-    settler = Settler(S)
-    settler.start(first)
+    settle_filter = SettleFilter(S)
+    settle_filter.start(first)
     for scan in scans:
-        assert seen(settler.settle(scan, 0)[0]) == seen(first)
+        assert seen(settle_filter.settle(scan, 0)[0]) == seen(first)

@@ -33,28 +33,28 @@ def add_model(root: Path, name: str, content: bytes, filename: str) -> None:
     (root / name / "1" / filename).write_bytes(content)
 
 
-def check(root: Path, loading: Loading, *, timeout_s: float = 60.0, told: list[str] | None = None) -> RepositoryReport:
+def check(root: Path, loading: Loading, *, timeout_s: float = 60.0, messages: list[str] | None = None) -> RepositoryReport:
     return check_repository(
         [root],
         harmful_registry(),
         loading=loading,
         timeout_s=timeout_s,
         trial_registry=harmful_registry,
-        progress=(told if told is not None else []).append,
+        progress=(messages if messages is not None else []).append,
     )
 
 
 def test_a_model_that_harms_its_process_is_named_and_the_others_are_still_loaded(tmp_path: Path) -> None:
     for name, content in (("a", b"good"), ("b", b"crash"), ("c", b"raise"), ("d", b"memory"), ("e", b"good")):
         add_model(tmp_path, name, content, FakeBackend.default_model_filename)
-    told: list[str] = []
-    report = check(tmp_path, Loading.SMALL, told=told)
+    messages: list[str] = []
+    report = check(tmp_path, Loading.SMALL, messages=messages)
     found = {model.name: model.versions[0] for model in report.models}
     assert {name: version.is_loaded for name, version in found.items()} == {"a": True, "b": False, "c": False, "d": False, "e": True}
     assert found["b"].errors == ("load FAILED: the process that loaded it ended with SIGSEGV: Fatal Python error: Segmentation fault",)
     assert found["c"].errors == ("load FAILED: its operators are not known",)
     assert "MemoryError" in found["d"].errors[0]
-    assert [text for text in told if text.startswith("loading")] == [f"loading {name} version 1" for name in "abcde"]
+    assert [text for text in messages if text.startswith("loading")] == [f"loading {name} version 1" for name in "abcde"]
 
 
 def test_a_load_that_does_not_end_is_given_up(tmp_path: Path) -> None:

@@ -2,32 +2,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.version_policy import desired_versions
 
 versions = st.sets(st.integers(min_value=1, max_value=2**63 - 1))
 
 
 @given(versions, st.integers(min_value=1, max_value=5))
 def test_latest_takes_the_highest(available: set[int], count: int) -> None:
-    wanted = wanted_versions(LatestVersions(count), available)
-    assert len(wanted) == min(count, len(available))
-    assert all(left < taken for left in available - wanted for taken in wanted)
+    desired = desired_versions(LatestVersions(count), available)
+    assert len(desired) == min(count, len(available))
+    assert all(left < taken for left in available - desired for taken in desired)
 
 
 @given(versions)
 def test_all_takes_everything(available: set[int]) -> None:
-    assert wanted_versions(AllVersions(), available) == available
+    assert desired_versions(AllVersions(), available) == available
 
 
 @given(versions, st.sets(st.integers(min_value=1, max_value=9)))
 def test_specific_wants_what_it_names_even_if_it_is_missing(available: set[int], named: set[int]) -> None:
-    assert wanted_versions(SpecificVersions(tuple(named)), available) == named
+    assert desired_versions(SpecificVersions(tuple(named)), available) == named
 
 
 @given(versions)
 def test_none_wants_nothing(available: set[int]) -> None:
-    assert wanted_versions(NoVersions(), available) == frozenset()
+    assert desired_versions(NoVersions(), available) == frozenset()
 
 
 def test_latest_of_none_is_none() -> None:
-    assert wanted_versions(LatestVersions(0), {1, 2}) == frozenset()
+    assert desired_versions(LatestVersions(0), {1, 2}) == frozenset()

@@ -19,16 +19,16 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.protocols.kserve.generate_codec import Target, decode
+from stoker.server.web.model_pages.addresses import GrpcAddress, addresses
 from stoker.server.web.model_pages.html import list_page, model_page
 from stoker.server.web.model_pages.openapi import model_document
-from stoker.server.web.model_pages.places import GrpcDoor, places
 from stoker.server.web.model_pages.python_calls import python_calls
 from stoker.server.web.model_pages.samples import sample
 from stoker.server.web.model_pages.shell_calls import shell_calls
 from tests.fakes.fake_engine import model, signature, simple
 
 HOSTILE = """<script>alert(1)</script>'"`$(touch x)\\%s{0}&amp;é\n</pre>"""
-HERE = places("localhost:8501", "http", GrpcDoor(8500))
+HERE = addresses("localhost:8501", "http", GrpcAddress(8500))
 
 
 def described(*inputs, outputs=None, max_batch_size=8, name="m", **changes):
@@ -249,11 +249,11 @@ def assert_is_plain(page):
     ],
 )
 def test_only_a_plain_host_header_is_shown(host, expected):
-    found = places(host, "http", GrpcDoor(7))
+    found = addresses(host, "http", GrpcAddress(7))
     assert found.http == expected
     assert found.grpc.endswith(":7")
 
 
 def test_calls_over_grpc_are_left_out_where_there_is_no_port():
-    keys = {call.key for call in calls_of(ModelDescription(simple().config, 1, (1,)), where=places("h", "https", None))}
+    keys = {call.key for call in calls_of(ModelDescription(simple().config, 1, (1,)), where=addresses("h", "https", None))}
     assert keys == {"curl-json", "curl-binary", "curl-tfs", "stoker-client", "tritonclient-http"}

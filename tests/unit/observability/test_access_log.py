@@ -14,11 +14,11 @@ from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.access import Via
-from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
 from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
 from stoker.server.observability.metrics import Metrics
+from stoker.server.scheduling.accounting import count_batch
 from stoker.server.scheduling.pending import Pending
-from stoker.server.scheduling.tally import tally
 from tests.fakes.fake_clock import FakeClock
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (2,)),), (TensorSpec("OUT", DataType.FP32, (2,)),), 4)
@@ -67,15 +67,15 @@ def answer_to(asked: InferRequest) -> InferResponse:
 
 
 def test_a_line_tells_who_asked_for_what_and_how_long_it_took(log: Callable[[int], Log]) -> None:
-    told, answers = log(1), []
+    written_log, answers = log(1), []
     asked = request("r1")
-    done = told.access.watched(asked, answers.append)
+    done = written_log.access.watched(asked, answers.append)
     assert asked.access is not None
     asked.access.queue_ns, asked.access.compute_ns = 12_000, 345_678
     answer = answer_to(asked)
     done(answer)
     assert answers == [answer]
-    assert told.lines() == [
+    assert written_log.lines() == [
         {
             "message": "an inference request was answered",
             "protocol": "kserve-grpc",
@@ -94,23 +94,23 @@ def test_a_line_tells_who_asked_for_what_and_how_long_it_took(log: Callable[[int
 
 
 def test_one_of_every_n_has_a_line_and_only_it_is_timed(log: Callable[[int], Log]) -> None:
-    told = log(3)
+    written_log = log(3)
     for number in range(7):
         asked = request(str(number))
-        done = told.access.watched(asked, lambda _: None)
+        done = written_log.access.watched(asked, lambda _: None)
         assert (asked.access is not None) == (number % 3 == 2)
         done(answer_to(asked))
-    assert [line["request_id"] for line in told.lines()] == ["2", "5"]
+    assert [line["request_id"] for line in written_log.lines()] == ["2", "5"]
 
 
 def test_whatever_fails_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> None:
-    told, answers = log(2), list[Answer]()
+    written_log, answers = log(2), list[EngineResult]()
     for number in range(2):
         asked = request(str(number))
-        told.access.watched(asked, answers.append)(BackendFailed("the device is lost"))
-    told.access.refused(request("full"), Overloaded("the queue is full"))
-    told.access.unread(Via.TFS_HTTP, "absent", 7, UnknownModel("no such model"))
-    lines = told.lines()
+        written_log.access.watched(asked, answers.append)(BackendFailed("the device is lost"))
+    written_log.access.refused(request("full"), Overloaded("the queue is full"))
+    written_log.access.unread(Via.TFS_HTTP, "absent", 7, UnknownModel("no such model"))
+    lines = written_log.lines()
     assert [(line.get("request_id"), line["status"], line["error"]) for line in lines] == [
         ("0", "BACKEND_FAILED", "the device is lost"),
         ("1", "BACKEND_FAILED", "the device is lost"),
@@ -122,57 +122,57 @@ def test_whatever_fails_has_a_line_sampled_or_not(log: Callable[[int], Log]) -> 
 
 
 def test_a_sampled_request_that_is_refused_has_one_line(log: Callable[[int], Log]) -> None:
-    told = log(1)
+    written_log = log(1)
     asked = request("r")
-    done: Done | None = told.access.watched(asked, lambda _: None)
-    told.access.refused(asked, Overloaded("the queue is full"))
+    done: Done | None = written_log.access.watched(asked, lambda _: None)
+    written_log.access.refused(asked, Overloaded("the queue is full"))
     del done
-    assert [line["status"] for line in told.lines()] == ["OVERLOADED"]
+    assert [line["status"] for line in written_log.lines()] == ["OVERLOADED"]
 
 
 def test_a_sampled_request_that_its_client_takes_back_has_a_line(log: Callable[[int], Log]) -> None:
-    told = log(1)
-    done: Done | None = told.access.watched(request("gone"), lambda _: None)
+    written_log = log(1)
+    done: Done | None = written_log.access.watched(request("gone"), lambda _: None)
     del done
-    assert [(line["request_id"], line["status"]) for line in told.lines()] == [("gone", "CANCELLED")]
+    assert [(line["request_id"], line["status"]) for line in written_log.lines()] == [("gone", "CANCELLED")]
 
 
 def test_a_failure_told_in_other_words_has_one_line(log: Callable[[int], Log]) -> None:
-    told = log(1)
+    written_log = log(1)
     noted = UnknownModel("as the engine says it")
-    told.access.unread(Via.ADLIK_GRPC, "m", None, noted)
+    written_log.access.unread(Via.ADLIK_GRPC, "m", None, noted)
     try:
         try:
             raise noted
         except UnknownModel:
             raise InvalidRequest("as the protocol says it") from None
     except InvalidRequest as error:
-        told.access.told(Via.ADLIK_GRPC, error, "m", None)
-    told.access.told(Via.ADLIK_GRPC, noted, "m", None)
-    told.access.told(Via.ADLIK_GRPC, InvalidRequest("another"), "", None)
-    lines = told.lines()
+        written_log.access.written_log(Via.ADLIK_GRPC, error, "m", None)
+    written_log.access.written_log(Via.ADLIK_GRPC, noted, "m", None)
+    written_log.access.written_log(Via.ADLIK_GRPC, InvalidRequest("another"), "", None)
+    lines = written_log.lines()
     assert [line["error"] for line in lines] == ["as the engine says it", "another"]
     assert "model" not in lines[1]
 
 
 def test_a_flood_of_failures_is_cut_and_the_next_line_says_by_how_many(log: Callable[[int], Log]) -> None:
-    told = log(1)
+    written_log = log(1)
     for _ in range(FAILURES_PER_S + 50):
-        told.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
-    told.now_ns += _S // 10
-    told.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
-    lines = told.lines()
+        written_log.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
+    written_log.now_ns += _S // 10
+    written_log.access.unread(Via.KSERVE_HTTP, "m", None, InvalidRequest("no"))
+    lines = written_log.lines()
     assert len(lines) == FAILURES_PER_S + 1
     assert [line["suppressed"] for line in lines if "suppressed" in line] == [50]
     assert lines[-1]["suppressed"] == 50
 
 
 def test_what_clients_send_can_neither_forge_a_line_nor_fill_one(log: Callable[[int], Log]) -> None:
-    told = log(1)
+    written_log = log(1)
     asked = request('x"}\n{"status": "OK\x1b[2J\u2028', model="m" * 1_000_000)
-    told.access.watched(asked, lambda _: None)(answer_to(asked))
-    told.access.unread(Via.KSERVE_HTTP, "a\r\nb\ud800", None, InvalidRequest("e" * 5000))
-    first, second = told.lines()
+    written_log.access.watched(asked, lambda _: None)(answer_to(asked))
+    written_log.access.unread(Via.KSERVE_HTTP, "a\r\nb\ud800", None, InvalidRequest("e" * 5000))
+    first, second = written_log.lines()
     assert first["request_id"] == 'x"}\\n{"status": "OK\\x1b[2J\\u2028'
     assert len(first["model"]) == 256
     assert second["model"] == "a\\r\\nb\\ud800"
@@ -199,16 +199,16 @@ def test_without_a_file_lines_go_where_all_others_go(caplog: pytest.LogCaptureFi
 
 def test_the_tally_of_a_batch_tells_how_long_a_sampled_request_waited_and_ran(log: Callable[[int], Log]) -> None:
     async def scenario() -> None:
-        told = log(1)
+        written_log = log(1)
         asked = request("r")
-        done = told.access.watched(asked, lambda _: None)
+        done = written_log.access.watched(asked, lambda _: None)
         entry = Pending(asked, None, 1, 9 * _S + 1000, None, done, lambda: None, lambda _: None)
         entry.dispatched_ns = 9 * _S + 6000
         outputs = {"OUT": np.zeros((3, 2), np.float32)}
         result = BatchResult([outputs], [3], input_ns=1000, infer_ns=20_000, output_ns=3000)
-        tally(Metrics(FakeClock()).version("m", 1, {}), [entry], result, 10 * _S)
+        count_batch(Metrics(FakeClock()).version("m", 1, {}), [entry], result, 10 * _S)
         done(answer_to(asked))
-        line = told.lines()[0]
+        line = written_log.lines()[0]
         assert (line["queue_us"], line["compute_us"]) == (5, 24)
 
     asyncio.run(scenario())
@@ -216,7 +216,7 @@ def test_the_tally_of_a_batch_tells_how_long_a_sampled_request_waited_and_ran(lo
 
 @pytest.mark.parametrize("kind", [BackendFailed, Overloaded])
 def test_a_failing_answer_reaches_whoever_waits(kind: type[ServingError], log: Callable[[int], Log]) -> None:
-    told, answers = log(1), list[Answer]()
-    told.access.watched(request(), answers.append)(kind("no"))
+    written_log, answers = log(1), list[EngineResult]()
+    written_log.access.watched(request(), answers.append)(kind("no"))
     assert [type(answer) for answer in answers] == [kind]
-    told.access.close()
+    written_log.access.close()

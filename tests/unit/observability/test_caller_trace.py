@@ -10,8 +10,8 @@ from stoker.server.core.request import InferRequest
 from stoker.server.core.trace import TraceRecord
 from stoker.server.observability.span_export import Collector, SpanExport
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
-from stoker.server.protocols.kserve.brought import Brought, HeaderReader
 from stoker.server.protocols.kserve.header_forward import HeaderForward
+from stoker.server.protocols.kserve.request_metadata import HeaderReader, RequestMetadata
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -103,16 +103,16 @@ def test_where_traces_go_to_a_file_callers_do_not_count(tmp_path: Any) -> None:
 def test_headers_bring_parameters_and_the_caller_each_where_it_is_asked_for() -> None:
     headers = {"traceparent": PARENT, "x-team": "vision"}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    for reader, brought in (
+    for reader, request_metadata in (
         (HeaderReader(), None),
-        (HeaderReader(HeaderForward("x-.*")), Brought({"x-team": "vision"}, None)),
-        (HeaderReader(takes_callers=True), Brought({}, CALLER)),
-        (HeaderReader(HeaderForward("x-.*"), takes_callers=True), Brought({"x-team": "vision"}, CALLER)),
+        (HeaderReader(HeaderForward("x-.*")), RequestMetadata({"x-team": "vision"}, None)),
+        (HeaderReader(takes_callers=True), RequestMetadata({}, CALLER)),
+        (HeaderReader(HeaderForward("x-.*"), takes_callers=True), RequestMetadata({"x-team": "vision"}, CALLER)),
     ):
-        assert reader.read(headers) == reader.read_raw(raw) == brought
+        assert reader.read(headers) == reader.read_raw(raw) == request_metadata
     assert HeaderReader(HeaderForward("x-.*"), takes_callers=True).read({"other": "1"}) is None
     asked = request(None)
-    Brought({"x-team": "vision"}, CALLER).put_on(asked)
+    RequestMetadata({"x-team": "vision"}, CALLER).apply_to(asked)
     assert (asked.parameters, asked.caller) == ({"x-team": "vision"}, CALLER)
 
 

@@ -10,7 +10,7 @@ import pytest
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.request import Answer, InferRequest, InferResponse
+from stoker.server.core.request import EngineResult, InferRequest, InferResponse
 from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES, RequestTrace, TracedTensor, TraceRecord
 from stoker.server.observability.trace_writer import TraceWriter, trace_objects
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
@@ -35,7 +35,7 @@ def request(model: str = "m", request_id: str = "", **inputs: Any) -> InferReque
     return InferRequest(model_name=model, request_id=request_id, inputs=arrays, output_names=("OUT",), signature=SIGNATURE)
 
 
-def ignore(_answer: Answer) -> None:
+def ignore(_answer: EngineResult) -> None:
     """Where an answer goes that is of no interest."""
 
 
@@ -103,7 +103,7 @@ def test_log_frequency_fills_numbered_files_one_after_the_other(tmp_path: Path):
 
 def test_a_trace_tells_what_triton_tells(tmp_path: Path):
     tracer = Tracer(tmp_path / "t", Clock(), TraceSettings(levels=BOTH, rate=1))
-    answers: list[Answer] = []
+    answers: list[EngineResult] = []
     one = request(request_id="r\n1")
     done = tracer.traced(one, 7, answers.append)
     assert one.trace is not None

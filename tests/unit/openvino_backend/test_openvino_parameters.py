@@ -1,10 +1,10 @@
 import pytest
 
-from stoker.backends.openvino.parameters import PARAMETER_KEYS, ModelParameters, parameter_misfits, read_parameters
+from stoker.backends.openvino.parameters import PARAMETER_KEYS, ModelParameters, parameter_violations, read_parameters
 
 
-def misfits(max_batch_size: int | None = 16, **parameters: str) -> list[str]:
-    return [str(misfit) for misfit in parameter_misfits(parameters, max_batch_size)]
+def violations(max_batch_size: int | None = 16, **parameters: str) -> list[str]:
+    return [str(violation) for violation in parameter_violations(parameters, max_batch_size)]
 
 
 def test_nothing_written_is_single_precision_one_batch_at_a_time_and_sizes_by_default() -> None:
@@ -34,7 +34,7 @@ def test_nothing_written_is_single_precision_one_batch_at_a_time_and_sizes_by_de
     ],
 )
 def test_every_parameter_is_read_by_our_name_and_by_tritons(parameters: dict[str, str], expected: ModelParameters) -> None:
-    assert misfits(**parameters) == []
+    assert violations(**parameters) == []
     assert read_parameters(parameters) == expected
     assert parameters.keys() <= PARAMETER_KEYS
 
@@ -58,16 +58,16 @@ def test_every_parameter_is_read_by_our_name_and_by_tritons(parameters: dict[str
     ],
 )
 def test_a_value_that_cannot_be_taken_is_named_with_those_that_can(parameters: dict[str, str], text: str) -> None:
-    found = misfits(**parameters)
+    found = violations(**parameters)
     assert len(found) == 1, found
     assert text in found[0]
     assert any(f'parameters["{key}"]' in found[0] for key in parameters)
 
 
 def test_sizes_without_a_batch_dimension_are_refused() -> None:
-    assert misfits(0, batch_buckets="1,4") == ['parameters["batch_buckets"]: is for models with a batch dimension; max_batch_size is 0']
-    assert misfits(None, batch_buckets="1,4") == []
+    assert violations(0, batch_buckets="1,4") == ['parameters["batch_buckets"]: is for models with a batch dimension; max_batch_size is 0']
+    assert violations(None, batch_buckets="1,4") == []
 
 
 def test_everything_wrong_is_told_at_once() -> None:
-    assert len(misfits(precision="f8", pipeline_depth="0", batch_buckets="all")) == 3
+    assert len(violations(precision="f8", pipeline_depth="0", batch_buckets="all")) == 3

@@ -112,15 +112,15 @@ def test_the_rest_of_a_large_message_may_be_put_to_its_place():
     stream = wire((data, False))
     # A promise alone takes no memory.
     assert reader.feed(stream[:105]) == []
-    assert (reader.has_room, reader.room) == (False, None)
+    assert (reader.has_buffer, reader.receive_buffer) == (False, None)
     assert reader.feed(stream[105:10_005]) == []
-    room = reader.room
-    assert room is not None
-    assert len(room) == len(data) - 10_000
-    room[:] = data[10_000:]
-    assert reader.placed(50_000) == []
-    assert reader.placed(len(data) - 60_000) == [WireMessage(data, False)]
-    assert not reader.has_room
+    receive_buffer = reader.receive_buffer
+    assert receive_buffer is not None
+    assert len(receive_buffer) == len(data) - 10_000
+    receive_buffer[:] = data[10_000:]
+    assert reader.buffer_written(50_000) == []
+    assert reader.buffer_written(len(data) - 60_000) == [WireMessage(data, False)]
+    assert not reader.has_buffer
     assert reader.is_between_messages
 
 
@@ -128,9 +128,9 @@ def test_the_rest_of_a_large_message_may_be_put_to_its_place():
 def test_the_larger_a_message_the_more_of_it_must_come_before_it_has_its_place(size: int, beginning: int):
     reader = MessageReader("/a.B/C", size, lambda size: 0)
     reader.feed(PREFIX.pack(0, size) + bytes(beginning - 1))
-    assert not reader.has_room
+    assert not reader.has_buffer
     reader.feed(b"x")
-    assert reader.has_room
+    assert reader.has_buffer
 
 
 def test_a_message_that_finds_no_memory_for_its_place_is_refused(monkeypatch: pytest.MonkeyPatch):

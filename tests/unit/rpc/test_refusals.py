@@ -7,7 +7,7 @@ from google.protobuf import any_pb2, duration_pb2
 from stoker.backends.api.errors import InvalidRequest, NotFound, Overloaded
 from stoker.server.rpc import grpc_codes
 from stoker.server.rpc.method import Kind, Method, method_table
-from stoker.server.rpc.refusal import refusal_of
+from stoker.server.rpc.refusal import rejection_of
 from stoker.server.rpc.rich_status import STATUS_DETAILS
 from stoker.server.rpc.status import kserve_status
 
@@ -41,11 +41,11 @@ def fields(data: bytes) -> dict[int, list[bytes | int]]:
 
 
 def test_an_error_has_the_code_of_its_protocol_and_no_trailers():
-    assert refusal_of(NotFound("no 'x'"), method()) == (5, "no 'x'", ())
+    assert rejection_of(NotFound("no 'x'"), method()) == (5, "no 'x'", ())
 
 
 def test_an_overload_says_when_to_try_again_in_both_forms():
-    refusal = refusal_of(Overloaded("queue é full", retry_after_s=2.5), method())
+    refusal = rejection_of(Overloaded("queue é full", retry_after_s=2.5), method())
     assert (refusal.code, refusal.text) == (14, "queue é full")
     trailers = dict(refusal.trailers)
     assert trailers["retry-after"] == "3"
@@ -65,7 +65,7 @@ def test_a_defect_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCap
     try:
         raise RuntimeError("secret")
     except RuntimeError as error:
-        refusal = refusal_of(error, method("/a.B/Broken"))
+        refusal = rejection_of(error, method("/a.B/Broken"))
     assert refusal == (13, "internal error: see the server's log", ())
     assert "/a.B/Broken failed unexpectedly" in caplog.text
     assert 'RuntimeError("secret")' in caplog.text
@@ -73,7 +73,7 @@ def test_a_defect_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCap
 
 
 def test_a_text_is_cut_to_what_clients_take():
-    text = refusal_of(InvalidRequest("%" * 3000), method()).text
+    text = rejection_of(InvalidRequest("%" * 3000), method()).text
     assert text == "%" * 633 + "..."
 
 

@@ -16,7 +16,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.execution.worker import Work
-from stoker.server.scheduling.gathering import GATHER_NS, GATHER_TURNS, LONE_REQUESTS
+from stoker.server.scheduling.batch_window import SINGLE_REQUESTS, WINDOW_NS, WINDOW_TICKS
 from stoker.server.scheduling.queue import queue_timeout_us
 from stoker.server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
@@ -48,7 +48,7 @@ class Rig:
             timers=self.time,
             recorder=self.log,
             max_queue_size=max_queue_size,
-            gather_turns=GATHER_TURNS,
+            window_ticks=WINDOW_TICKS,
         )
 
     @property
@@ -104,7 +104,7 @@ def test_requests_that_come_some_loop_turns_apart_share_a_batch_too():
             for _ in range(5):
                 rig.time.turn()
         assert rig.worker.works == []
-        for _ in range(GATHER_TURNS):
+        for _ in range(WINDOW_TICKS):
             rig.time.turn()
         assert rig.worker.rows == [1, 1, 1]
         rig.worker.finish()
@@ -121,7 +121,7 @@ def test_gathering_ends_with_a_full_batch_or_when_turns_take_long():
         assert rig.worker.rows == [4, 4]
         rig.worker.finish()
         slow = await rig.ask()
-        rig.time.now += GATHER_NS
+        rig.time.now += WINDOW_NS
         rig.time.turn()
         assert rig.worker.rows == [1]
         rig.worker.finish()
@@ -133,7 +133,7 @@ def test_gathering_ends_with_a_full_batch_or_when_turns_take_long():
 def test_requests_that_never_meet_another_soon_stop_waiting_for_one_until_one_comes():
     async def scenario() -> None:
         rig = Rig()
-        for _ in range(LONE_REQUESTS):
+        for _ in range(SINGLE_REQUESTS):
             alone = await rig.ask()
             rig.time.turn()
             assert rig.worker.works == []
@@ -511,7 +511,7 @@ def test_an_instance_that_fails_at_once_does_not_take_the_requests_of_one_that_i
         sick.finish([Unavailable("card 0 is lost")])
         with pytest.raises(Unavailable, match="card 0 is lost"):
             await first
-        assert rig.log.resting_counts == [1]
+        assert rig.log.ejected_counts == [1]
         for _ in range(5):
             answered = await rig.ask()
             waiting = await rig.ask(rows=8)
@@ -542,7 +542,7 @@ def test_an_instance_that_rests_is_probed_by_the_timer_alone_and_serves_again():
         assert (len(sick.works), len(well.works)) == (1, 1)
         sick.finish()
         await waiting
-        assert rig.log.resting_counts == [1, 0]
+        assert rig.log.ejected_counts == [1, 0]
         well.finish()
         await held
 
@@ -565,7 +565,7 @@ def test_a_client_whose_own_requests_fail_takes_no_instance_from_the_others():
         for worker in rig.workers:
             worker.finish()
         await asyncio.gather(*good)
-        assert rig.log.resting_counts == []
+        assert rig.log.ejected_counts == []
 
     run(scenario())
 
@@ -581,7 +581,7 @@ def test_with_every_instance_sick_requests_get_the_real_error_at_once():
             busy[0].finish([Unavailable("no card works")])
             with pytest.raises(Unavailable, match="no card works"):
                 await asked
-        assert rig.log.resting_counts == [1, 2]
+        assert rig.log.ejected_counts == [1, 2]
 
     run(scenario())
 
@@ -662,7 +662,7 @@ def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
         rig.scheduler._fleet._workers[:] = [worker]
         tasks = [await rig.ask(rows=8) for _ in range(5)]
         seen = []
-        for _ in range(GATHER_TURNS + 8):
+        for _ in range(WINDOW_TICKS + 8):
             rig.time.turn()
             if worker.batches and (not seen or seen[-1] != worker.batches):
                 seen.append(worker.batches)

@@ -14,7 +14,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import complete
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.core.model_config import ModelConfig
-from stoker.server.core.request import Answer, InferRequest, InferResponse, InFlight
+from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.sequence import SequenceMark
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
@@ -57,7 +57,7 @@ class Rig:
         self.time = HandTimers()
         self.worker = PuppetWorker()
         self.log = RecorderLog()
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, EngineResult] = {}
         self.ended: list[str] = []
         self.flights: dict[str, InFlight] = {}
         config = config_of(strategy, most)
@@ -90,7 +90,7 @@ class Rig:
             request, lambda answer: self.take(request_id, answer), lambda: self.ended.append(request_id)
         )
 
-    def take(self, request_id: str, answer: Answer) -> None:
+    def take(self, request_id: str, answer: EngineResult) -> None:
         assert request_id not in self.answers, "a second answer"
         self.answers[request_id] = answer
 
@@ -309,7 +309,7 @@ def test_a_front_that_acts_while_it_takes_the_loss_of_a_start_cannot_run_its_fol
     rig.ask("behind", MARKS["middle"])
     refused: list[str] = []
 
-    def take(request_id: str, answer: Answer) -> None:
+    def take(request_id: str, answer: EngineResult) -> None:
         rig.answers[request_id] = answer
         if request_id == "subject":
             rig.finish()

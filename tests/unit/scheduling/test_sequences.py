@@ -11,7 +11,7 @@ from stoker.backends.api.errors import BackendFailed, DeadlineExceeded, InvalidR
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
-from stoker.server.core.request import Answer, InferRequest, InferResponse, InFlight
+from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceMark, SequenceState
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
@@ -36,7 +36,7 @@ class Rig:
         self.time = HandTimers()
         self.worker = PuppetWorker()
         self.log = RecorderLog()
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, EngineResult] = {}
         self.ended: list[str] = []
         batching = SequenceBatching(IDLE_US, most, controls, (STATE,))
         config = ModelConfig(
@@ -372,7 +372,7 @@ def test_any_number_of_sequences_that_are_late_all_at_once_are_all_answered():
 def test_a_front_that_raises_on_its_answer_does_not_end_the_sequence(caplog):
     rig = Rig()
 
-    def broken(_: Answer) -> None:
+    def broken(_: EngineResult) -> None:
         raise ValueError("a defect of a front")
 
     request = InferRequest(

@@ -7,8 +7,8 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.request import InferRequest
 from stoker.server.core.trace import RequestTrace, TraceRecord
+from stoker.server.scheduling.accounting import count_batch
 from stoker.server.scheduling.pending import Pending
-from stoker.server.scheduling.tally import tally
 from tests.fakes.puppet_worker import RecorderLog
 
 SIGNATURE = ModelSignature((), (), 0)
@@ -24,7 +24,7 @@ def test_what_is_traced_in_a_batch_gets_its_points_and_the_others_nothing():
     trace = RequestTrace(record, lambda _: None, 5, has_timestamps=True, has_tensors=False)
     entries = [pending(10, trace), pending(11, None)]
     result = BatchResult([{}, BackendFailed("no")], executions=[2], input_ns=10, infer_ns=20, output_ns=30)
-    tally(RecorderLog(), entries, result, 100)
+    count_batch(RecorderLog(), entries, result, 100)
     assert record.timestamps == [
         ("REQUEST_START", 5),
         ("QUEUE_START", 10),
@@ -34,5 +34,5 @@ def test_what_is_traced_in_a_batch_gets_its_points_and_the_others_nothing():
         ("COMPUTE_END", 100),
     ]
     failed = pending(12, trace)
-    tally(RecorderLog(), [failed], BatchResult([BackendFailed("no")], input_ns=1, infer_ns=1, output_ns=1), 200)
+    count_batch(RecorderLog(), [failed], BatchResult([BackendFailed("no")], input_ns=1, infer_ns=1, output_ns=1), 200)
     assert record.timestamps[-1] == ("COMPUTE_END", 200)

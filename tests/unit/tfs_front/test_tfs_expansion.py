@@ -14,7 +14,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import MIB, Limits
 from stoker.server.core.reservation import Reservation
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, predict_pb2
-from stoker.server.protocols.tfs.model_spec import ModelAsk
+from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
 from tests.fakes.fake_engine import FakeEngine, FakeModel, model, signature
@@ -125,7 +125,7 @@ def test_rest_examples_with_a_context_are_held_to_the_same_bound() -> None:
 
     async def ask() -> bytes:
         with Reservation(engine.budget) as reservation:
-            return await rest.classify(ModelAsk("m"), body, len(json.dumps(body)), reservation)
+            return await rest.classify(ModelQuery("m"), body, len(json.dumps(body)), reservation)
 
     with pytest.raises(TooLarge, match="expansion_bytes"):
         run(ask())

@@ -19,7 +19,7 @@ from stoker.server.core.reservation import Reservation
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
-from stoker.server.protocols.tfs.model_spec import ModelAsk
+from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.protocols.tfs.settings import TfsSettings
@@ -59,7 +59,7 @@ def test_any_json_is_answered_or_refused_by_name(body: Any, verb: str):
 
     async def ask() -> bytes:
         with Reservation(engine.budget) as reservation:
-            return bytes(await getattr(rest, verb)(ModelAsk("m"), body, 10, reservation))
+            return bytes(await getattr(rest, verb)(ModelQuery("m"), body, 10, reservation))
 
     found = outcome(ask())
     assert found

@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.listeners import DoorOptions
+from stoker.server.net.listeners import ListenOptions
 from stoker.server.net.tls.key_ring import H2, KeyRing
 from stoker.server.net.tls.settings import PemFiles
-from stoker.server.rpc.http2.in_place_reads import InPlaceReads
 from stoker.server.rpc.http2.server import H2Server
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from tests.fakes.certificates import Authority, Pair
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import GrpcPeer
@@ -81,20 +81,20 @@ async def ask(peer: GrpcPeer, size: int, numbers: random.Random) -> None:
 
 
 @pytest.mark.parametrize("end", ["drained", "lost"])
-@pytest.mark.parametrize("door", ["tcp", "unix", "tls"])
-def test_large_and_small_messages_over_a_socket(door: str, end: str, server_pair: Pair, authority: Authority, tmp_path: Path):
+@pytest.mark.parametrize("listener", ["tcp", "unix", "tls"])
+def test_large_and_small_messages_over_a_socket(listener: str, end: str, server_pair: Pair, authority: Authority, tmp_path: Path):
     async def main() -> None:
         numbers = random.Random(1)
         engine = FakeEngine(simple())
-        ring = KeyRing("grpc", PemFiles(cert=server_pair.cert, key=server_pair.key), H2) if door == "tls" else None
-        path = tmp_path / "socket" if door == "unix" else None
-        server = H2Server(Taker().methods(), engine, Limits(), "127.0.0.1", 0, doors=DoorOptions(ring=ring, socket_path=path))
+        ring = KeyRing("grpc", PemFiles(cert=server_pair.cert, key=server_pair.key), H2) if listener == "tls" else None
+        path = tmp_path / "socket" if listener == "unix" else None
+        server = H2Server(Taker().methods(), engine, Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring, socket_path=path))
         port = await server.start()
 
         async def target() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await (asyncio.open_connection("127.0.0.1", port) if path is None else asyncio.open_unix_connection(path))
 
-        async with cutting(target, numbers) as between, peer_at(between, authority.cert if door == "tls" else None) as peer:
+        async with cutting(target, numbers) as between, peer_at(between, authority.cert if listener == "tls" else None) as peer:
             for size in SIZES:
                 await ask(peer, size, numbers)
             await asyncio.gather(*(ask(peer, size, numbers) for size in SIZES[:8]))
@@ -106,7 +106,7 @@ def test_large_and_small_messages_over_a_socket(door: str, end: str, server_pair
             body = b"\0" + (500_000).to_bytes(4, "big") + bytes(500_000)
             peer.connection.send_data(stream_id, body[:16_384])
             peer.flush()
-            while not (connection.calls.receiving and isinstance(connection.transport.get_protocol(), InPlaceReads)):  # noqa: ASYNC110
+            while not (connection.calls.receiving and isinstance(connection.transport.get_protocol(), ZeroCopyReader)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             if end == "drained":
                 stopping = asyncio.create_task(server.stop(20))

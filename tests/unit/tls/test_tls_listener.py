@@ -11,8 +11,8 @@ import pytest
 import uvloop
 
 from stoker.server.core.limits import Limits
-from stoker.server.grpc_server import GrpcFront
-from stoker.server.net.listeners import DoorOptions, Doors
+from stoker.server.grpc_server import GrpcFrontend
+from stoker.server.net.listeners import Listeners, ListenOptions
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
 from stoker.server.net.tls.settings import PemFiles
 from tests.fakes.certificates import Authority
@@ -39,13 +39,13 @@ def run(request, server_pair, authority: Authority):
             ring = KeyRing(
                 "HTTP", PemFiles(cert=server_pair.cert, key=server_pair.key, client_ca=authority.cert if is_mutual else None), HTTP_1
             )
-            doors = Doors(limits, "127.0.0.1", 0, DoorOptions(ring=ring))
-            port = await doors.open(Echo)
+            listeners = Listeners(limits, "127.0.0.1", 0, ListenOptions(ring=ring))
+            port = await listeners.open(Echo)
             try:
                 async with asyncio.timeout(20):
                     await scenario(port, ring)
             finally:
-                doors.close()
+                listeners.close()
 
         if request.param == "uvloop":
             uvloop.run(main())
@@ -187,7 +187,7 @@ def test_a_client_without_a_certificate_is_kept_out_of_a_mutual_port(run, author
 def test_grpc_is_spoken_with_those_who_ask_for_it_by_alpn(offered, is_served, server_pair, authority: Authority):
     async def main() -> None:
         ring = KeyRing("gRPC", PemFiles(cert=server_pair.cert, key=server_pair.key), H2)
-        served = GrpcFront(FakeEngine(simple()), Limits(), "127.0.0.1", 0, doors=DoorOptions(ring=ring))
+        served = GrpcFrontend(FakeEngine(simple()), Limits(), "127.0.0.1", 0, listeners=ListenOptions(ring=ring))
         port = await served.start()
         context = trusting(authority)
         if offered:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stoker.backends.api.candidate import Misfit, refuse
+from stoker.backends.api.candidate import Violation, refuse
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelSignature, TensorSpec
 from stoker.backends.api.ragged import BatchInput
 
 
-def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> Iterator[Misfit]:
+def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> Iterator[Violation]:
     """Everything in which `signature` and the tensors of the file that is to serve it contradict each other.
 
     Names, datatypes (the file's own, or one that the backend casts it to), ranks and fixed sizes must agree; where the file leaves a size
@@ -23,7 +23,7 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
             at = f"{side}[{index}]"
             tensor = by_name.get(spec.name)
             if tensor is None:
-                yield Misfit(f"{at}.name", f"{side} '{spec.name}' is not in the model file; its {side}s: {', '.join(by_name) or 'none'}")
+                yield Violation(f"{at}.name", f"{side} '{spec.name}' is not in the model file; its {side}s: {', '.join(by_name) or 'none'}")
             elif spec.is_ragged:
                 yield from _Pair(at, f"{side} '{spec.name}'", replace(spec, dims=(VARIABLE,)), tensor, 0).disagreements()
             else:
@@ -31,16 +31,16 @@ def disagreements(signature: ModelSignature, inputs: Sequence[FileTensor], outpu
                 known = replace(tensor, shape=None) if spec.name in scattered else tensor
                 yield from _Pair(at, f"{side} '{spec.name}'", spec, known, batch_size).disagreements()
                 if signature.is_ragged and batch_size > 0 and known.shape and known.shape[0] != VARIABLE:
-                    yield Misfit(
+                    yield Violation(
                         "max_batch_size",
                         f"{side} '{spec.name}' has shape {list(known.shape)} in the model file, so its batch is fixed to {known.shape[0]}; "
                         "ragged batches are as large as their requests make them, and not padded",
                     )
     made = {each.name: each for each in signature.batch_inputs}
-    yield from _made_misfits(made.values(), {tensor.name: tensor for tensor in inputs})
+    yield from _artefact_violations(made.values(), {tensor.name: tensor for tensor in inputs})
     for tensor in inputs:
         if signature.input(tensor.name) is None and not tensor.optional and tensor.name not in made:
-            yield Misfit("input", f"the model file needs input '{tensor.name}', which the configuration does not have")
+            yield Violation("input", f"the model file needs input '{tensor.name}', which the configuration does not have")
 
 
 def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]) -> int | None:
@@ -65,14 +65,14 @@ def check_agreement(signature: ModelSignature, inputs: Sequence[FileTensor], out
     return signature.max_batch_size if signature.is_batched and any(shape[0] != VARIABLE for shape in shapes) else None
 
 
-def _made_misfits(made: Iterable[BatchInput], in_file: Mapping[str, FileTensor]) -> Iterator[Misfit]:
+def _artefact_violations(made: Iterable[BatchInput], in_file: Mapping[str, FileTensor]) -> Iterator[Violation]:
     """What speaks against feeding the file's inputs with those `made` from the batch."""
     for each in made:
         tensor = in_file.get(each.name)
         if tensor is None:
-            yield Misfit("batch_input", f"input '{each.name}' is not in the model file; its inputs: {', '.join(in_file) or 'none'}")
+            yield Violation("batch_input", f"input '{each.name}' is not in the model file; its inputs: {', '.join(in_file) or 'none'}")
         elif each.datatype not in (tensor.datatype, *tensor.casts):
-            yield Misfit(
+            yield Violation(
                 "batch_input",
                 f"input '{each.name}' is {each.datatype.config_name} in the configuration "
                 f"and {tensor.datatype.config_name} in the model file",
@@ -89,30 +89,30 @@ class _Pair:
     tensor: FileTensor
     max_batch_size: int
 
-    def disagreements(self) -> Iterator[Misfit]:
+    def disagreements(self) -> Iterator[Violation]:
         if self.spec.datatype not in (self.tensor.datatype, *self.tensor.casts):
-            yield Misfit(
+            yield Violation(
                 f"{self.at}.data_type",
                 f"{self.name} is {self.spec.datatype.config_name} in the configuration "
                 f"and {self.tensor.datatype.config_name} in the model file",
             )
         if self.at.startswith("input") and self.spec.optional and not self.tensor.optional:
-            yield Misfit(f"{self.at}.optional", f"{self.name} is optional in the configuration, but the model file cannot do without it")
+            yield Violation(f"{self.at}.optional", f"{self.name} is optional in the configuration, but the model file cannot do without it")
         if self.tensor.shape is not None:
             yield from self._shapes(self.tensor.shape)
 
-    def _shapes(self, shape: tuple[int, ...]) -> Iterator[Misfit]:
+    def _shapes(self, shape: tuple[int, ...]) -> Iterator[Violation]:
         dims = shape
         if self.max_batch_size > 0:
             if not shape:
-                yield Misfit(
+                yield Violation(
                     "max_batch_size",
                     f"{self.name} is a scalar in the model file, it has no batch dimension; "
                     f"max_batch_size {self.max_batch_size} needs one: write 0",
                 )
                 return
             if shape[0] not in (VARIABLE, self.max_batch_size):
-                yield Misfit(
+                yield Violation(
                     "max_batch_size",
                     f"{self.name} has shape {list(shape)} in the model file, so its batch is fixed to {shape[0]}, which does not go "
                     f"with max_batch_size {self.max_batch_size}: write {shape[0]}, or 0 and the whole shape as dims",
@@ -124,6 +124,6 @@ class _Pair:
             batch = "batch and dims" if self.max_batch_size > 0 else "dims"
             configured = [VARIABLE, *wanted] if self.max_batch_size > 0 else list(wanted)
             field = "dims" if self.spec.reshape is None else "reshape.shape"
-            yield Misfit(
+            yield Violation(
                 f"{self.at}.{field}", f"{self.name} has {batch} {configured} in the configuration and shape {list(shape)} in the model file"
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.figures import Figure
 from stoker.backends.api.files import ModelFiles
@@ -158,7 +158,7 @@ class Backend(abc.ABC):
             ModelLoadError: the file is missing, truncated, corrupt, or of a version this runtime does not read.
         """
 
-    def check(self, candidate: Candidate) -> Iterable[Misfit]:
+    def check(self, candidate: Candidate) -> Iterable[Violation]:
         """Everything that speaks against serving `candidate` and can be told without a device.
 
         The server asks before every load, and `stoker check` asks in the same place, so that the two cannot disagree. All that is wrong

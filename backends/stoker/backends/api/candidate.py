@@ -1,4 +1,4 @@
-"""What would be served, judged before a device is touched: `Candidate` and the `Misfit`s a backend finds in it."""
+"""What would be served, judged before a device is touched: `Candidate` and the `Violation`s a backend finds in it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from stoker.backends.api.model import ModelFacts, ModelSignature
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class Violation:
     """One thing of a configuration that a backend cannot serve.
 
     Attributes:
@@ -46,12 +46,12 @@ def parameter_path(key: str) -> str:
     return f"parameters[{json.dumps(key, ensure_ascii=False)}]"
 
 
-def refuse(misfits: Iterable[Misfit]) -> None:
-    """Refuses a load that misfits speak against.
+def refuse(violations: Iterable[Violation]) -> None:
+    """Refuses a load that has violations.
 
     Raises:
         ModelLoadError: there is at least one; the message has all of them.
     """
-    found = [str(misfit) for misfit in misfits]
+    found = [str(violation) for violation in violations]
     if found:
         raise ModelLoadError("; ".join(found))

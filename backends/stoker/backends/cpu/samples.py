@@ -159,14 +159,14 @@ def _feeds(inputs: Sequence[ir.Value], data: Mapping[str, NDArray[Any]], batch: 
             return [cast]
         if all(_fits(cast[str(each.name)].shape[1:], each, 0) for each in inputs) and len({len(each) for each in cast.values()}) == 1:
             return [{name: array[at] for name, array in cast.items()} for at in range(len(next(iter(cast.values()))))]
-        raise _misfit(inputs, cast)
+        raise _violation(inputs, cast)
     cast = {}
     for each in inputs:
         array = exact_cast(data[str(each.name)], each, file=file)
         if each.shape is not None and array.ndim == len(each.shape) + 1:
             array = array.reshape(-1, *array.shape[2:])
         if not _fits(array.shape, each, batch):
-            raise _misfit([each], {str(each.name): data[str(each.name)]})
+            raise _violation([each], {str(each.name): data[str(each.name)]})
         cast[str(each.name)] = array
     counts = {name: len(array) for name, array in cast.items()}
     if len(set(counts.values())) > 1:
@@ -186,7 +186,7 @@ def _fits(shape: tuple[int, ...], value: ir.Value, batch: int) -> bool:
     return all(not isinstance(dim, int) or dim == size for size, dim in pairs)
 
 
-def _misfit(inputs: Iterable[ir.Value], data: Mapping[str, NDArray[Any]]) -> ShapeError:
+def _violation(inputs: Iterable[ir.Value], data: Mapping[str, NDArray[Any]]) -> ShapeError:
     texts = [f"'{each.name}' has shape {list(data[str(each.name)].shape)}; expected {_shown(each)}" for each in inputs]
     return ShapeError(
         f"calibration data for input {', '.join(texts)}, any number of rows of that, or one dimension more in front ('?' is any size)"

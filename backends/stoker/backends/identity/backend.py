@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Misfit, parameter_path, refuse
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
@@ -38,14 +38,14 @@ class IdentityBackend(Backend):
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return ModelFacts(inputs=None, outputs=None, notes=("outputs repeat the inputs in their order",))
 
-    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+    def check(self, candidate: Candidate) -> Iterator[Violation]:
         delay = _number(candidate.parameters, "execute_delay_ms")
         if delay is None or not 0.0 <= delay <= MAX_DELAY_MS:
             yield _bad_parameter(candidate.parameters, "execute_delay_ms", f"a number of milliseconds from 0 to {MAX_DELAY_MS:.0f}")
         if _number(candidate.parameters, "fail_on") is None:
             yield _bad_parameter(candidate.parameters, "fail_on", "a number")
         if candidate.signature is not None:
-            yield from _pair_misfits(candidate.signature)
+            yield from _pair_violations(candidate.signature)
 
     def load(self, request: LoadRequest) -> Instance:
         refuse(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
@@ -82,15 +82,15 @@ class IdentityInstance(Instance):
                 raise BackendFailed(f"input '{name}' holds {value:g}, which this model was told to fail on")
 
 
-def _pair_misfits(signature: ModelSignature) -> Iterator[Misfit]:
+def _pair_violations(signature: ModelSignature) -> Iterator[Violation]:
     if len(signature.inputs) != len(signature.outputs):
         counts = f"{len(signature.inputs)} inputs and {len(signature.outputs)} outputs"
-        yield Misfit("output", f"{counts}; an identity model has as many of each")
+        yield Violation("output", f"{counts}; an identity model has as many of each")
     for index, (source, output) in enumerate(zip(signature.inputs, signature.outputs, strict=False)):
         if source.optional:
-            yield Misfit(f"input[{index}].optional", f"input '{source.name}' is optional, but output '{output.name}' is made of it")
+            yield Violation(f"input[{index}].optional", f"input '{source.name}' is optional, but output '{output.name}' is made of it")
         if source.datatype is not output.datatype or source.model_dims != output.model_dims:
-            yield Misfit(
+            yield Violation(
                 f"output[{index}].{'dims' if source.datatype is output.datatype else 'data_type'}",
                 f"output '{output.name}' is {output.datatype.config_name} {list(output.model_dims)}, but the input of its place, "
                 f"'{source.name}', is {source.datatype.config_name} {list(source.model_dims)}",
@@ -106,5 +106,5 @@ def _number(parameters: Mapping[str, str], key: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _bad_parameter(parameters: Mapping[str, str], key: str, allowed: str) -> Misfit:
-    return Misfit(parameter_path(key), f"takes {allowed}, not '{parameters[key][:40]}'")
+def _bad_parameter(parameters: Mapping[str, str], key: str, allowed: str) -> Violation:
+    return Violation(parameter_path(key), f"takes {allowed}, not '{parameters[key][:40]}'")

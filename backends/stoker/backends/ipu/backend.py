@@ -12,20 +12,20 @@ from functools import partial
 from pathlib import Path
 
 from stoker.backends.api.backend import Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Misfit, refuse
+from stoker.backends.api.candidate import Candidate, Violation, refuse
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.figures import Figure
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
+from stoker.backends.ipu.serving.device_pool import DevicePool
 from stoker.backends.ipu.serving.facts import PopefFacts, read_facts
-from stoker.backends.ipu.serving.figures import fleet_figures
-from stoker.backends.ipu.serving.fleet import Fleet
+from stoker.backends.ipu.serving.figures import pool_metrics
 from stoker.backends.ipu.serving.instance import PoplarInstance
-from stoker.backends.ipu.serving.notices import fleet_notices
-from stoker.backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
-from stoker.backends.ipu.serving.resident import Tenant
-from stoker.backends.ipu.serving.settings import FleetSettings
+from stoker.backends.ipu.serving.loaded_executable import Lease
+from stoker.backends.ipu.serving.notices import pool_notices
+from stoker.backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
+from stoker.backends.ipu.serving.settings import DevicePoolSettings
 
 
 class PoplarBackend(Backend):
@@ -39,21 +39,21 @@ class PoplarBackend(Backend):
     instance_kinds = ("KIND_CPU", "KIND_MODEL")
 
     def __init__(self) -> None:
-        self._settings = FleetSettings()
-        self._fleet: Fleet | None = None
+        self._settings = DevicePoolSettings()
+        self._pool: DevicePool | None = None
         self._lock = threading.Lock()
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        self._settings = FleetSettings.read(settings)
+        self._settings = DevicePoolSettings.read(settings)
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return read_facts(files, model_filename)
 
-    def check(self, candidate: Candidate) -> Iterator[Misfit]:
-        wrong = list(parameter_misfits(candidate.parameters, self._settings))
+    def check(self, candidate: Candidate) -> Iterator[Violation]:
+        wrong = list(parameter_violations(candidate.parameters, self._settings))
         yield from wrong
         if not wrong and isinstance(candidate.facts, PopefFacts):
-            yield from candidate.facts.misfits(candidate, read_parameters(candidate.parameters, self._settings))
+            yield from candidate.facts.violations(candidate, read_parameters(candidate.parameters, self._settings))
 
     def load(self, request: LoadRequest) -> Instance:
         facts = read_facts(request.files, request.model_filename)
@@ -62,10 +62,10 @@ class PoplarBackend(Backend):
         graph = facts.graph(parameters.sub_graph)
         assert graph is not None  # check had no objection
         executable, options = facts.executable, parameters.run
-        fleet = self._ready_fleet()
-        tenant = Tenant(request.model_name, request.version, graph.index)
-        resident = fleet.take(
-            tenant,
+        pool = self._ready_pool()
+        lease = Lease(request.model_name, request.version, graph.index)
+        loaded = pool.take(
+            lease,
             executable,
             _digest(request.files.path(request.model_filename)),
             options,
@@ -77,28 +77,28 @@ class PoplarBackend(Backend):
             ),
         )
         return PoplarInstance(
-            resident,
+            loaded,
             graph,
             request.signature,
             index_anchor=executable.index_anchor,
             pipeline_depth=parameters.pipeline_depth,
-            on_close=partial(fleet.release, resident, tenant),
+            on_close=partial(pool.release, loaded, lease),
         )
 
     def figures(self) -> Iterable[Figure]:
-        return () if self._fleet is None else fleet_figures(self._fleet)
+        return () if self._pool is None else pool_metrics(self._pool)
 
     def notices(self) -> Iterable[str]:
-        return () if self._fleet is None else fleet_notices(self._fleet)
+        return () if self._pool is None else pool_notices(self._pool)
 
-    def _ready_fleet(self) -> Fleet:
+    def _ready_pool(self) -> DevicePool:
         with self._lock:
-            if self._fleet is None:
+            if self._pool is None:
                 try:
-                    self._fleet = Fleet(self._settings.system(), SystemClock())
+                    self._pool = DevicePool(self._settings.system(), SystemClock())
                 except ValueError as error:
                     raise ModelLoadError(f"the simulated IPUs cannot be set up: {error}") from error
-            return self._fleet
+            return self._pool
 
 
 def _digest(path: Path) -> str:

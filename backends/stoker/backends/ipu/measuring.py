@@ -56,7 +56,7 @@ def run_with_random_data(
     system = SimulatedSystem(executable.num_ipus, ipu_version=program.ipu_version, tiles_per_ipu=program.tiles_per_ipu)
     config = SessionConfig(custom_op_libraries=custom_op_libraries)
     with Session(executable, config, device_manager=DeviceManager(system)) as session:
-        turns = _Turns(program.graphs)
+        turns = _TurnLocks(program.graphs)
         generator = np.random.default_rng(0)
         for anchor in session.get_user_input_anchors():
             is_index = anchor == executable.index_anchor
@@ -90,7 +90,7 @@ def _timing(executable: Executable, graph: SubGraph) -> StepTiming:
     return replace(timing, rows=batch_size(inputs, outputs, 0) * program.batches_per_step)
 
 
-class _Turns:
+class _TurnLocks:
     """Says which model of a fused program is next."""
 
     def __init__(self, graphs: tuple[SubGraph, ...]) -> None:

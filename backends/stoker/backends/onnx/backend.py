@@ -10,16 +10,16 @@ import onnxruntime as ort
 
 from stoker.backends.api.agreement import check_agreement, disagreements
 from stoker.backends.api.backend import Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Misfit, refuse
+from stoker.backends.api.candidate import Candidate, Violation, refuse
 from stoker.backends.api.clock import thread_cpu_ns
 from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.onnx import one_thread
 from stoker.backends.onnx.element_types import BY_SESSION_NAME
-from stoker.backends.onnx.knobs import PARAMETER_KEYS, SessionKnobs, knob_misfits, read_knobs
+from stoker.backends.onnx.knobs import PARAMETER_KEYS, SessionKnobs, knob_violations, read_knobs
 from stoker.backends.onnx.runtime_limits import bounds_spinning, limits_of
-from stoker.backends.onnx.session import OnnxInstance, mixture_misfits, session_options
+from stoker.backends.onnx.session import OnnxInstance, mixture_violations, session_options
 from stoker.backends.onnx_files.declarations import declarations, facts_of, versions_of
 from stoker.backends.onnx_files.model_file import OnnxFile
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
@@ -68,11 +68,11 @@ class OnnxRuntimeBackend(Backend):
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return facts_of(_read(files, model_filename), model_filename)
 
-    def check(self, candidate: Candidate) -> Iterator[Misfit]:
-        yield from knob_misfits(candidate.parameters, candidate.graph_level)
+    def check(self, candidate: Candidate) -> Iterator[Violation]:
+        yield from knob_violations(candidate.parameters, candidate.graph_level)
         if candidate.signature is not None:
             yield from disagreements(candidate.signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
-            yield from mixture_misfits(candidate.signature)
+            yield from mixture_violations(candidate.signature)
 
     def load(self, request: LoadRequest) -> Instance:
         file = _read(request.files, request.model_filename)

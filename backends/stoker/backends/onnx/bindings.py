@@ -20,7 +20,7 @@ MOST_BYTES = 16 << 10
 MOST_SIZES = 64
 
 
-class _Places:
+class _Buffers:
     """The tensors of one batch size."""
 
     __slots__ = ("binding", "inputs", "is_checked", "outputs")
@@ -30,14 +30,14 @@ class _Places:
         self.is_checked = False
         self.inputs: dict[str, Array] = {}
         self.outputs: dict[str, Array] = {}
-        for specs, places, bind in (
+        for specs, buffers, bind in (
             (signature.inputs, self.inputs, self.binding.bind_input),
             (signature.outputs, self.outputs, self.binding.bind_output),
         ):
             for spec in specs:
                 # Zeros, not what the allocator gives: outputs are answers to clients.
                 array = np.zeros((rows, *spec.model_dims), spec.datatype.numpy)
-                places[spec.name] = array
+                buffers[spec.name] = array
                 bind(spec.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
     def are_written(self) -> bool:
@@ -58,12 +58,12 @@ class Bindings:
         self._session = session
         self._signature = signature
         self._names = frozenset(spec.name for spec in signature.outputs)
-        self._places: dict[int, _Places] = {}
+        self._buffers: dict[int, _Buffers] = {}
         self._are_usable = True
 
     def __len__(self) -> int:
         """Batch sizes that places are kept for."""
-        return len(self._places)
+        return len(self._buffers)
 
     def run(self, inputs: Arrays, output_names: Sequence[str], options: ort.RunOptions | None) -> dict[str, Array] | None:
         """The outputs; None where this batch is no case for bindings, or the model is none.
@@ -74,24 +74,24 @@ class Bindings:
         if not self._are_usable:
             return None
         rows = next(iter(inputs.values())).shape[0]
-        places = self._places.get(rows)
-        if places is None:
-            if len(self._places) >= MOST_SIZES:
+        buffers = self._buffers.get(rows)
+        if buffers is None:
+            if len(self._buffers) >= MOST_SIZES:
                 return None
-            places = self._places[rows] = _Places(self._session, self._signature, rows)
-        if len(inputs) != len(places.inputs) or not self._names.issubset(output_names):
+            buffers = self._buffers[rows] = _Buffers(self._session, self._signature, rows)
+        if len(inputs) != len(buffers.inputs) or not self._names.issubset(output_names):
             return None
         for name, array in inputs.items():
-            places.inputs[name][...] = array
-        self._session.run_with_iobinding(places.binding, options)
-        if not places.is_checked:
-            places.is_checked = True
-            if not places.are_written():
+            buffers.inputs[name][...] = array
+        self._session.run_with_iobinding(buffers.binding, options)
+        if not buffers.is_checked:
+            buffers.is_checked = True
+            if not buffers.are_written():
                 self._are_usable = False
-                self._places.clear()
+                self._buffers.clear()
                 return None
         # Copies: the places hold the next batch soon, and answers are read later.
-        return {name: array.copy() for name, array in places.outputs.items()}
+        return {name: array.copy() for name, array in buffers.outputs.items()}
 
 
 def are_worth_it(signature: ModelSignature) -> bool:

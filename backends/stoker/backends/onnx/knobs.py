@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from stoker.backends.api.candidate import Misfit, parameter_path, refuse
+from stoker.backends.api.candidate import Violation, parameter_path, refuse
 
 #: More threads than any host has cores; beyond it the number is a mistake, and creating them could take the process down.
 MAX_THREADS = 1024
@@ -116,11 +116,11 @@ class SessionKnobs:
     entries: Mapping[str, str] = field(default_factory=dict)
 
 
-def knob_misfits(parameters: Mapping[str, str], graph_level: int | None) -> tuple[Misfit, ...]:
+def knob_violations(parameters: Mapping[str, str], graph_level: int | None) -> tuple[Violation, ...]:
     """Every setting whose value is not among those allowed."""
     reader = _Reader(parameters)
     reader.knobs(graph_level, cpu_threads=1, bounds_spinning=True)
-    return tuple(reader.misfits)
+    return tuple(reader.violations)
 
 
 def read_knobs(parameters: Mapping[str, str], graph_level: int | None, cpu_threads: int, *, bounds_spinning: bool = True) -> SessionKnobs:
@@ -135,7 +135,7 @@ def read_knobs(parameters: Mapping[str, str], graph_level: int | None, cpu_threa
     """
     reader = _Reader(parameters)
     knobs = reader.knobs(graph_level, cpu_threads, bounds_spinning)
-    refuse(reader.misfits)
+    refuse(reader.violations)
     return knobs
 
 
@@ -144,7 +144,7 @@ class _Reader:
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = parameters
-        self.misfits: list[Misfit] = []
+        self.violations: list[Violation] = []
 
     def knobs(self, graph_level: int | None, cpu_threads: int, bounds_spinning: bool) -> SessionKnobs:
         parallel = self._read("execution_mode", {"0": False, "1": True}.get, "0 (sequential) or 1 (parallel)", default=False)
@@ -156,10 +156,10 @@ class _Reader:
         shrink_key = "memory.enable_memory_arena_shrinkage"
         shrink = self._read(shrink_key, {"cpu:0": True, "": False}.get, "cpu:0", default=False)
         if shrink and not arena:
-            self.misfits.append(Misfit(parameter_path(shrink_key), "needs the arena, which 'enable_mem_arena' turns off"))
+            self.violations.append(Violation(parameter_path(shrink_key), "needs the arena, which 'enable_mem_arena' turns off"))
         if graph_level is not None and graph_level not in _GRAPH_LEVELS:
             text = f"takes -1 (basic), 1 (extended), 2 (none), or 0 or nothing (all), not {graph_level}"
-            self.misfits.append(Misfit("optimization.graph.level", text))
+            self.violations.append(Violation("optimization.graph.level", text))
         return SessionKnobs(
             intra_op_threads=intra or cpu_threads,
             are_threads_free=cpu_threads > 1 and not (intra or parallel or "session.intra_op_thread_affinities" in self._parameters),
@@ -196,7 +196,7 @@ class _Reader:
         return value
 
     def _refuse(self, key: str, allowed: str) -> None:
-        self.misfits.append(Misfit(parameter_path(key), f"takes {allowed}, not '{self._parameters[key][:40]}'"))
+        self.violations.append(Violation(parameter_path(key), f"takes {allowed}, not '{self._parameters[key][:40]}'"))
 
 
 def _boolean(text: str) -> bool | None:

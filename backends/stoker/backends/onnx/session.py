@@ -11,15 +11,15 @@ import onnxruntime as ort
 
 from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import Array
-from stoker.backends.api.candidate import Misfit
+from stoker.backends.api.candidate import Violation
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.ragged_batch import RaggedProcessor
 from stoker.backends.api.tensor import DataType
-from stoker.backends.onnx.arena import LARGE_BYTES, Spikes
 from stoker.backends.onnx.bindings import Bindings, are_worth_it
 from stoker.backends.onnx.element_types import BFLOAT16
 from stoker.backends.onnx.knobs import GraphOptimization, SessionKnobs
+from stoker.backends.onnx.memory_peaks import LARGE_BYTES, PeakTracker
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
 from stoker.backends.onnx_files.runtime_messages import public_text
 
@@ -62,7 +62,7 @@ class OnnxInstance(Instance):
         mem_arena: bool = True,
         is_work_open: bool = False,
     ) -> None:
-        """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_misfits` found nothing.
+        """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_violations` found nothing.
 
         `is_work_open`: what requests hold, beside their shapes, decides how much there is to do.
         """
@@ -79,7 +79,7 @@ class OnnxInstance(Instance):
         self._only_shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._only_shrinking.terminate = True
         has_one_size = all(spec.is_static for spec in signature.inputs) and not is_work_open
-        self._spikes = Spikes() if mem_arena and not shrink_arena and not has_one_size else None
+        self._peaks = PeakTracker() if mem_arena and not shrink_arena and not has_one_size else None
         #: The shapes of the smallest batch that ran, for `give_memory_back`, and what it took.
         self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
         self._signature = signature
@@ -111,7 +111,7 @@ class OnnxInstance(Instance):
         Models that do not run in them are served as they are: their first batch then decides on that region.
         """
         session, signature = self._session, self._signature
-        if self._spikes is None or session is None or signature.is_ragged or not self.only_computes:
+        if self._peaks is None or session is None or signature.is_ragged or not self.only_computes:
             return
         rows = (self.static_batch_size or 1,) if signature.is_batched else ()
         shapes = {spec.name: (*rows, *(1 if size < 0 else size for size in spec.model_dims)) for spec in signature.inputs}
@@ -134,7 +134,7 @@ class OnnxInstance(Instance):
         before its first operator: zeros are nothing that a client has sent, and a model may loop on them for ever.
         """
         session, least = self._session, self._least
-        if self._spikes is None or session is None or least is None or not self._largest_bytes:
+        if self._peaks is None or session is None or least is None or not self._largest_bytes:
             return
         self._largest_bytes = 0
         with contextlib.suppress(*ORT_ERRORS):  # how a terminated run ends
@@ -162,14 +162,14 @@ class OnnxInstance(Instance):
         return self._run_unbound(session, inputs, output_names) if bound is None else bound
 
     def _run_unbound(self, session: ort.InferenceSession, inputs: Arrays, output_names: Sequence[str]) -> Arrays:
-        if self._spikes is None:
+        if self._peaks is None:
             return self._run_with(session, inputs, output_names, self._run_options)
         size_bytes = sum([array.nbytes for array in inputs.values()])
         # Before the run: one that fails leaves its memory behind, too.
         self._largest_bytes = max(size_bytes, self._largest_bytes)
         if self._least is None:
             self._least = sys.maxsize, _shapes(inputs)
-        outputs = self._run_with(session, inputs, output_names, self._shrinking if self._spikes.gives_back(size_bytes) else None)
+        outputs = self._run_with(session, inputs, output_names, self._shrinking if self._peaks.gives_back(size_bytes) else None)
         if size_bytes < self._least[0]:
             self._least = size_bytes, _shapes(inputs)
         # Read again: memory may have been given back beside the run.
@@ -206,12 +206,12 @@ class OnnxInstance(Instance):
         return self._session
 
 
-def mixture_misfits(signature: ModelSignature) -> Iterator[Misfit]:
+def mixture_violations(signature: ModelSignature) -> Iterator[Violation]:
     """Tensors that ONNX Runtime's Python interface cannot run together."""
     strings = sorted(_named(signature.inputs, DataType.BYTES))
     for index, output in enumerate(signature.outputs):
         if strings and output.datatype is DataType.BF16:
-            yield Misfit(
+            yield Violation(
                 f"output[{index}].data_type",
                 f"string input(s) {', '.join(strings)} beside bfloat16 output {output.name}: "
                 "ONNX Runtime's Python interface cannot run both; cast the output in the graph",

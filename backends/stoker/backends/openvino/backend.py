@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stoker.backends.api.agreement import check_agreement, disagreements
 from stoker.backends.api.backend import Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Misfit, parameter_path, refuse
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
@@ -20,7 +20,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.declarations import declarations, facts_of
 from stoker.backends.openvino.ir_facts import IrFacts, is_ir
 from stoker.backends.openvino.messages import refusal_of
-from stoker.backends.openvino.parameters import PARAMETER_KEYS, parameter_misfits, read_parameters
+from stoker.backends.openvino.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
 
 if TYPE_CHECKING:
     from stoker.backends.openvino.instance import OpenVinoInstance
@@ -49,24 +49,24 @@ class OpenVinoBackend(Backend):
             return self._loader().ir_facts(files, model_filename)
         return facts_of(declarations(files, model_filename), model_filename)
 
-    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+    def check(self, candidate: Candidate) -> Iterator[Violation]:
         signature = candidate.signature
-        yield from parameter_misfits(candidate.parameters, signature.max_batch_size if signature else None)
+        yield from parameter_violations(candidate.parameters, signature.max_batch_size if signature else None)
         if isinstance(candidate.facts, IrFacts) and read_parameters(candidate.parameters).is_compared:
-            yield Misfit(parameter_path("compare_with_onnxruntime"), "is for ONNX files; onnxruntime reads no OpenVINO IR")
+            yield Violation(parameter_path("compare_with_onnxruntime"), "is for ONNX files; onnxruntime reads no OpenVINO IR")
         if (
             isinstance(candidate.facts, IrFacts)
             and candidate.facts.inexact
             and not read_parameters(candidate.parameters).are_integers_inexact
         ):
-            yield Misfit(parameter_path("inexact_integers"), refusal_of(candidate.facts.inexact))
+            yield Violation(parameter_path("inexact_integers"), refusal_of(candidate.facts.inexact))
         if signature is None:
             return
         yield from disagreements(signature, candidate.facts.inputs or (), candidate.facts.outputs or ())
         for side, specs in (("input", signature.inputs), ("output", signature.outputs)):
             for index, spec in enumerate(specs):
                 if spec.datatype is DataType.BYTES:
-                    yield Misfit(
+                    yield Violation(
                         f"{side}[{index}].data_type", f"{side} '{spec.name}': OpenVINO serves no strings; backend onnxruntime does"
                     )
 

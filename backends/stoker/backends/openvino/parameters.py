@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stoker.backends.api.candidate import Misfit, parameter_path
+from stoker.backends.api.candidate import Violation, parameter_path
 from stoker.backends.openvino.buckets import MAX_BUCKETS, default_buckets
 
 MAX_THREADS = 1024
@@ -77,17 +77,17 @@ class ModelParameters:
 
 
 def read_parameters(parameters: Mapping[str, str]) -> ModelParameters:
-    """What `parameters`, of which `parameter_misfits` had no complaint, say."""
+    """What `parameters`, of which `parameter_violations` had no complaint, say."""
     return _Reading(parameters).read()
 
 
-def parameter_misfits(parameters: Mapping[str, str], max_batch_size: int | None) -> Iterator[Misfit]:
+def parameter_violations(parameters: Mapping[str, str], max_batch_size: int | None) -> Iterator[Violation]:
     """Every parameter whose value cannot be taken; `max_batch_size` is None where it is not known."""
     reading = _Reading(parameters)
     read = reading.read()
     yield from reading.wrong
     if read.buckets and max_batch_size is not None and read.buckets[-1] != max_batch_size:
-        yield Misfit(
+        yield Violation(
             parameter_path("batch_buckets"),
             f"must end with max_batch_size, {max_batch_size}, not {read.buckets[-1]}"
             if max_batch_size
@@ -100,7 +100,7 @@ class _Reading:
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = parameters
-        self.wrong: list[Misfit] = []
+        self.wrong: list[Violation] = []
 
     def read(self) -> ModelParameters:
         if _EXTENSION in self._parameters:
@@ -172,6 +172,6 @@ class _Reading:
         return bool(value)
 
     def _refuse(self, key: str, message: str) -> None:
-        misfit = Misfit(parameter_path(key), message)
-        if misfit not in self.wrong:
-            self.wrong.append(misfit)
+        violation = Violation(parameter_path(key), message)
+        if violation not in self.wrong:
+            self.wrong.append(violation)

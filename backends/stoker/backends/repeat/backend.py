@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
-from stoker.backends.api.candidate import Candidate, Misfit, parameter_path, refuse
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path, refuse
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
@@ -48,14 +48,14 @@ class RepeatBackend(Backend):
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
         return ModelFacts(inputs=None, outputs=None, notes=("answers once for each element of IN",))
 
-    def check(self, candidate: Candidate) -> Iterator[Misfit]:
+    def check(self, candidate: Candidate) -> Iterator[Violation]:
         for key, least, most in (("streams", 1, MAX_STREAMS), ("fail_at", 0, (1 << 31) - 1)):
             number = _number(candidate.parameters, key)
             if number is not None and not least <= number <= most:
                 shown = candidate.parameters[key][:40]
-                yield Misfit(parameter_path(key), f"takes a whole number from {least} to {most}, not '{shown}'")
+                yield Violation(parameter_path(key), f"takes a whole number from {least} to {most}, not '{shown}'")
         if candidate.signature is not None:
-            yield from _signature_misfits(candidate.signature)
+            yield from _signature_violations(candidate.signature)
 
     def load(self, request: LoadRequest) -> Instance:
         refuse(self.check(request.candidate(self.inspect(request.files, request.model_filename))))
@@ -93,33 +93,33 @@ class RepeatInstance(StreamingInstance):
             self._sleep(remaining_ms / 1000)
 
 
-def _signature_misfits(signature: ModelSignature) -> Iterator[Misfit]:
+def _signature_violations(signature: ModelSignature) -> Iterator[Violation]:
     if signature.max_batch_size > 1:
-        yield Misfit("max_batch_size", f"takes 0 or 1, not {signature.max_batch_size}: a request is a stream of its own")
+        yield Violation("max_batch_size", f"takes 0 or 1, not {signature.max_batch_size}: a request is a stream of its own")
     values = signature.input("IN")
     if values is None or values.datatype is DataType.BYTES:
-        yield Misfit("input", "needs an input 'IN' of a numeric type")
+        yield Violation("input", "needs an input 'IN' of a numeric type")
         return
     if len(values.dims) != 1:
-        yield Misfit("input", f"'IN' takes one dimension, not {list(values.dims)}")
+        yield Violation("input", f"'IN' takes one dimension, not {list(values.dims)}")
     for index, spec in enumerate(signature.inputs):
         if spec.name not in ("IN", "DELAY", "WAIT"):
-            yield Misfit(f"input[{index}].name", f"'{spec.name}' is none of IN, DELAY, WAIT")
+            yield Violation(f"input[{index}].name", f"'{spec.name}' is none of IN, DELAY, WAIT")
         elif spec.name != "IN":
             wanted = (1,) if spec.name == "WAIT" else values.dims
-            yield from _spec_misfits(f"input[{index}]", spec, DataType.UINT32, wanted)
+            yield from _spec_violations(f"input[{index}]", spec, DataType.UINT32, wanted)
     for index, spec in enumerate(signature.outputs):
         if spec.name not in ("OUT", "IDX"):
-            yield Misfit(f"output[{index}].name", f"'{spec.name}' is none of OUT, IDX")
+            yield Violation(f"output[{index}].name", f"'{spec.name}' is none of OUT, IDX")
         else:
-            yield from _spec_misfits(f"output[{index}]", spec, values.datatype if spec.name == "OUT" else DataType.UINT32, (1,))
+            yield from _spec_violations(f"output[{index}]", spec, values.datatype if spec.name == "OUT" else DataType.UINT32, (1,))
 
 
-def _spec_misfits(at: str, spec: TensorSpec, datatype: DataType, dims: tuple[int, ...]) -> Iterator[Misfit]:
+def _spec_violations(at: str, spec: TensorSpec, datatype: DataType, dims: tuple[int, ...]) -> Iterator[Violation]:
     if spec.datatype is not datatype:
-        yield Misfit(f"{at}.data_type", f"'{spec.name}' takes {datatype.config_name}, not {spec.datatype.config_name}")
+        yield Violation(f"{at}.data_type", f"'{spec.name}' takes {datatype.config_name}, not {spec.datatype.config_name}")
     if spec.model_dims != dims:
-        yield Misfit(f"{at}.dims", f"'{spec.name}' takes {list(dims)}, not {list(spec.model_dims)}")
+        yield Violation(f"{at}.dims", f"'{spec.name}' takes {list(dims)}, not {list(spec.model_dims)}")
 
 
 def _number(parameters: Mapping[str, str], key: str) -> int | None:

@@ -139,8 +139,8 @@ def bench(
     if csv is not None:
         write_csv(csv, outcomes)
     if as_json:
-        told = {"model": model, "protocol": whom.protocol.value, "url": whom.url, "is_interrupted": is_interrupted}
-        print_json({**told, "levels": [outcome.facts() for outcome in outcomes]})
+        summary = {"model": model, "protocol": whom.protocol.value, "url": whom.url, "is_interrupted": is_interrupted}
+        print_json({**summary, "levels": [outcome.facts() for outcome in outcomes]})
     else:
         rows = f"{task.rows} row{'' if task.rows == 1 else 's'} a request"
         print_outcomes(outcomes, rules.within, f"{model} over {whom.protocol} at {whom.url}, {rows}")

@@ -70,9 +70,9 @@ def _csv_row(outcome: Outcome, is_told: bool) -> list[str]:
 
 def _row(outcome: Outcome) -> list[str]:
     figures, times = outcome.figures, outcome.server
-    told = ["-", "-", "-"]
+    cells = ["-", "-", "-"]
     if times is not None:
-        told = [_ms(times.queue_us), _ms(times.total_us - times.queue_us), f"{times.rows_per_batch:.1f}"]
+        cells = [_ms(times.queue_us), _ms(times.total_us - times.queue_us), f"{times.rows_per_batch:.1f}"]
     return [
         load_text(outcome.level),
         f"{figures.requests_per_s:.1f}",
@@ -80,7 +80,7 @@ def _row(outcome: Outcome) -> list[str]:
         _ms(figures.mean_us),
         *(_ms(figures.latency_us[percent]) for percent in PERCENTILES),
         str(figures.errors),
-        *told,
+        *cells,
     ]
 
 

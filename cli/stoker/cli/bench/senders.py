@@ -23,7 +23,7 @@ from stoker_client.settings import Connection
 
 _now_ns = time.perf_counter_ns
 #: Bytes of one answer.
-_MOST_ANSWER_BYTES = 2**31 - 1
+_MAX_RESPONSE_BYTES = 2**31 - 1
 
 
 class GrpcSender:
@@ -164,7 +164,7 @@ class _HttpConnection(asyncio.Protocol):
         self.can_be_kept = True
         self.arrived_ns = 0
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[HttpReply] | None = None
+        self._response: asyncio.Future[HttpReply] | None = None
         self._begin()
 
     def send(self, request: bytes) -> "asyncio.Future[HttpReply]":
@@ -175,9 +175,9 @@ class _HttpConnection(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the server closed the connection")
-        self._answer = asyncio.get_running_loop().create_future()
+        self._response = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return self._answer
+        return self._response
 
     def abort(self) -> None:
         """Ends it at once."""
@@ -207,8 +207,8 @@ class _HttpConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
-        if self._size > _MOST_ANSWER_BYTES:
-            self._fail(OSError(f"the answer is over {_MOST_ANSWER_BYTES} bytes"))
+        if self._size > _MAX_RESPONSE_BYTES:
+            self._fail(OSError(f"the answer is over {_MAX_RESPONSE_BYTES} bytes"))
             self.abort()
         else:
             self._parts.append(data)
@@ -218,8 +218,8 @@ class _HttpConnection(asyncio.Protocol):
         self.can_be_kept = self.can_be_kept and self._parser.should_keep_alive()
         reply = HttpReply(self._parser.get_status_code(), self._headers, b"".join(self._parts))
         self._begin()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(reply)
+        if self._response is not None and not self._response.done():
+            self._response.set_result(reply)
 
     def _begin(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -228,5 +228,5 @@ class _HttpConnection(asyncio.Protocol):
         self._size = 0
 
     def _fail(self, error: Exception) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)

@@ -203,12 +203,12 @@ def load_extensions(options: ConversionOptions) -> None:
 
 def warn_of_no_effect(models: Iterable[ConversionOptions]) -> None:
     """One warning for each option that was given for some model and changes nothing: on a simulated device, or as the others are set."""
-    defaults, told = ConversionOptions(), list(models)
+    defaults, given_options = ConversionOptions(), list(models)
     for name, reason in NO_EFFECT.items():
-        if any(getattr(options, name) != getattr(defaults, name) for options in told):
+        if any(getattr(options, name) != getattr(defaults, name) for options in given_options):
             logger.warning("%s has no effect on a simulated device: %s", name, reason)
     for name, (other, values) in COUNTS_WITH.items():
-        given = [options for options in told if getattr(options, name) != getattr(defaults, name)]
+        given = [options for options in given_options if getattr(options, name) != getattr(defaults, name)]
         if given and not any(getattr(options, other) in values for options in given):
             logger.warning("%s has no effect: it counts with %s %s only", name, other, " or ".join(map(str, values)))
 

@@ -32,8 +32,8 @@ class NoAdapter(Exception):
     """
 
     def __init__(self, target: int, problems: Mapping[tuple[str, str], Sequence[ir.Node]]) -> None:
-        told = [f"{describe(nodes[0])}{_and_others(len(nodes) - 1)}: {reason}" for (_, reason), nodes in problems.items()]
-        super().__init__(f"there is no counterpart at opset {target} of {'; of '.join(told)}")
+        reasons = [f"{describe(nodes[0])}{_and_others(len(nodes) - 1)}: {reason}" for (_, reason), nodes in problems.items()]
+        super().__init__(f"there is no counterpart at opset {target} of {'; of '.join(reasons)}")
         self.problems = problems
 
 

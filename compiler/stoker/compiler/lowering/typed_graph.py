@@ -81,9 +81,9 @@ def check_output_shapes(model: ir.Model) -> None:
             continue
         given = [size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim]
         if len(given) != len(sizes) or any(size not in (None, mine) for size, mine in zip(given, sizes, strict=True)):
-            told = ", ".join("?" if size is None else str(size) for size in given)
+            listed = ", ".join("?" if size is None else str(size) for size in given)
             raise ShapeError(
-                f"output '{value.name}' is declared as {list(sizes)}, but node '{producer.name}' ({producer.op_type}) gives [{told}]"
+                f"output '{value.name}' is declared as {list(sizes)}, but node '{producer.name}' ({producer.op_type}) gives [{listed}]"
             )
 
 

@@ -79,8 +79,8 @@ def complete(parsed: ParsedConfig, facts: ModelFacts, backend: Backend, model_fi
         findings.written("sequence_batching", sequences.summary)
     whole = signature if signature is None or sequences is None else sequences.extend(signature)
     candidate = Candidate(facts=facts, signature=whole, parameters=parameters, graph_level=graph_level)
-    for misfit in backend.check(candidate):
-        report.error(misfit.field, misfit.message)
+    for violation in backend.check(candidate):
+        report.error(violation.field, violation.message)
     samples = warmups(message, signature, report) if signature is not None else ()
     report.raise_if_any()
     assert signature is not None

@@ -19,14 +19,14 @@ class AccessNote:
     """Filled in by the scheduler for the requests that will be logged; the others have none. Confined to: the event loop.
 
     Attributes:
-        is_told: Its line is written.
+        is_logged: Its line is written.
         queue_ns: How long the request waited; None: it never left the queue.
         compute_ns: The time of the batch that it was in: inputs, model, outputs.
     """
 
-    __slots__ = ("compute_ns", "is_told", "queue_ns")
+    __slots__ = ("compute_ns", "is_logged", "queue_ns")
 
     def __init__(self) -> None:
-        self.is_told = False
+        self.is_logged = False
         self.queue_ns: int | None = None
         self.compute_ns: int | None = None

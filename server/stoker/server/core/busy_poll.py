@@ -22,7 +22,7 @@ GOOD_RUN: Final = 256
 class BusyPoll:
     """Confined to: the event loop."""
 
-    __slots__ = ("_answered_ns", "_call_soon", "_in_flight", "_is_looking", "_most_ns", "_needed", "_now_ns", "_soon")
+    __slots__ = ("_call_soon", "_completed_ns", "_in_flight", "_is_polling", "_most_ns", "_needed", "_now_ns", "_soon")
 
     def __init__(
         self, call_soon: Callable[[Callable[[], None]], object], now_ns: Callable[[], int], in_flight: Callable[[], int], most_us: int
@@ -36,52 +36,52 @@ class BusyPoll:
         self._in_flight = in_flight
         self._most_ns = most_us * 1_000
         #: When the last lone request was answered; 0 once the next is late, or runs in a thread.
-        self._answered_ns = 0
-        self._is_looking = False
+        self._completed_ns = 0
+        self._is_polling = False
         self._soon = 0
         self._needed = FIRST_RUN
 
-    def is_lone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether exactly one request is in flight: asked before the batch that a read has brought is run."""
         return self._in_flight() == 1
 
     def answered(self) -> None:
         """A lone request has run within the read that brought it: looks out for the next one, if that has mostly come soon."""
         if self._in_flight():
-            self._answered_ns = 0  # it runs in a thread, which will wake the loop
+            self._completed_ns = 0  # it runs in a thread, which will wake the loop
             return
-        if self._answered_ns:
+        if self._completed_ns:
             self._soon += 1
             if self._soon >= self._needed + GOOD_RUN:
                 self._needed = FIRST_RUN
-        self._answered_ns = self._now_ns()
-        if self._soon >= self._needed and not self._is_looking:
-            self._is_looking = True
-            self._call_soon(self._look)
+        self._completed_ns = self._now_ns()
+        if self._soon >= self._needed and not self._is_polling:
+            self._is_polling = True
+            self._call_soon(self._poll)
 
-    def heard(self) -> None:
+    def on_read(self) -> None:
         """Something was read: a request, or what clients send besides, as the pings and window updates that follow many an answer."""
-        if self._answered_ns and self._is_late():
+        if self._completed_ns and self._is_late():
             self._end_run()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """One turn of the loop that does not wait."""
-        if not self._answered_ns or self._in_flight():
-            self._is_looking = False
+        if not self._completed_ns or self._in_flight():
+            self._is_polling = False
         elif self._is_late():
             self._end_run()
-            self._is_looking = False
+            self._is_polling = False
         elif self._soon >= self._needed:
-            self._call_soon(self._look)
+            self._call_soon(self._poll)
         else:
-            self._is_looking = False  # the wait was in vain, and a request answered, before this turn came
+            self._is_polling = False  # the wait was in vain, and a request answered, before this turn came
 
     def _is_late(self) -> bool:
-        return self._now_ns() - self._answered_ns > self._most_ns
+        return self._now_ns() - self._completed_ns > self._most_ns
 
     def _end_run(self) -> None:
         """The next request has not come soon enough."""
-        self._answered_ns = 0
+        self._completed_ns = 0
         self._soon = 0
-        if self._is_looking:
+        if self._is_polling:
             self._needed = min(2 * self._needed, MOST_RUN)

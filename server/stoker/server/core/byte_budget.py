@@ -65,10 +65,10 @@ class ByteBudget:
         """What several large requests of one connection may hold together."""
         return self.most_bytes // 2
 
-    def reserve(self, size_bytes: int, held_bytes: int = 0, asker: Upload | None = None) -> bool:
+    def reserve(self, size_bytes: int, held_bytes: int = 0, requester: Upload | None = None) -> bool:
         """Takes `size_bytes` for a request that holds `held_bytes` already; False: they do not fit, and nothing is taken.
 
-        `asker` is that request if it is an upload; uploads faster than it are left alone.
+        `requester` is that request if it is an upload; uploads faster than it are left alone.
         """
         if held_bytes + size_bytes <= self.small_bytes:
             small = self._small_held + size_bytes
@@ -77,7 +77,7 @@ class ByteBudget:
                 return True
         elif self._take_large(size_bytes, held_bytes):
             return True
-        if not self._make_room(self._missing_bytes(size_bytes, held_bytes), asker):
+        if not self._evict_for(self._missing_bytes(size_bytes, held_bytes), requester):
             return False
         if held_bytes + size_bytes <= self.small_bytes:
             self._small_held += size_bytes
@@ -123,13 +123,13 @@ class ByteBudget:
         else:
             self._large_held += after_bytes
 
-    def _make_room(self, missing_bytes: int, asker: Upload | None) -> bool:
+    def _evict_for(self, missing_bytes: int, requester: Upload | None) -> bool:
         """Ends the slowest uploads that together hold `missing_bytes`; False, and none is ended, where there are none."""
         now_ns = self._now_ns()
         if self._look_again_ns is not None and now_ns < self._look_again_ns:
             return False
-        most = None if asker is None else asker.rate()
-        rates = ((upload.rate(), upload) for upload in self._uploads if upload is not asker and upload.held_bytes() > self.small_bytes)
+        most = None if requester is None else requester.rate()
+        rates = ((upload.rate(), upload) for upload in self._uploads if upload is not requester and upload.held_bytes() > self.small_bytes)
         slower = [(rate, upload) for rate, upload in rates if rate is not None and (most is None or rate < most)]
         slower.sort(key=lambda each: each[0])
         victims: list[Upload] = []

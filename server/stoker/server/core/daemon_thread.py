@@ -24,9 +24,9 @@ def in_daemon_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - whatever it was, it is the future's to tell
-            _tell(loop, _fail, future, error)
+            _set_result(loop, _fail, future, error)
         else:
-            _tell(loop, _succeed, future, result)
+            _set_result(loop, _succeed, future, result)
 
     threading.Thread(target=run, name=f"{NAME_PREFIX}{name}", daemon=True).start()
     return future
@@ -37,7 +37,7 @@ def any_left() -> bool:
     return any(thread.name.startswith(NAME_PREFIX) for thread in threading.enumerate())
 
 
-def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], future: "asyncio.Future[T]", what: object) -> None:
+def _set_result(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], future: "asyncio.Future[T]", what: object) -> None:
     try:
         loop.call_soon_threadsafe(tell, future, what)
     except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more

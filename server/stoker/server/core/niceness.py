@@ -11,7 +11,7 @@ log = logging.getLogger("stoker.execution")
 MOST_NICE = 19
 
 
-def step_back(steps: int) -> None:
+def raise_niceness(steps: int) -> None:
     """Raises the nice value of the calling thread, and so of all that it starts from now on, by `steps`; at most to `MOST_NICE`.
 
     That takes no privilege. Only on Linux has each thread a value of its own; elsewhere nothing is changed.

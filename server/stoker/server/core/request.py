@@ -98,9 +98,9 @@ class InferResponse:
         return spec
 
 
-Answer = InferResponse | ServingError
+EngineResult = InferResponse | ServingError
 """What becomes of an accepted request."""
-Done = Callable[[Answer], None]
+Done = Callable[[EngineResult], None]
 """Takes the one answer of a request, on the event loop. What it raises is logged, and harms no other request."""
 
 

@@ -59,13 +59,13 @@ class Reservation:
         held_bytes: What it holds.
     """
 
-    __slots__ = ("_asker", "_share", "budget", "held_bytes")
+    __slots__ = ("_requester", "_share", "budget", "held_bytes")
 
-    def __init__(self, budget: ByteBudget, share: ConnectionShare | None = None, asker: Upload | None = None) -> None:
-        """`share` is that of the request's connection, `asker` the request's upload; None: it comes from no connection, or is no upload."""
+    def __init__(self, budget: ByteBudget, share: ConnectionShare | None = None, requester: Upload | None = None) -> None:
+        """`share` is the share of the request's connection (None: none), `requester` the upload it is (None: no upload)."""
         self.budget = budget
         self._share = share
-        self._asker = asker
+        self._requester = requester
         self.held_bytes = 0
 
     def take(self, size_bytes: int) -> None:
@@ -80,10 +80,10 @@ class Reservation:
         share = self._share
         if share is not None:
             share.take(size_bytes, held_bytes)
-        if not self.budget.reserve(size_bytes, held_bytes, self._asker):
+        if not self.budget.reserve(size_bytes, held_bytes, self._requester):
             if share is not None:
                 share.give_back(size_bytes, held_bytes + size_bytes)
-            raise no_room(size_bytes)
+            raise budget_exhausted(size_bytes)
         self.held_bytes = held_bytes + size_bytes
 
     def give_back(self, size_bytes: int) -> None:
@@ -105,7 +105,7 @@ class Reservation:
         self.release()
 
 
-def no_room(size_bytes: int) -> Overloaded:
+def budget_exhausted(size_bytes: int) -> Overloaded:
     """The error for a request whose `size_bytes` do not fit beside those in flight."""
     return Overloaded(f"the server holds as many request bytes as it may, no room for {size_bytes} more: try again", retry_after_s=1.0)
 

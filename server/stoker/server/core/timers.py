@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stoker.backends.api.clock import Clock
-from stoker.server.core.reads import Reads
+from stoker.server.core.read_batching import Reads
 
 
 class Timer(Protocol):
@@ -38,5 +38,5 @@ class LoopTimers:
         return self._loop.call_later(max(0, when_ns - self._clock.now_ns()) / 1e9, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        if not self._reads.put_off(callback):
+        if not self._reads.defer(callback):
             self._loop.call_soon(callback)

@@ -13,29 +13,29 @@ class Waiter(Generic[T]):
     that keeps a request in memory until the next collection. This lets go of what it hands on.
     """
 
-    __slots__ = ("_answer", "_woken")
+    __slots__ = ("_outcome", "_woken")
 
     def __init__(self) -> None:
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._answer: T | Exception | None = None
+        self._outcome: T | Exception | None = None
 
-    def __call__(self, answer: T | Exception) -> None:
+    def __call__(self, outcome: T | Exception) -> None:
         if not self._woken.done():
-            self._answer = answer
+            self._outcome = outcome
             self._woken.set_result(None)
 
-    async def answer(self) -> T:
+    async def outcome(self) -> T:
         """The answer.
 
         Raises:
             Exception: what it was called with, if that is one.
         """
         await self._woken
-        answer, self._answer = self._answer, None
+        outcome, self._outcome = self._outcome, None
         try:
-            if isinstance(answer, Exception):
-                raise answer
-            assert answer is not None
-            return answer
+            if isinstance(outcome, Exception):
+                raise outcome
+            assert outcome is not None
+            return outcome
         finally:
-            del answer
+            del outcome

@@ -15,7 +15,7 @@ from stoker.server.core.description import ModelDescription, ServerDescription
 from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.model_list import ListedModel
 from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.reads import Reads
+from stoker.server.core.read_batching import Reads
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.state import IndexEntry
 from stoker.server.core.statistics import ModelStatistics

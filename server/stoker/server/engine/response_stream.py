@@ -11,13 +11,13 @@ from stoker.backends.api.backend import Arrays
 class ResponseStream:
     """A bounded queue with one producer, a thread, and one consumer on the event loop.
 
-    INVARIANT: the producer holds a place of `_room` for every response that the consumer has not taken, so it waits when there are many.
+    INVARIANT: the producer holds a place of `_permits` for every response that the consumer has not taken, so it waits when there are many.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
         """Holds at most `most` responses that nobody has taken."""
         self._loop = loop
-        self._room = threading.Semaphore(most)
+        self._permits = threading.Semaphore(most)
         self._waiting: deque[Arrays] = deque()
         self._changed = asyncio.Event()
         self._is_ended = False
@@ -25,7 +25,7 @@ class ResponseStream:
 
     def put(self, outputs: Arrays) -> bool:
         """Takes one response; waits while `most` are unread. False: nobody wants more. Called in the producer's thread."""
-        self._room.acquire()
+        self._permits.acquire()
         if self._is_closed:
             return False
         try:
@@ -42,14 +42,14 @@ class ResponseStream:
     def close(self) -> None:
         """Nobody will take any more: a producer that waits for room goes on, and is told to stop."""
         self._is_closed = True
-        self._room.release()
+        self._permits.release()
 
     async def __aiter__(self) -> AsyncIterator[Arrays]:
         """The responses as they come, until the end."""
         while True:
             while self._waiting:
                 outputs = self._waiting.popleft()
-                self._room.release()
+                self._permits.release()
                 yield outputs
             if self._is_ended:
                 return

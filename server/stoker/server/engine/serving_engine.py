@@ -14,7 +14,7 @@ from stoker.server.core.description import ModelDescription, ServerDescription
 from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.model_list import ListedModel
 from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.reads import Reads
+from stoker.server.core.read_batching import Reads
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.state import IndexEntry
 from stoker.server.core.statistics import ModelStatistics
@@ -24,12 +24,12 @@ from stoker.server.observability.access_log import AccessLog, AccessLogSettings
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason
 from stoker.server.observability.tracer import Tracer
-from stoker.server.scheduling.pending import answer_of
+from stoker.server.scheduling.pending import outcome_of
 
 log = logging.getLogger("stoker.engine")
 
 #: Responses of one request that may wait to be taken before its model waits too.
-UNREAD_RESPONSES = 16
+UNFLUSHED_RESPONSES = 16
 
 #: Protocol extensions by Triton's names; only what this server does.
 EXTENSIONS = (
@@ -169,7 +169,7 @@ class ServingEngine:
         return flight
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        return await answer_of(self.submit, request)
+        return await outcome_of(self.submit, request)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         if not request.signature.is_decoupled:
@@ -179,7 +179,7 @@ class ServingEngine:
         version = servable.version
         counts = self._metrics.version(request.model_name, version, servable.config.metric_tags).responses
         position, last_ns = 0, self._clock.now_ns()
-        responses = ResponseStream(asyncio.get_running_loop(), UNREAD_RESPONSES)
+        responses = ResponseStream(asyncio.get_running_loop(), UNFLUSHED_RESPONSES)
         request.responses = responses
         running = asyncio.ensure_future(self.infer(request))
         running.add_done_callback(lambda _: responses.end())
@@ -251,7 +251,7 @@ class ServingEngine:
         recorder.failed(FailureReason.OTHER, request_ns=0)
 
     def note_failed(self, via: Via, error: ServingError, model: str = "", version: int | None = None) -> None:
-        self._access.told(via, error, model, version)
+        self._access.log_response(via, error, model, version)
 
     def note_goaway(self, reason: GoawayReason) -> None:
         self._metrics.note_goaway(reason)

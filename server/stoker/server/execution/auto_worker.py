@@ -7,7 +7,7 @@ from stoker.backends.api.backend import Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, Share
 from stoker.backends.api.clock import Clock, thread_cpu_ns
 from stoker.backends.api.model import ModelSignature
-from stoker.server.execution.pace import Paces
+from stoker.server.execution.inline_policy import InlinePolicy
 from stoker.server.execution.worker import ThreadWorker, Work, run_batch
 
 
@@ -31,12 +31,12 @@ class AutoWorker(ThreadWorker):
     ) -> None:
         """REQUIRES: `may_run_on_loop(instance)`. `cpu_ns` gives the CPU time of the thread it is called in."""
         self._cpu_ns = cpu_ns
-        self._paces = Paces()
+        self._inline_policy = InlinePolicy()
         self._has_one_shape = all(spec.is_static for spec in signature.inputs)
         super().__init__(name, instance, signature, clock, loop)
 
     def submit(self, work: Work) -> None:
-        if self._in_flight or not self._paces.may_run_on_loop(self._size(work.items)):
+        if self._in_flight or not self._inline_policy.may_run_on_loop(self._size(work.items)):
             super().submit(work)
             return
         result = self._run(self.processors[0], work.items)
@@ -55,7 +55,7 @@ class AutoWorker(ThreadWorker):
 
     def _measure(self, items: Sequence[Share], result: BatchResult) -> None:
         wall_ns = result.input_ns + result.infer_ns + result.output_ns
-        self._paces.ran(self._size(items), cpu_ns=result.cpu_ns, wall_ns=wall_ns)
+        self._inline_policy.ran(self._size(items), cpu_ns=result.cpu_ns, wall_ns=wall_ns)
 
     def _size(self, items: Sequence[Share]) -> int:
         """Rows, or bytes where rows differ in size: what the time of a batch goes by."""

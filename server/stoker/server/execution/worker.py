@@ -18,7 +18,7 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
 from stoker.server.core.daemon_thread import NAME_PREFIX, in_daemon_thread
-from stoker.server.core.niceness import step_back
+from stoker.server.core.niceness import raise_niceness
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +103,7 @@ class ThreadWorker:
         await in_daemon_thread("close", self._instance.close)
 
     def _serve(self, processor: BatchProcessor, ended: "asyncio.Future[None]") -> None:
-        step_back(self._nice)
+        raise_niceness(self._nice)
         try:
             while (work := self._inbox.get()) is not None:
                 result = self._run(processor, work.items)

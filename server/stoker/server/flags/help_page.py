@@ -28,9 +28,9 @@ class FoldingTable(Table):
         # Columns for what no flag here has, such as a short name, would take two characters each.
         self.columns = [column for column, width in zip(self.columns, widths, strict=True) if width]
         *names, _ = self.columns
-        has_room = sum(widths[:-1]) + self._extra_width + _TEXT_WIDTH <= options.max_width
+        fits = sum(widths[:-1]) + self._extra_width + _TEXT_WIDTH <= options.max_width
         for column in names:
-            column.no_wrap = has_room
+            column.no_wrap = fits
         return super().__rich_console__(console, options)
 
 

@@ -29,7 +29,7 @@ from stoker.server.lifecycle.loader import VersionSource
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.lifecycle.trial_load import TrialLoads
-from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.version_policy import desired_versions
 from stoker.server.lifecycle.warmup import read_samples
 
 
@@ -171,9 +171,9 @@ class _Checker:
             return ModelReport(
                 name=listing.name, has_config_file=listing.has_config_file, errors=listing.problems, present_versions=present
             )
-        wanted = sorted(wanted_versions(config.version_policy, listing.versions))
+        desired = sorted(desired_versions(config.version_policy, listing.versions))
         errors: tuple[str, ...] = ()
-        if not wanted and not isinstance(config.version_policy, NoVersions):
+        if not desired and not isinstance(config.version_policy, NoVersions):
             errors = ("no version folder such as '1' holds anything to serve",)
         return ModelReport(
             name=listing.name,
@@ -181,7 +181,7 @@ class _Checker:
             version_policy=_policy_text(config.version_policy),
             errors=errors,
             present_versions=present,
-            versions=tuple(self._version(listing, config, version) for version in wanted),
+            versions=tuple(self._version(listing, config, version) for version in desired),
         )
 
     def _version(self, listing: ModelListing, config: ParsedConfig, version: int) -> VersionReport:

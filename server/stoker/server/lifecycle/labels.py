@@ -4,13 +4,13 @@ from pathlib import Path
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.server.core.model_config import ModelConfig
-from stoker.server.lifecycle.beside import open_beside
+from stoker.server.lifecycle.siblings import open_sibling
 
 MAX_LABEL_FILE_BYTES = 16 << 20
 
 
 def read_labels(model_dir: Path, config: ModelConfig, links_root: Path | None = None) -> dict[str, tuple[str, ...]]:
-    """Labels by output name, for the outputs that have a label file; `links_root` as `open_beside`.
+    """Labels by output name, for the outputs that have a label file; `links_root` as `open_sibling`.
 
     Raises:
         ModelLoadError: a file is missing, outside the model folder, too large, or not UTF-8.
@@ -21,7 +21,7 @@ def read_labels(model_dir: Path, config: ModelConfig, links_root: Path | None = 
 def _read(model_dir: Path, output: str, name: str, links_root: Path | None) -> tuple[str, ...]:
     where = f"label_filename '{name}' of output '{output}'"
     with (
-        open_beside(model_dir, name, links_root, what=where, where="the model folder") as descriptor,
+        open_sibling(model_dir, name, links_root, what=where, where="the model folder") as descriptor,
         open(descriptor, "rb", closefd=False) as file,
     ):
         content = file.read(MAX_LABEL_FILE_BYTES + 1)

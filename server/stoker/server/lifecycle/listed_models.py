@@ -14,7 +14,7 @@ from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
 from stoker.server.lifecycle.model_reader import ModelReader, broken_listing
 from stoker.server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from stoker.server.lifecycle.repository import RepositoryUnreadable
-from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.version_policy import desired_versions
 
 
 class ListedModels:
@@ -83,12 +83,12 @@ class ListedModels:
         else:
             self._check(models)
 
-    def wanted(self, models: Sequence[ListedModel]) -> dict[str, frozenset[int] | None]:
+    def desired(self, models: Sequence[ListedModel]) -> dict[str, frozenset[int] | None]:
         """The versions that would serve if `models` were the list, by model; None: its configuration is wrong, so they are unknown."""
         with self._lock:
             listings = {model.name: self._listing(model, []) for model in models}
         return {
-            name: None if found.config is None else wanted_versions(found.config.version_policy, found.versions) & found.versions.keys()
+            name: None if found.config is None else desired_versions(found.config.version_policy, found.versions) & found.versions.keys()
             for name, found in listings.items()
         }
 

@@ -28,7 +28,7 @@ from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.whole import check_is_whole
 from stoker.server.core.daemon_thread import in_daemon_thread
 from stoker.server.core.model_config import Execution, ModelConfig
-from stoker.server.core.niceness import step_back
+from stoker.server.core.niceness import raise_niceness
 from stoker.server.core.timers import Timers
 from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
 from stoker.server.execution.stream_worker import StreamWorker
@@ -38,7 +38,7 @@ from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.lifecycle.warmup import warm
 from stoker.server.observability.recorder import ServerRecorder
-from stoker.server.scheduling.gathering import GATHER_TURNS
+from stoker.server.scheduling.batch_window import WINDOW_TICKS
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
 
@@ -91,7 +91,7 @@ class LoaderSettings:
         snapshot_dir: Where private copies of version folders are made.
         usable_cores: CPU cores shared out among a model's instances.
         max_queue_size: Requests that may wait for one version where its config does not say less.
-        gather_turns: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
+        window_ticks: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
             the fronts hand over all of a read in one turn.
         complete_configs: Whether what a configuration leaves open is told from the model file; if not, it is an error.
     """
@@ -99,7 +99,7 @@ class LoaderSettings:
     snapshot_dir: Path
     usable_cores: int
     max_queue_size: int
-    gather_turns: int = GATHER_TURNS
+    window_ticks: int = WINDOW_TICKS
     complete_configs: bool = True
 
 
@@ -144,7 +144,7 @@ class VersionLoader:
             backend = self._registry.get(loaded.config.backend)
             inner = loaded.config.inner
             # The threads that a backend starts while it loads have their nice value from this one.
-            step_back(inner.nice)
+            raise_niceness(inner.nice)
             for request in self._requests(inner, source.version, loaded.files):
                 loaded.instances.append(_load_instance(backend, request))
             since_ns = self._clock.now_ns()
@@ -215,7 +215,7 @@ class VersionLoader:
             timers=self._timers,
             recorder=recorder,
             max_queue_size=self._settings.max_queue_size,
-            gather_turns=self._settings.gather_turns,
+            window_ticks=self._settings.window_ticks,
         )
         if config.sequences is None:
             return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)

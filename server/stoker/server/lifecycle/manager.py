@@ -1,7 +1,7 @@
 """`ModelManager`: keeps what serves in line with what is wanted. Behind it stands the only writer of the table name/version -> state.
 
-Whatever happens (a scan, an explicit load, an unload) only changes what is `Wanted` of a model; the `Reconciler` does the rest. Explicit
-loads and unloads of one model are done one after the other; different models never wait for each other, except for a load slot.
+Each event (a scan, an explicit load, an unload) changes only the `DesiredState` of a model; the `Reconciler` does the rest. Explicit loads
+and unloads of one model run one after the other. Different models never wait for each other, except for a load slot.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from stoker.server.core.daemon_thread import in_daemon_thread
 from stoker.server.core.model_list import ListedModel
 from stoker.server.core.overrides import LoadOverrides
 from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.lifecycle.desired_state import DesiredState
 from stoker.server.lifecycle.listed_models import ListedModels
 from stoker.server.lifecycle.loader import Loader
 from stoker.server.lifecycle.model_list import ListFollower, ModelList
+from stoker.server.lifecycle.model_locks import SHUTTING_DOWN, ModelLocks
 from stoker.server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
 from stoker.server.lifecycle.overrides import apply_overrides, check_overrides, split_files
 from stoker.server.lifecycle.reconciler import NOT_POLLED
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
-from stoker.server.lifecycle.settle import Settler
+from stoker.server.lifecycle.settle import SettleFilter
 from stoker.server.lifecycle.source import ModelSource
 from stoker.server.lifecycle.table import ModelRecord
-from stoker.server.lifecycle.turns import SHUTTING_DOWN, Turns
-from stoker.server.lifecycle.wanted import Wanted
 from stoker.server.lifecycle.watch import RepositoryWatcher
 from stoker.server.observability.recorder import ServerRecorder
 
@@ -57,16 +57,16 @@ class ModelManager:
         self._recorder = recorder
         self._clock = clock
         self._settings = settings
-        self._wanted = Wanted(loader, recorder, clock, settings)
-        self._table: Mapping[str, ModelRecord] = self._wanted.records
-        self._settler = Settler(round(settings.settle_s * 1e9))
-        self._reconciler = self._wanted.reconciler
+        self._desired = DesiredState(loader, recorder, clock, settings)
+        self._table: Mapping[str, ModelRecord] = self._desired.records
+        self._settle_filter = SettleFilter(round(settings.settle_s * 1e9))
+        self._reconciler = self._desired.reconciler
         self._list: ModelList | None = None
         if isinstance(repository, ListedModels):
             follower = ListFollower(begin=self._begin_list, failures=self._list_failures, ready=self.ready_versions)
             self._list = ModelList(repository, follower, labels_for_unavailable=settings.labels_for_unavailable)
         self._scanning = asyncio.Lock()
-        self._turns = Turns()
+        self._locks = ModelLocks()
         self._serial = 0
         self._has_started = False
         self._is_initial_over = False
@@ -86,13 +86,13 @@ class ModelManager:
             RepositoryUnreadable: a root cannot be read, or is not a repository.
         """
         snapshot = await in_daemon_thread("scan", self._repository.scan)
-        self._settler.start(snapshot)
+        self._settle_filter.start(snapshot)
         self._has_started = True
         named = self._settings.load_models
         is_all = self._settings.control_mode is not ControlMode.EXPLICIT or ALL_MODELS in named
-        self._wanted.begin(snapshot, snapshot.models if is_all else dict.fromkeys(named))
+        self._desired.begin(snapshot, snapshot.models if is_all else dict.fromkeys(named))
         if self._watcher is not None:
-            self._turns.begin(self._watcher.run())
+            self._locks.begin(self._watcher.run())
 
     async def wait_initial(self) -> None:
         """Returns when every load that `start` began has ended, well or not.
@@ -110,7 +110,7 @@ class ModelManager:
     @property
     def is_busy(self) -> bool:
         """Whether an explicit load or unload is being done, also one whose caller went away."""
-        return self._turns.is_busy
+        return self._locks.is_busy
 
     @property
     def must_exit(self) -> bool:
@@ -130,8 +130,8 @@ class ModelManager:
         """
         self._is_stopping = True
         for record in list(self._table.values()):
-            self._wanted.withdraw(record)
-        tasks = self._turns.give_up()
+            self._desired.remove_desired(record)
+        tasks = self._locks.give_up()
         await self._reconciler.finish(timeout_s)
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
@@ -187,7 +187,7 @@ class ModelManager:
     def index(self, ready_only: bool = False) -> list[IndexEntry]:
         """What the repository holds and what serves, by name and version."""
         entries: list[IndexEntry] = []
-        for name in sorted({*self._table, *self._wanted.on_disk.models}):
+        for name in sorted({*self._table, *self._desired.on_disk.models}):
             record = self._table.get(name)
             entries.extend([IndexEntry(name, None, None)] if record is None else record.index())
         return [entry for entry in entries if entry.state is VersionState.READY] if ready_only else entries
@@ -205,10 +205,10 @@ class ModelManager:
             if self._is_stopping:
                 return True
             if self._settings.control_mode is not ControlMode.POLL:
-                self._wanted.look(seen)
+                self._desired.observe(seen)
                 return True
-            snapshot, is_settled = self._settler.settle(seen, self._clock.now_ns())
-            self._wanted.take(snapshot)
+            snapshot, is_settled = self._settle_filter.settle(seen, self._clock.now_ns())
+            self._desired.take(snapshot)
             return is_settled
 
     async def replace_models(self, models: Sequence[ListedModel], *, is_trusted: bool) -> None:
@@ -230,14 +230,14 @@ class ModelManager:
             raise Unavailable(CONTROL_REFUSED_NONE)
         if self._is_stopping:
             raise Unavailable(SHUTTING_DOWN)
-        await self._turns.to_the_end(self._list.replace(models, is_trusted=is_trusted))
+        await self._locks.run_shielded(self._list.replace(models, is_trusted=is_trusted))
 
     async def _begin_list(self) -> None:
         async with self._scanning:
             seen = await in_daemon_thread("scan", self._repository.scan)
             # Whoever names the models says that they are complete: nothing has to settle, and the answer can tell what became of them.
-            self._settler.restart(seen)
-            self._wanted.take(seen)
+            self._settle_filter.restart(seen)
+            self._desired.take(seen)
 
     async def _list_failures(self, names: Iterable[str]) -> list[str]:
         records = [self._table[name] for name in names if name in self._table]
@@ -256,7 +256,7 @@ class ModelManager:
         """
         self._check_control(name)
         check_overrides(name, overrides)
-        await self._turns.in_turn(name, lambda: self._load_now(name, overrides))
+        await self._locks.run_locked(name, lambda: self._load_now(name, overrides))
 
     async def refresh(self, name: str) -> None:
         """Looks at one model at once; returns when what the repository holds of it serves. For whoever has changed it and is done with it.
@@ -270,7 +270,7 @@ class ModelManager:
         if self._settings.control_mode is not ControlMode.POLL:
             raise Unavailable(REFRESH_REFUSED)
         self._check_may_change(name)
-        await self._turns.in_turn(name, lambda: self._refresh_now(name))
+        await self._locks.run_locked(name, lambda: self._refresh_now(name))
 
     async def unload(self, name: str) -> None:
         """Takes a model out of service; returns once no new request reaches it. Unloading what is not loaded changes nothing.
@@ -279,7 +279,7 @@ class ModelManager:
             Unavailable: the control mode does not allow it, or the server is shutting down. InvalidRequest: the name is not allowed.
         """
         self._check_control(name)
-        await self._turns.in_turn(name, lambda: self._unload_now(name))
+        await self._locks.run_locked(name, lambda: self._unload_now(name))
 
     def _check_control(self, name: str) -> None:
         if self._settings.control_mode is not ControlMode.EXPLICIT:
@@ -295,7 +295,7 @@ class ModelManager:
     async def _load_now(self, name: str, overrides: LoadOverrides) -> None:
         # In threads: a configuration may be long, and the folder may lie on a slow file system.
         found = await in_daemon_thread("find", lambda: self._repository.find(name))
-        self._wanted.look_at(name, found)
+        self._desired.observe_model(name, found)
         try:
             listing = await in_daemon_thread("configure", lambda: apply_overrides(name, found, overrides, self._repository.roots))
         except ModelLoadError as error:
@@ -304,12 +304,12 @@ class ModelManager:
         if listing is None:
             raise ModelLoadError(f"failed to load '{name}', {NOT_POLLED}")
         self._serial += 1
-        record = self._wanted.record(name)
-        self._wanted.adopt(record, listing, self._serial, split_files(overrides.files))
+        record = self._desired.record(name)
+        self._desired.set_desired(record, listing, self._serial, split_files(overrides.files))
         await self._reconciler.loads_end([record])
         failures = [*record.failures(), *record.vanished()]
         if failures:
-            self._wanted.tidy(record)
+            self._desired.collect_garbage(record)
             raise ModelLoadError(f"failed to load '{name}', {'; '.join(failures)}")
         record.is_required = True
 
@@ -318,8 +318,8 @@ class ModelManager:
             found = await in_daemon_thread("find", lambda: self._repository.find(name))
             if self._is_stopping:
                 raise Unavailable(SHUTTING_DOWN)
-            self._settler.accept(name, found)
-            record = self._wanted.take_one(name, found)
+            self._settle_filter.accept(name, found)
+            record = self._desired.set_model(name, found)
         if found is None or (found.config is not None and not found.versions):
             return  # nothing is wanted of it
         await self._reconciler.loads_end([record])
@@ -329,5 +329,5 @@ class ModelManager:
     async def _unload_now(self, name: str) -> None:
         record = self._table.get(name)
         if record is not None:
-            self._wanted.withdraw(record)
+            self._desired.remove_desired(record)
             await self._reconciler.unloads_end(name, self._settings.unload_grace_s)

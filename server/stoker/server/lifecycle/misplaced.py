@@ -22,7 +22,7 @@ def model_files(names: Collection[str]) -> list[str]:
     return sorted(models | beside | set(ir_files(names)))
 
 
-def misplaced_in_root(names: Mapping[str, bool]) -> Mapping[str, str]:
+def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
     """What is wrong with model files that lie beside the model folders, and the cure.
 
     Args:
@@ -40,7 +40,7 @@ def misplaced_in_root(names: Mapping[str, bool]) -> Mapping[str, str]:
     }
 
 
-def misplaced_in_model(model: str, names: Mapping[str, bool]) -> str | None:
+def misplaced_model_files(model: str, names: Mapping[str, bool]) -> str | None:
     """What is wrong with the folder `model` that has no version folder and holds `names`; None where no model file is among them.
 
     `names` say whether they are links.

@@ -12,7 +12,7 @@ from stoker.server.core.model_list import BatchingDefaults
 from stoker.server.lifecycle.bounds import MAX_VERSIONS
 from stoker.server.lifecycle.folder import Folder, open_root
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
-from stoker.server.lifecycle.misplaced import misplaced_in_model, model_files
+from stoker.server.lifecycle.misplaced import misplaced_model_files, model_files
 from stoker.server.lifecycle.model_folder import (
     CONFIG_NAME,
     CONFIGS_DIR,
@@ -115,7 +115,7 @@ class ModelReader:
         if files and is_listed and parse_version(directory.name) is not None:
             named = ", ".join(map(shown, sorted(files)[:_MOST_NAMED]))
             return f"its base_path is a version folder, which holds {named}; give the folder around it"
-        return misplaced_in_model(directory.name, files)
+        return misplaced_model_files(directory.name, files)
 
     def _chosen(self, folder: int) -> str:
         return self._config_path if self._config_path is not None and has_file(folder, self._config_path) else CONFIG_NAME

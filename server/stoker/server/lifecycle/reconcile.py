@@ -77,12 +77,12 @@ class Forget:
 Action = Load | CancelLoad | Unload | Forget
 
 
-def plan(statuses: Iterable[VersionStatus], wanted: Mapping[int, Generation | None]) -> tuple[Action, ...]:
+def plan(statuses: Iterable[VersionStatus], desired: Mapping[int, Generation | None]) -> tuple[Action, ...]:
     """The actions that may be done now, all of them at once.
 
     Args:
         statuses: One for each version that serves, loads or failed.
-        wanted: By version, the content that should serve; None where the version is wanted but not in the repository: it cannot be loaded,
+        desired: By version, the content that should serve; None where the version is wanted but not in the repository: it cannot be loaded,
             and if it serves (from its private copy) it goes on.
 
     Returns:
@@ -91,30 +91,30 @@ def plan(statuses: Iterable[VersionStatus], wanted: Mapping[int, Generation | No
     known = {status.version: status for status in statuses}
     loads: list[Action] = []
     removals: list[Action] = []
-    for version in sorted({*known, *wanted}):
+    for version in sorted({*known, *desired}):
         status = known.get(version, VersionStatus(version=version))
-        generation = wanted.get(version)
+        generation = desired.get(version)
         if generation is not None and generation not in (status.serving, status.failed):
             if status.loading != generation:
                 loads.append(Load(version, generation))
         elif status.loading is not None:
             removals.append(CancelLoad(version))
-        if version in wanted:
+        if version in desired:
             continue
         if status.serving is not None:
-            if _may_unload(known, wanted):
+            if _may_unload(known, desired):
                 removals.append(Unload(version))
         elif status.failed is not None:
             removals.append(Forget(version))
     return (*loads, *removals)
 
 
-def _may_unload(known: Mapping[int, VersionStatus], wanted: Mapping[int, Generation | None]) -> bool:
+def _may_unload(known: Mapping[int, VersionStatus], desired: Mapping[int, Generation | None]) -> bool:
     """Whether versions that nobody wants may go: nothing at all is wanted, or what is wanted and exists serves.
 
     A wanted version that is not in the repository holds nothing back for ever, as long as another wanted one serves.
     """
-    if not wanted:
+    if not desired:
         return True
-    serving = {version for version in wanted if version in known and known[version].serving is not None}
-    return bool(serving) and all(version in serving for version, generation in wanted.items() if generation is not None)
+    serving = {version for version in desired if version in known and known[version].serving is not None}
+    return bool(serving) and all(version in serving for version, generation in desired.items() if generation is not None)

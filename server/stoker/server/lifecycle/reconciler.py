@@ -54,7 +54,7 @@ class Reconciler:
         """Makes the plan and does it. To be called whenever what is wanted or what is known has changed; safe to repeat."""
         for version in {*record.targets, *record.versions}:
             self._compare(record.name, record.version(version), record.targets.get(version))
-        for action in plan([known.status for known in record.versions.values()], record.wanted):
+        for action in plan([known.status for known in record.versions.values()], record.desired):
             known = record.version(action.version)
             match action:
                 case Load(version, generation):

@@ -17,7 +17,7 @@ from stoker.server.core.model_list import BatchingDefaults
 from stoker.server.lifecycle.bounds import MAX_MODELS
 from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused, open_root
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot
-from stoker.server.lifecycle.misplaced import misplaced_in_root, model_files
+from stoker.server.lifecycle.misplaced import misplaced_root_files, model_files
 from stoker.server.lifecycle.model_folder import CONFIG_NAME, entries, plain_files
 from stoker.server.lifecycle.model_reader import ModelReader, broken_listing
 from stoker.server.lifecycle.names import MODEL_NAME_RULE, is_model_name, parse_version, shown
@@ -197,7 +197,7 @@ class ModelRepository:
     def _find_misplaced(self, index: int, folder: Folder, names: set[str]) -> Mapping[str, ModelListing]:
         """Models of which a file lies beside the model folders. They are listed with their error where no folder has the name."""
         files = plain_files(folder, model_files({name for name in names if not name.startswith(".")}))
-        return {model: self._broken(index, model, error) for model, error in misplaced_in_root(files).items()}
+        return {model: self._broken(index, model, error) for model, error in misplaced_root_files(files).items()}
 
     def _broken(self, index: int, name: str, error: str) -> ModelListing:
         return broken_listing(index, self.roots[index] / name, name, error)

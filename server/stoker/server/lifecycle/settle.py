@@ -29,10 +29,10 @@ class _Watched(Generic[Part]):
         if _mark(part) != _mark(self.seen):
             self.since_ns = now_ns
         self.seen = part
-        if part is not None and (self.is_settled or self.is_ripe(now_ns, settle_ns)):
+        if part is not None and (self.is_settled or self.is_due(now_ns, settle_ns)):
             self.accepted = part
 
-    def is_ripe(self, now_ns: int, settle_ns: int) -> bool:
+    def is_due(self, now_ns: int, settle_ns: int) -> bool:
         return now_ns - self.since_ns >= settle_ns
 
 
@@ -47,7 +47,7 @@ class _WatchedModel:
         return [self.itself, *self.versions.values()]
 
 
-class Settler:
+class SettleFilter:
     """Turns scans into what counts. Confined to: the event loop."""
 
     def __init__(self, settle_ns: int) -> None:
@@ -108,7 +108,7 @@ class Settler:
         if any(part.seen is not None and not part.is_settled for part in parts):
             return
         for part in parts:
-            if part.seen is None and part.is_ripe(now_ns, self._settle_ns):
+            if part.seen is None and part.is_due(now_ns, self._settle_ns):
                 part.accepted = None
         watched.versions = {v: part for v, part in watched.versions.items() if part.seen is not None or part.accepted is not None}
 

@@ -81,7 +81,7 @@ def copy_tree(
         ModelLoadError: as `take_snapshot`. OSError: a folder cannot be read.
     """
     before = list_tree(source)
-    _refuse_unfit(before, source.root, hint)
+    _reject_invalid(before, source.root, hint)
     sizes = {entry.path: _copy(source, entry, root, after_each or _nothing) for entry in before if entry.kind is EntryKind.FILE}
     if list_tree(source) != before:
         raise ModelLoadError(_CHANGED.format(what))
@@ -114,7 +114,7 @@ def _copy_version(version_dir: Path, root: Path, links_root: Path | None, after_
         raise ModelLoadError(f"the version folder cannot be read: {_reason(error)}") from error
 
 
-def _refuse_unfit(entries: Sequence[TreeEntry], root: Root | None, hint: str) -> None:
+def _reject_invalid(entries: Sequence[TreeEntry], root: Root | None, hint: str) -> None:
     """Raises for the first entry that a private copy must not hold, and where all together are too large."""
     for entry in entries:
         if entry.kind in (EntryKind.LINK, EntryKind.SPECIAL):

@@ -132,7 +132,7 @@ class ModelRecord:
     is_required: bool = False
 
     @property
-    def wanted(self) -> dict[int, Generation | None]:
+    def desired(self) -> dict[int, Generation | None]:
         """What a plan needs to know of the targets."""
         return {version: target.generation for version, target in self.targets.items()}
 
@@ -165,10 +165,10 @@ class ModelRecord:
         """Whether readiness need not wait for this model: some version serves, or none is wanted."""
         if any(record.servable is not None for record in self.versions.values()):
             return True
-        wants_none = (
+        is_unload_desired = (
             self.listing is not None and self.listing.config is not None and isinstance(self.listing.config.version_policy, NoVersions)
         )
-        return wants_none and not self.error
+        return is_unload_desired and not self.error
 
     def is_stale(self, record: VersionRecord) -> bool:
         """Whether `record` serves although something newer should: its last reload failed."""

@@ -21,7 +21,7 @@ _START_TIMEOUT_S = 120.0
 #: Seconds in which a process that was killed, or has crashed, has to be gone.
 _END_TIMEOUT_S = 10.0
 #: After its time is over, how long a load may last that is not ended, because this process was killed, seconds.
-_ALONE_S = 5.0
+_SOLO_GRACE_S = 5.0
 #: Bytes that are read of what a process wrote before it crashed; its first line says why.
 _OUTPUT_BYTES = 4096
 
@@ -62,7 +62,7 @@ class TrialLoads:
         try:
             connection = self._connection or self._start()
             self._output.write_bytes(b"")
-            connection.send(Trial(source, self._area, size_bytes, self._timeout_s + _ALONE_S))
+            connection.send(Trial(source, self._area, size_bytes, self._timeout_s + _SOLO_GRACE_S))
             if not connection.poll(self._timeout_s):
                 self._end()
                 return f"the load takes longer than {self._timeout_s:g} s"

@@ -98,5 +98,5 @@ def _bound_memory(size_bytes: int) -> None:
     except (OSError, ValueError):
         pages = 0  # not Linux
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = pages * resource.getpagesize() + _memory_bytes(size_bytes)
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    desired = pages * resource.getpagesize() + _memory_bytes(size_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (desired if most == resource.RLIM_INFINITY else min(desired, most), most))

@@ -11,40 +11,40 @@ class VersionLabels:
     """
 
     def __init__(self) -> None:
-        self._wanted: dict[str, Mapping[str, int]] = {}
+        self._desired: dict[str, Mapping[str, int]] = {}
         self._settled: dict[str, dict[str, int | None]] = {}
 
     def replace(self, labels: Mapping[str, Mapping[str, int]], ready: Callable[[str], Collection[int]]) -> None:
         """Takes `labels`, by model, in place of all labels there were; `ready` tells the versions of a model that serve now."""
-        meant = {name: {label: self.version(name, label, ready(name)) for label in wanted} for name, wanted in self._wanted.items()}
+        meant = {name: {label: self.version(name, label, ready(name)) for label in desired} for name, desired in self._desired.items()}
         self._settled = {
-            name: {label: version for label, version in meant.get(name, {}).items() if label in wanted and version in ready(name)}
-            for name, wanted in labels.items()
+            name: {label: version for label, version in meant.get(name, {}).items() if label in desired and version in ready(name)}
+            for name, desired in labels.items()
         }
-        self._wanted = {name: dict(wanted) for name, wanted in labels.items()}
+        self._desired = {name: dict(desired) for name, desired in labels.items()}
 
     def labels(self, name: str) -> Mapping[str, int]:
         """The labels of model `name`, and the versions that they belong to."""
-        return self._wanted.get(name, {})
+        return self._desired.get(name, {})
 
     def put_back(self, name: str, labels: Mapping[str, int]) -> None:
         """Takes `labels`, which were those of model `name` before the last `replace`, in place of its own."""
-        self._wanted[name] = dict(labels)
+        self._desired[name] = dict(labels)
         self._settled[name] = {label: version for label, version in self._settled.get(name, {}).items() if labels.get(label) == version}
 
     def version(self, name: str, label: str, ready: Collection[int]) -> int | None:
         """The version of model `name` that `label` means while `ready` ones serve; None: there is no such label."""
-        wanted = self._wanted.get(name, {}).get(label)
-        if wanted is None:
+        desired = self._desired.get(name, {}).get(label)
+        if desired is None:
             return None
         settled = self._settled.setdefault(name, {})
-        if wanted in ready:
-            settled[label] = wanted
-        return settled.get(label, wanted)
+        if desired in ready:
+            settled[label] = desired
+        return settled.get(label, desired)
 
     def pending(self, name: str, ready: Collection[int]) -> dict[str, int]:
         """Labels of model `name` that belong to versions which are not READY, by label."""
-        return {label: version for label, version in self._wanted.get(name, {}).items() if version not in ready}
+        return {label: version for label, version in self._desired.get(name, {}).items() if version not in ready}
 
     def is_new(self, name: str, label: str) -> bool:
         """Whether `label` never meant a READY version."""

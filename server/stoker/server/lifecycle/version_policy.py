@@ -5,7 +5,7 @@ from collections.abc import Collection
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 
 
-def wanted_versions(policy: VersionPolicy, available: Collection[int]) -> frozenset[int]:
+def desired_versions(policy: VersionPolicy, available: Collection[int]) -> frozenset[int]:
     """The versions that `policy` wants.
 
     Only a policy that names versions can want one that is not `available`: such a version is missing, and whoever reports readiness must

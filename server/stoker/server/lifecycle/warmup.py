@@ -13,7 +13,7 @@ from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import element_count
 from stoker.server.core.model_config import ModelConfig, Warmup, WarmupInput
-from stoker.server.lifecycle.beside import open_beside
+from stoker.server.lifecycle.siblings import open_sibling
 
 #: Where `input_data_file` names are looked up, below the model folder (as in Triton).
 WARMUP_FOLDER = "warmup"
@@ -27,7 +27,7 @@ class _Unread:
 
 
 def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, clock: Clock, links_root: Path | None = None) -> None:
-    """Runs every sample on every instance; `links_root` as `open_beside`.
+    """Runs every sample on every instance; `links_root` as `open_sibling`.
 
     Raises:
         ModelLoadError: a sample does not fit the signature, its file does not fit its shape, or running it failed.
@@ -86,7 +86,7 @@ def _from_file(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int,
     expected = element_count(shape) * tensor.datatype.item_bytes
     path = f"{WARMUP_FOLDER}/{tensor.data_file}"
     with (
-        open_beside(model_dir, path, links_root, what=where, where=f"the model's {WARMUP_FOLDER} folder") as descriptor,
+        open_sibling(model_dir, path, links_root, what=where, where=f"the model's {WARMUP_FOLDER} folder") as descriptor,
         open(descriptor, "rb", closefd=False) as file,
     ):
         size = os.fstat(descriptor).st_size

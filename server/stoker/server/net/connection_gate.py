@@ -30,7 +30,7 @@ ENDING: Final = 0
 #: It waits for the client's next request.
 IDLE: Final = 1
 #: Its first request, or the header of the next one, has not arrived.
-UNHEARD: Final = 2
+UNREGISTERED: Final = 2
 
 
 class GatedConnection(Protocol):
@@ -121,12 +121,12 @@ class ConnectionGate:
         """
         of_address = self._by_address.get(address) if address is not None else None
         if of_address is not None and len(of_address) >= self.per_address:
-            has_room = self._close_longest_idle(f"of {address}", of_address, now_s)
+            has_capacity = self._close_longest_idle(f"of {address}", of_address, now_s)
         elif len(self._addresses) >= self.most - self.reserved:
-            has_room = self._close_longest_idle("of all", self._addresses, now_s)
+            has_capacity = self._close_longest_idle("of all", self._addresses, now_s)
         else:
-            has_room = True
-        if has_room:
+            has_capacity = True
+        if has_capacity:
             self._addresses[connection] = address
             if address is not None:
                 self._by_address.setdefault(address, set()).add(connection)

@@ -17,7 +17,7 @@ _BACKLOG: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorOptions:
+class ListenOptions:
     """What a front has beside its address and port.
 
     Attributes:
@@ -34,13 +34,13 @@ class DoorOptions:
 
 
 #: A plain port and nothing else.
-PLAIN_PORT: Final = DoorOptions()
+PLAIN_LISTENER: Final = ListenOptions()
 
 
-class Doors:
+class Listeners:
     """The listening sockets of one front. Confined to: the event loop."""
 
-    def __init__(self, limits: Limits, address: str, port: int, options: DoorOptions) -> None:
+    def __init__(self, limits: Limits, address: str, port: int, options: ListenOptions) -> None:
         """`address:port` is opened unless the options say otherwise; port 0: any free one."""
         self._limits = limits
         self._address = address

@@ -15,7 +15,7 @@ from typing import Final
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.core.access import AccessNote, Via
-from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
 from stoker.server.observability.line_budget import LineBudget
 from stoker.server.observability.log_text import JsonFormatter
 from stoker.server.observability.logs import LogSink, RawWriter
@@ -80,10 +80,10 @@ class AccessLog:
             request.access = sampled.note
             return sampled.answered
 
-        def answered(answer: Answer) -> None:
-            if not isinstance(answer, InferResponse):
-                self.failed(_facts(request), answer)
-            done(answer)
+        def answered(response: EngineResult) -> None:
+            if not isinstance(response, InferResponse):
+                self.failed(_facts(request), response)
+            done(response)
 
         return answered
 
@@ -91,7 +91,7 @@ class AccessLog:
         """Notes a request that the engine did not take."""
         if self.is_on:
             if request.access is not None:
-                request.access.is_told = True
+                request.access.is_logged = True
             self.failed(_facts(request), error)
 
     def unread(self, via: Via, model: str, version: int | None, error: ServingError) -> None:
@@ -99,7 +99,7 @@ class AccessLog:
         if self.is_on:
             self.failed({"protocol": via, "model": model, "version": version}, error)
 
-    def told(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
+    def log_response(self, via: Via, error: ServingError, model: str, version: int | None) -> None:
         """Notes what a client was told instead of an answer, unless `error`, or the one that it says in other words, is noted already.
 
         `model` may be empty: the request was refused before anybody knew for which it was.
@@ -144,20 +144,20 @@ class _Sampled:
         self._done = done
         self.note = AccessNote()
 
-    def answered(self, answer: Answer) -> None:
-        self.note.is_told = True
+    def answered(self, response: EngineResult) -> None:
+        self.note.is_logged = True
         facts = self._facts | _times(self.note)
-        if isinstance(answer, InferResponse):
-            facts["version"] = answer.model_version
+        if isinstance(response, InferResponse):
+            facts["version"] = response.model_version
             facts["status"] = _OK
-            facts["out_bytes"] = sum(array.nbytes for array in answer.outputs.values())
+            facts["out_bytes"] = sum(array.nbytes for array in response.outputs.values())
             self._log._write("an inference request was answered", facts)
         else:
-            self._log.failed(facts, answer)
-        self._done(answer)
+            self._log.failed(facts, response)
+        self._done(response)
 
     def __del__(self) -> None:
-        if not self.note.is_told and self._log.is_on:
+        if not self.note.is_logged and self._log.is_on:
             self._log._write("an inference request was taken back", {**self._facts, **_times(self.note), "status": _CANCELLED})
 
 

@@ -39,7 +39,7 @@ class VersionRecorder(Protocol):
     def failed(self, reason: FailureReason, *, request_ns: int) -> None:
         """A request got an error."""
 
-    def resting(self, count: int) -> None:
+    def ejected(self, count: int) -> None:
         """So many instances are passed over now, because their last batches failed; told whenever it changes."""
 
 

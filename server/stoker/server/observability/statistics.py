@@ -47,7 +47,7 @@ class VersionStatistics:
         execution_count: Executions of the model.
         queue_depth: Requests that wait now.
         responses: Single responses, where the model is decoupled.
-        instances_resting: Instances that are passed over now, because their last batches failed.
+        instances_ejected: Instances that are passed over now, because their last batches failed.
         request_histogram, queue_histogram, compute_histogram: Over answered requests; compute is input, infer and output together.
         rows_histogram: Rows of each execution.
         summaries: Times of answered requests by quantile; None: they are not asked for.
@@ -63,7 +63,7 @@ class VersionStatistics:
         "failure_ns",
         "infer_ns",
         "input_ns",
-        "instances_resting",
+        "instances_ejected",
         "output_ns",
         "queue_depth",
         "queue_histogram",
@@ -94,7 +94,7 @@ class VersionStatistics:
         self.execution_count = 0
         self.queue_depth = 0
         self.responses = ResponseCounts()
-        self.instances_resting = 0
+        self.instances_ejected = 0
         self.request_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
         self.queue_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_QUEUE_BOUNDS_NS)
         self.compute_histogram = Histogram(DURATION_BOUNDS_NS, SERVING_LATENCY_BOUNDS_NS)
@@ -143,8 +143,8 @@ class VersionStatistics:
         self.failure_counts[reason] += 1
         self.failure_ns += request_ns
 
-    def resting(self, count: int) -> None:
-        self.instances_resting = count
+    def ejected(self, count: int) -> None:
+        self.instances_ejected = count
 
     def snapshot(self, name: str, version: int) -> ModelStatistics:
         """The counts so far, in Triton's terms, of the version that is called `name`, `version`."""

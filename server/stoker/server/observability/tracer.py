@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
 from stoker.server.core.trace import RequestTrace, TraceRecord
 from stoker.server.observability.trace_writer import TraceWriter
 
@@ -161,13 +161,13 @@ class Tracer:
         )
         trace.show("TENSOR_QUEUE_INPUT", request.inputs, request.signature.inputs)
 
-        def ended(answer: Answer) -> None:
+        def ended(response: EngineResult) -> None:
             ended_ns = now_ns()
-            if isinstance(answer, InferResponse):
+            if isinstance(response, InferResponse):
                 trace.mark("INFER_RESPONSE_COMPLETE", ended_ns)
-                trace.show("TENSOR_BACKEND_OUTPUT", answer.outputs, answer.signature.outputs)
+                trace.show("TENSOR_BACKEND_OUTPUT", response.outputs, response.signature.outputs)
             trace.mark("REQUEST_END", ended_ns)
-            done(answer)
+            done(response)
 
         return ended
 

@@ -9,8 +9,8 @@ from stoker.backends.api.errors import ErrorCode, ServingError, TooLarge
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
 from stoker.server.core.reservation import Reservation
-from stoker.server.net.http1.answer import HeaderList
-from stoker.server.net.http1.asgi import ANSWER_RESERVATION, RELEASE_WHEN_SENT, RESERVATION
+from stoker.server.net.http1.asgi import RELEASE_WHEN_SENT, RESERVATION, RESPONSE_RESERVATION
+from stoker.server.net.http1.response import HeaderList
 from stoker.server.net.inflation import joined
 from stoker.server.protocols.compression import ENCODINGS, UnsupportedEncoding, decompress
 from stoker.server.rpc.status import kserve_status, retry_after_seconds
@@ -89,7 +89,7 @@ async def send_response(send: Send, status: int, body: bytes, headers: HeaderLis
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_answer(budget: ByteBudget, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
+async def send_reserved(budget: ByteBudget, scope: Scope, send: Send, body: bytes, headers: HeaderList, limits: Limits) -> None:
     """Sends a complete answer of status 200. A large one counts against the budget of bytes in flight until its client has taken it.
 
     REQUIRES: what the request held is released, so that request and answer are not counted together.
@@ -97,18 +97,18 @@ async def send_answer(budget: ByteBudget, scope: Scope, send: Send, body: bytes,
     Raises:
         Overloaded: there is no room for it; nothing was sent.
     """
-    make: Callable[[ByteBudget], Reservation] | None = scope.get(ANSWER_RESERVATION)
+    make: Callable[[ByteBudget], Reservation] | None = scope.get(RESPONSE_RESERVATION)
     if make is None or len(body) <= limits.decode_inline_bytes:
         await send_response(send, 200, body, headers)
         return
-    unread = make(budget)
-    unread.take(len(body))
+    unflushed = make(budget)
+    unflushed.take(len(body))
     try:
         await send_response(send, 200, body, headers)
     except BaseException:
-        unread.release()
+        unflushed.release()
         raise
-    scope[RELEASE_WHEN_SENT](unread)
+    scope[RELEASE_WHEN_SENT](unflushed)
 
 
 def error_response(error: ServingError) -> tuple[int, bytes, HeaderList]:

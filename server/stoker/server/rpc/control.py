@@ -45,8 +45,8 @@ class ControlMethods:
             with Reservation(self._engine.budget) as reservation:
                 # Held to the end: a load keeps the files it came with until then, in the message and in what is made of it.
                 reservation.take(2 * len(data))
-                answer = run(parse_control(data, request, self._limits, most), call)
-                return await answer if inspect.isawaitable(answer) else answer
+                response = run(parse_control(data, request, self._limits, most), call)
+                return await response if inspect.isawaitable(response) else response
 
         return Method(path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=self._status, most_bytes=most)
 

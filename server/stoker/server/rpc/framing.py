@@ -22,10 +22,10 @@ _SMALL_PIECE_BYTES = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
 #: Messages from here on are put to their place from a sixteenth on, where nobody wants them as `bytes`: memory that is not written to costs
 #: nothing, but for the huge pages that blocks of some MiB are made of.
-_PLACED_BYTES = 64 * 1024
-_PLACED_SHARE = 16
+_ZERO_COPY_BYTES = 64 * 1024
+_ZERO_COPY_SHARE = 16
 #: Up to here, as soon as anything to speak of has come: no huge page is made of so little.
-_PLACED_AT_ONCE_BYTES = 1024 * 1024
+_ZERO_COPY_AT_ONCE_BYTES = 1024 * 1024
 
 
 class WireMessage(NamedTuple):
@@ -48,7 +48,16 @@ class MessageReader:
 
     # fmt: off
     __slots__ = (
-        "_block", "_gathered", "_head", "_is_compressed", "_lead_bytes", "_most_bytes", "_path", "_pieces", "_size", "_wanted",
+        "_block",
+        "_expected_bytes",
+        "_gathered",
+        "_head",
+        "_is_compressed",
+        "_lead_bytes",
+        "_most_bytes",
+        "_path",
+        "_pieces",
+        "_size",
     )
     # fmt: on
 
@@ -64,34 +73,34 @@ class MessageReader:
         self._head = b""
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._gathered: BytesIO | None = None
-        self._wanted: int | None = None
+        self._expected_bytes: int | None = None
         self._size = 0
         self._is_compressed = False
 
     @property
     def expected_bytes(self) -> int | None:
         """Length of the message that is coming, as its prefix says; None between messages."""
-        return self._wanted
+        return self._expected_bytes
 
     @property
     def is_between_messages(self) -> bool:
         """Whether nothing of an unfinished message is held."""
-        return self._wanted is None and not self._head
+        return self._expected_bytes is None and not self._head
 
     @property
-    def has_room(self) -> bool:
-        """Whether `room` says where."""
+    def has_buffer(self) -> bool:
+        """Whether `receive_buffer` says where."""
         return self._block is not None
 
     @property
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         """Where the rest of the message is to be put; None: nowhere yet, feed what comes."""
         return None if self._block is None else self._block[self._size :]
 
-    def placed(self, count: int) -> list[WireMessage]:
-        """As `feed`, of bytes that stand where `room` said. REQUIRES: they are no more than fit there."""
+    def buffer_written(self, count: int) -> list[WireMessage]:
+        """As `feed`, of bytes that stand where `receive_buffer` said. REQUIRES: they are no more than fit there."""
         self._size += count
-        return [self._take()] if self._size == self._wanted else []
+        return [self._take()] if self._size == self._expected_bytes else []
 
     def feed(self, data: bytes | memoryview) -> list[WireMessage]:
         """Takes the next bytes of the stream; returns the messages that they complete.
@@ -102,22 +111,22 @@ class MessageReader:
         complete: list[WireMessage] = []
         at, end = 0, len(data)
         while at < end:
-            if self._wanted is None:
+            if self._expected_bytes is None:
                 missing = PREFIX_BYTES - len(self._head)
                 self._head += data[at : at + missing]
                 at += missing
                 if len(self._head) < PREFIX_BYTES:
                     break
                 self._begin()
-            assert self._wanted is not None
-            missing = self._wanted - self._size
+            assert self._expected_bytes is not None
+            missing = self._expected_bytes - self._size
             if missing:
                 piece = data[at : at + missing]
                 at += missing
                 if not piece:
                     break
                 self._keep(piece)
-            if self._size == self._wanted:
+            if self._size == self._expected_bytes:
                 complete.append(self._take())
         return complete
 
@@ -128,7 +137,7 @@ class MessageReader:
         if size > self._most_bytes:
             text = f"a message of {size} bytes to {self._path} exceeds the limit of {self._most_bytes} bytes"
             raise CallFault(Refusal(_RESOURCE_EXHAUSTED, text))
-        self._head, self._wanted, self._is_compressed = b"", size, bool(flag)
+        self._head, self._expected_bytes, self._is_compressed = b"", size, bool(flag)
 
     def _keep(self, piece: bytes | memoryview) -> None:
         begin = self._size
@@ -145,15 +154,15 @@ class MessageReader:
             last += piece
         else:
             self._pieces.append(bytearray(piece))
-        wanted = self._wanted
-        assert wanted is not None
-        if self._size == wanted:
+        expected = self._expected_bytes
+        assert expected is not None
+        if self._size == expected:
             return
-        if self._lead_bytes is not None and wanted >= _PLACED_BYTES and not self._is_compressed:
-            if self._size >= _good_beginning_bytes(wanted):
-                self._make_block(wanted, self._lead_bytes(wanted))
+        if self._lead_bytes is not None and expected >= _ZERO_COPY_BYTES and not self._is_compressed:
+            if self._size >= _good_beginning_bytes(expected):
+                self._make_block(expected, self._lead_bytes(expected))
         elif self._size >= _JOINED_BYTES:
-            self._gather(wanted)
+            self._gather(expected)
 
     def _make_block(self, size: int, lead_bytes: int) -> None:
         """Goes over from pieces to a block of the message's `size` that will be given as a view.
@@ -193,13 +202,13 @@ class MessageReader:
             data = self._block.toreadonly()
         else:
             data = b"".join(self._pieces) if self._gathered is None else self._gathered.getvalue()
-        self._pieces, self._block, self._gathered, self._wanted, self._size = [], None, None, None, 0
+        self._pieces, self._block, self._gathered, self._expected_bytes, self._size = [], None, None, None, 0
         return WireMessage(data, self._is_compressed)
 
 
 def _good_beginning_bytes(size: int) -> int:
     """How much of a message of `size` must have come before it gets its place."""
-    return _SMALL_PIECE_BYTES if size <= _PLACED_AT_ONCE_BYTES else min(size // _PLACED_SHARE, _JOINED_BYTES)
+    return _SMALL_PIECE_BYTES if size <= _ZERO_COPY_AT_ONCE_BYTES else min(size // _ZERO_COPY_SHARE, _JOINED_BYTES)
 
 
 def _no_memory(size: int) -> CallFault:

@@ -114,18 +114,18 @@ def method_table(methods: Iterable[Method]) -> MethodTable:
 
 def inference_method(
     descriptor: Any,
-    answer: Callable[[bytes, int | None], Awaitable[bytes | Message]],
+    response: Callable[[bytes, int | None], Awaitable[bytes | Message]],
     status: Callable[[ServingError], Status],
     most_bytes: int,
     failed: Failed | None = None,
 ) -> Method:
-    """The unary method that `descriptor` (protobuf's) describes and `answer` answers, given the message and the call's deadline.
+    """The unary method that `descriptor` (protobuf's) describes and `response` answers, given the message and the call's deadline.
 
     Begun outside any task: see `Method.starts_inline`.
     """
 
     def handle(data: bytes, call: Call) -> Awaitable[bytes | Message]:
-        return answer(data, call.deadline_ns)
+        return response(data, call.deadline_ns)
 
     return Method(
         path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=status, most_bytes=most_bytes, starts_inline=True, failed=failed

@@ -32,7 +32,7 @@ class Reflection:
         self._services = sorted({*services, *SERVICES})
         self._limits = limits
         self._pools = (descriptor_pool.Default(), _pool_of_v1())
-        self._answers: dict[str, Callable[[Any], reflection_pb2.ServerReflectionResponse]] = {
+        self._handlers: dict[str, Callable[[Any], reflection_pb2.ServerReflectionResponse]] = {
             "file_by_filename": lambda name: self._file(lambda pool: pool.FindFileByName(name)),
             "file_containing_symbol": lambda name: self._file(lambda pool: pool.FindFileContainingSymbol(name)),
             "file_containing_extension": self._extension,
@@ -56,17 +56,17 @@ class Reflection:
     async def _info(self, call: StreamCall) -> None:
         while (data := await call.receive()) is not None:
             request = parse_control(data, reflection_pb2.ServerReflectionRequest, self._limits, self._limits.control_bytes)
-            response = self._answer(request)
+            response = self._respond(request)
             response.valid_host = request.host
             response.original_request.CopyFrom(request)
             await call.send(response)
 
-    def _answer(self, request: reflection_pb2.ServerReflectionRequest) -> reflection_pb2.ServerReflectionResponse:
+    def _respond(self, request: reflection_pb2.ServerReflectionRequest) -> reflection_pb2.ServerReflectionResponse:
         kind = request.WhichOneof("message_request")
         if kind is None:
             return _failure(INVALID_ARGUMENT, "the request asks for nothing: set one of message_request")
         try:
-            return self._answers[kind](getattr(request, kind))
+            return self._handlers[kind](getattr(request, kind))
         except KeyError:
             return _failure(NOT_FOUND, f"{kind}: not found")
 
@@ -79,9 +79,9 @@ class Reflection:
             if file.name not in files:
                 files[file.name] = file
                 waiting.extend(file.dependencies)
-        answer = reflection_pb2.ServerReflectionResponse()
-        answer.file_descriptor_response.file_descriptor_proto.extend(file.serialized_pb for file in files.values())
-        return answer
+        reply = reflection_pb2.ServerReflectionResponse()
+        reply.file_descriptor_response.file_descriptor_proto.extend(file.serialized_pb for file in files.values())
+        return reply
 
     def _first(self, find: Callable[[Any], Any]) -> Any:
         for pool in self._pools[:-1]:
@@ -100,16 +100,16 @@ class Reflection:
     def _extension_numbers(self, name: str) -> reflection_pb2.ServerReflectionResponse:
         pool = self._pools[0]
         message = pool.FindMessageTypeByName(name)
-        answer = reflection_pb2.ServerReflectionResponse()
-        answer.all_extension_numbers_response.base_type_name = message.full_name
-        answer.all_extension_numbers_response.extension_number.extend(sorted(each.number for each in pool.FindAllExtensions(message)))
-        return answer
+        reply = reflection_pb2.ServerReflectionResponse()
+        reply.all_extension_numbers_response.base_type_name = message.full_name
+        reply.all_extension_numbers_response.extension_number.extend(sorted(each.number for each in pool.FindAllExtensions(message)))
+        return reply
 
     def _list(self, _asked: str) -> reflection_pb2.ServerReflectionResponse:
-        answer = reflection_pb2.ServerReflectionResponse()
+        reply = reflection_pb2.ServerReflectionResponse()
         for name in self._services:
-            answer.list_services_response.service.add(name=name)
-        return answer
+            reply.list_services_response.service.add(name=name)
+        return reply
 
 
 def _failure(code: int, text: str) -> reflection_pb2.ServerReflectionResponse:

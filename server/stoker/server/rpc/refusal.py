@@ -41,7 +41,7 @@ class CallFault(Exception):
         self.refusal = refusal
 
 
-def refusal_of(error: Exception, method: Method) -> Refusal:
+def rejection_of(error: Exception, method: Method) -> Refusal:
     """What `error`, raised by the handler of `method`, is answered with.
 
     Anything but a `ServingError` is a defect of the server: the traceback goes to the log, nothing of it to the client.
@@ -54,7 +54,7 @@ def refusal_of(error: Exception, method: Method) -> Refusal:
         return Refusal(INTERNAL, _INTERNAL_TEXT)
     if method.failed is not None:
         method.failed(error)
-    code, text = method.status(error).grpc, cut(error.message)
+    code, text = method.status(error).grpc, truncated(error.message)
     after = retry_after_seconds(error)
     if after is None:
         return Refusal(code, text)
@@ -62,7 +62,7 @@ def refusal_of(error: Exception, method: Method) -> Refusal:
     return Refusal(code, text, (("retry-after", after), (STATUS_DETAILS, details)))
 
 
-def cut(text: str) -> str:
+def truncated(text: str) -> str:
     """As much of `text` as reaches a client: printable ASCII takes one byte on the wire, any other byte of its UTF-8 form takes three."""
     # No character takes more than twelve.
     if len(text) * 12 <= _TEXT_BYTES:

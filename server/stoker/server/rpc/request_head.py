@@ -46,10 +46,10 @@ class RequestHead:
         method: What is called.
         timeout_ns: How long the client waits from now on; None = for ever.
         encoding: Of messages whose compressed-flag is set; None where none may be.
-        answer_encoding: What answers may be compressed with: the request's own encoding, as the client evidently knows it.
+        response_encoding: What answers may be compressed with: the request's own encoding, as the client evidently knows it.
     """
 
-    __slots__ = ("_binary", "_fields", "_text", "answer_encoding", "encoding", "method", "timeout_ns")
+    __slots__ = ("_binary", "_fields", "_text", "encoding", "method", "response_encoding", "timeout_ns")
 
     def __init__(self, fields: FieldTuple, method: Method, timeout_ns: int | None, encoding: Encoding | None) -> None:
         self._fields = fields
@@ -58,7 +58,7 @@ class RequestHead:
         self.method = method
         self.timeout_ns = timeout_ns
         self.encoding = encoding
-        self.answer_encoding = encoding
+        self.response_encoding = encoding
 
     @property
     def metadata(self) -> Mapping[str, str]:

@@ -57,7 +57,7 @@ class Pending(QueueEntry):
             self._withdraw(self)
 
 
-async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: InferRequest) -> InferResponse:
+async def outcome_of(submit: Callable[[InferRequest, Done], InFlight], request: InferRequest) -> InferResponse:
     """What `submit` answers to `request`; cancelling the caller cancels the request.
 
     Raises:
@@ -66,7 +66,7 @@ async def answer_of(submit: Callable[[InferRequest, Done], InFlight], request: I
     waiter = Waiter[InferResponse]()
     flight = submit(request, waiter)
     try:
-        return await waiter.answer()
+        return await waiter.outcome()
     except asyncio.CancelledError:
         flight.cancel()
         raise

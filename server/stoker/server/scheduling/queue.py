@@ -108,12 +108,12 @@ class RequestQueue:
     def remove(self, entry: QueueEntry) -> bool:
         """Takes an entry out (into a batch, or cancelled); False if it is not here any more."""
         level = self._levels[entry.level]
-        shelf = level.delayed if entry.is_delayed else level.waiting
-        if shelf.pop(entry.sequence, None) is None:
+        bucket = level.delayed if entry.is_delayed else level.waiting
+        if bucket.pop(entry.sequence, None) is None:
             return False
         self._size -= 1
         self._rows -= entry.rows
-        self._tidy()
+        self._drop_empty_levels()
         return True
 
     def take_all(self, most_rows: int) -> list[QueueEntry] | None:
@@ -131,7 +131,7 @@ class RequestQueue:
                 return None
         only.waiting.clear()
         self._size = self._rows = 0
-        self._tidy()
+        self._drop_empty_levels()
         return entries
 
     def expire(self, now_ns: int) -> list[QueueEntry]:
@@ -168,7 +168,7 @@ class RequestQueue:
             yield from level.waiting.values()
             yield from level.delayed.values()
 
-    def _tidy(self) -> None:
+    def _drop_empty_levels(self) -> None:
         """What entries that left before their time leave in the heap stays there until it is mostly made of them."""
         if len(self._expiry) > 64 and len(self._expiry) > 4 * self._size:
             self._expiry = [item for item in self._expiry if self._held(*item[1:]) is not None]

@@ -12,18 +12,18 @@ from stoker.backends.api.batch import BatchResult, Outcome
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, Overloaded, QueueTimeout, ServingError, Unavailable
 from stoker.server.core.model_config import DynamicBatching, ModelConfig
-from stoker.server.core.request import Answer, Done, InferRequest, InferResponse
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
 from stoker.server.core.timers import Timer, Timers
 from stoker.server.execution.worker import InstanceWorker, Work
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
+from stoker.server.scheduling.accounting import count_batch
+from stoker.server.scheduling.batch_window import BatchWindow
 from stoker.server.scheduling.batcher import DynamicBatcher, Wait
 from stoker.server.scheduling.failures import FailureLog
-from stoker.server.scheduling.fleet import Fleet
-from stoker.server.scheduling.gathering import Gathering
 from stoker.server.scheduling.ordering import ReleaseOrder
-from stoker.server.scheduling.pending import Pending, answer_of
+from stoker.server.scheduling.pending import Pending, outcome_of
 from stoker.server.scheduling.queue import QueueEntry, RequestQueue, earliest, queue_timeout_us
-from stoker.server.scheduling.tally import tally
+from stoker.server.scheduling.worker_pool import WorkerPool
 
 log = logging.getLogger("stoker.scheduling")
 
@@ -62,18 +62,18 @@ class Scheduler:
         timers: Timers,
         recorder: VersionRecorder,
         max_queue_size: int,
-        gather_turns: int = 1,
+        window_ticks: int = 1,
     ) -> None:
         """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so).
 
-        `gather_turns`: turns of the loop for which a batch waits for requests that arrived together with its first.
+        `window_ticks`: turns of the loop for which a batch waits for requests that arrived together with its first.
         """
         settings = config.dynamic_batching or DynamicBatching()
         self.on_idle: Callable[[], None] = _ignore
         self._config = config
         self._signature = config.signature
         self._version = version
-        self._fleet = Fleet(workers, recorder, model=config.name, version=version)
+        self._pool = WorkerPool(workers, recorder, model=config.name, version=version)
         self._now_ns = clock.now_ns
         self._timers = timers
         self._recorder = recorder
@@ -92,14 +92,14 @@ class Scheduler:
         self._batcher = DynamicBatcher(most_rows, config.dynamic_batching)
         self._running: set[_Batch] = set()
         self._failures = FailureLog(config.name, version)
-        self._unanswered = 0
-        self._order = ReleaseOrder[Pending, Outcome](self._answer) if settings.preserve_ordering else None
+        self._outstanding = 0
+        self._order = ReleaseOrder[Pending, Outcome](self._deliver) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
-        most_turns = gather_turns if config.dynamic_batching is not None and most_rows > 1 else 1
-        self._gathering = Gathering(most_turns, full_rows=most_rows)
-        self._pump_is_due = False
-        self._is_pumping = False
+        max_ticks = window_ticks if config.dynamic_batching is not None and most_rows > 1 else 1
+        self._window = BatchWindow(max_ticks, full_rows=most_rows)
+        self._dispatch_is_due = False
+        self._is_dispatching = False
         self._timer: Timer | None = None
         self._timer_ns: int | None = None
         self._is_closed = False
@@ -113,7 +113,7 @@ class Scheduler:
     @property
     def unanswered(self) -> int:
         """Requests accepted that have no answer yet."""
-        return self._unanswered
+        return self._outstanding
 
     def submit(self, request: InferRequest, done: Done, ended: "Callable[[], None] | None" = None) -> Pending:
         """Queues one validated request; `done` gets its one answer later, never before this returns.
@@ -142,13 +142,13 @@ class Scheduler:
         except Overloaded as error:
             error.retry_after_s = self._retry_after_s
             raise self._refused(entry, error) from None
-        self._unanswered += 1
+        self._outstanding += 1
         self._recorder.queued()
         if self._order is not None:
             self._order.expect(entry)
-        self._gathering.arrived(self._unanswered > 1)
-        if not self._pump_is_due:
-            self._ask_pump(now_ns)
+        self._window.arrived(self._outstanding > 1)
+        if not self._dispatch_is_due:
+            self._schedule_dispatch(now_ns)
         return entry
 
     async def infer(self, request: InferRequest) -> InferResponse:
@@ -158,7 +158,7 @@ class Scheduler:
             ServingError: as `submit`. QueueTimeout, DeadlineExceeded: its time ran out before it ran. BackendFailed and others: what
             running it raised.
         """
-        return await answer_of(self.submit, request)
+        return await outcome_of(self.submit, request)
 
     def _refused(self, entry: Pending, error: ServingError) -> ServingError:
         entry.is_over = True
@@ -173,33 +173,33 @@ class Scheduler:
         inputs = request.inputs
         return tuple(inputs[name].shape[1:] if name in inputs else None for name in self._shape_names)
 
-    def _ask_pump(self, now_ns: int) -> None:
-        self._pump_is_due = True
-        self._gathering.begin(now_ns)
-        self._timers.call_soon(self._gather)
+    def _schedule_dispatch(self, now_ns: int) -> None:
+        self._dispatch_is_due = True
+        self._window.begin(now_ns)
+        self._timers.call_soon(self._tick_window)
 
-    def _gather(self) -> None:
+    def _tick_window(self) -> None:
         """Lets requests that have reached the process already, but not yet the queue, into the batch that is about to go."""
-        if not self._pump_is_due:
+        if not self._dispatch_is_due:
             return  # the end of a batch has pumped since
-        if self._gathering.turn(self._queue.rows) or self._gathering.is_over(self._now_ns()):
-            self._pump()
+        if self._window.turn(self._queue.rows) or self._window.is_over(self._now_ns()):
+            self._dispatch_ready()
         else:
-            self._timers.call_soon(self._gather)
+            self._timers.call_soon(self._tick_window)
 
-    def _pump(self) -> None:
-        self._pump_is_due = False
-        if self._is_pumping:
+    def _dispatch_ready(self) -> None:
+        self._dispatch_is_due = False
+        if self._is_dispatching:
             return
-        self._is_pumping = True
+        self._is_dispatching = True
         try:
-            wake_ns = self._dispatch()
+            wake_ns = self._dispatch_batches()
         finally:
-            self._is_pumping = False
+            self._is_dispatching = False
         if wake_ns != self._timer_ns:
             self._arm(wake_ns)
 
-    def _dispatch(self) -> int | None:
+    def _dispatch_batches(self) -> int | None:
         """Hands out every batch that can go; returns when to look again."""
         queue = self._queue
         begun_ns = 0
@@ -208,15 +208,15 @@ class Scheduler:
             begun_ns = begun_ns or now_ns
             if now_ns - begun_ns >= LOOP_SHARE_NS:
                 # Whoever has waited for the loop meanwhile comes first.
-                self._pump_is_due = True
-                self._gathering.begin_short()
-                self._timers.call_soon(self._gather)
+                self._dispatch_is_due = True
+                self._window.open_for_tick()
+                self._timers.call_soon(self._tick_window)
                 return self._timer_ns
             for expired in queue.expire(now_ns):
                 self._expire(expired, now_ns)
-            worker = self._fleet.free(now_ns)
+            worker = self._pool.free(now_ns)
             if worker is None:
-                return earliest(queue.next_expiry_ns(), self._fleet.next_probe_ns(now_ns))
+                return earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
             batch = self._batcher.next_batch(queue, now_ns)
             if batch is None:
                 return None
@@ -234,14 +234,14 @@ class Scheduler:
         self._recorder.dequeued(len(sent))
         batch = _Batch(self, sent, worker)
         self._running.add(batch)
-        self._fleet.submit(worker, Work([entry.request for entry in sent], batch.finished))
+        self._pool.submit(worker, Work([entry.request for entry in sent], batch.finished))
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)
         now_ns = self._now_ns()
-        self._fleet.ended(batch.worker, result, now_ns)
-        tally(self._recorder, batch.entries, result, now_ns)
-        release = self._answer if self._order is None else self._order.complete
+        self._pool.ended(batch.worker, result, now_ns)
+        count_batch(self._recorder, batch.entries, result, now_ns)
+        release = self._deliver if self._order is None else self._order.complete
         noted: Outcome | None = None
         for entry, outcome in zip(batch.entries, result.outcomes, strict=True):
             if isinstance(outcome, ServingError) and outcome is not noted:
@@ -249,7 +249,7 @@ class Scheduler:
                 self._failures.note(outcome, entry.request, now_ns)
             release(entry, outcome)
         # The worker has a free slot now; a batch may be waiting for it.
-        self._pump()
+        self._dispatch_ready()
 
     def _expire(self, entry: QueueEntry, now_ns: int) -> None:
         assert isinstance(entry, Pending)
@@ -263,11 +263,11 @@ class Scheduler:
 
     def _release(self, entry: Pending, outcome: Outcome) -> None:
         if self._order is None:
-            self._answer(entry, outcome)
+            self._deliver(entry, outcome)
         else:
             self._order.complete(entry, outcome)
 
-    def _answer(self, entry: Pending, outcome: Outcome) -> None:
+    def _deliver(self, entry: Pending, outcome: Outcome) -> None:
         if entry.is_over:
             return
         entry.is_over = True
@@ -285,8 +285,8 @@ class Scheduler:
         # Whoever holds the entry is likely what these lead to: a cycle would keep the request in memory until the next collection.
         entry.done = _drop
         entry.ended = _ignore
-        self._unanswered -= 1
-        if not self._unanswered:
+        self._outstanding -= 1
+        if not self._outstanding:
             self.on_idle()
 
     def _withdraw(self, entry: Pending) -> None:
@@ -308,7 +308,7 @@ class Scheduler:
     def _ring(self) -> None:
         self._timer = None
         self._timer_ns = None
-        self._pump()
+        self._dispatch_ready()
 
     def abandon(self, why: str) -> None:
         """Answers every request that waits or runs as UNAVAILABLE with `why`. Results of what runs are dropped."""
@@ -326,7 +326,7 @@ class Scheduler:
                 self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - entry.request.received_ns)
             if self._order is not None:
                 self._order.forget(entry)
-            self._answer(entry, Unavailable(why))
+            self._deliver(entry, Unavailable(why))
         self._running.clear()
 
     async def close(self) -> None:
@@ -334,10 +334,10 @@ class Scheduler:
         self._is_closed = True
         self.abandon(f"model '{self._config.name}' version {self._version} was unloaded")
         self._arm(None)
-        await self._fleet.close()
+        await self._pool.close()
 
 
-def _drop(answer: Answer) -> None:
+def _drop(response: EngineResult) -> None:
     """Takes an answer that nobody waits for."""
 
 

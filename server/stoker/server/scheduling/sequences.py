@@ -15,7 +15,7 @@ from dataclasses import replace
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, Overloaded, QueueTimeout, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.request import Answer, Done, InferRequest, InferResponse, InFlight
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight
 from stoker.server.core.sequence import ControlKind, SequenceBatching, SequenceMark
 from stoker.server.core.timers import Timers
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
@@ -129,7 +129,7 @@ class SequenceScheduler:
         for member in waiting:
             member.silence()
             self._recorder.failed(FailureReason.OTHER, request_ns=now_ns - member.request.received_ns)
-            self._answer(member, Unavailable(why))
+            self._deliver(member, Unavailable(why))
         self._inner.abandon(why)
 
     async def close(self) -> None:
@@ -216,7 +216,7 @@ class SequenceScheduler:
             signature=self._inner_signature,
             timeout_us=0 if member.timeout_ns is None else max(1, (member.timeout_ns - now_ns) // 1_000),
         )
-        member.flight = self._inner.submit(inner, lambda answer: self._finished(member, answer))
+        member.flight = self._inner.submit(inner, lambda response: self._finished(member, response))
         sequence.running = member
 
     def _run_next(self, sequence: OpenSequence) -> None:
@@ -227,22 +227,22 @@ class SequenceScheduler:
             except ServingError as error:
                 if member.mark.is_start:
                     self._forget(sequence)
-                self._answer(member, error)
+                self._deliver(member, error)
                 if member.mark.is_start:
                     self._refuse_followers(sequence)
                     return
         if sequence.running is None:
             self._rest_or_end(sequence)
 
-    def _finished(self, member: Member, answer: Answer) -> None:
+    def _finished(self, member: Member, response: EngineResult) -> None:
         sequence = member.sequence
         has_run = member.has_run  # before the front is called, which may cancel anything
-        is_response = isinstance(answer, InferResponse)
-        if isinstance(answer, InferResponse):
-            sequence.states.update(next_states(self._batching, answer.outputs))
-            outputs = {name: answer.outputs[name] for name in member.request.output_names}
-            answer = InferResponse(answer.model_name, answer.model_version, answer.request_id, outputs, self._signature)
-        self._answer(member, answer)
+        is_response = isinstance(response, InferResponse)
+        if isinstance(response, InferResponse):
+            sequence.states.update(next_states(self._batching, response.outputs))
+            outputs = {name: response.outputs[name] for name in member.request.output_names}
+            response = InferResponse(response.model_name, response.model_version, response.request_id, outputs, self._signature)
+        self._deliver(member, response)
         if not has_run or (member.mark.is_start and not is_response):
             self._lost(member)
             return
@@ -275,7 +275,7 @@ class SequenceScheduler:
             follower = sequence.waiting.popleft()
             follower.silence()
             self._recorder.failed(FailureReason.REJECTED, request_ns=self._clock.now_ns() - follower.request.received_ns)
-            self._answer(follower, self._without_start(follower.request, follower.mark))
+            self._deliver(follower, self._without_start(follower.request, follower.mark))
         self._over(sequence)
 
     def _rest_or_end(self, sequence: OpenSequence) -> None:
@@ -327,7 +327,7 @@ class SequenceScheduler:
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - member.request.received_ns)
         deadline_ns = member.request.deadline_ns
         is_past_deadline = deadline_ns is not None and deadline_ns <= now_ns
-        self._answer(
+        self._deliver(
             member, DeadlineExceeded("the request's deadline passed while it waited for its turn") if is_past_deadline else _queue_timeout()
         )
         self._after_taking_out(member)
@@ -343,13 +343,13 @@ class SequenceScheduler:
         if member.mark.is_start:
             self._refuse_followers(member.sequence)
 
-    def _answer(self, member: Member, answer: Answer) -> None:
+    def _deliver(self, member: Member, response: EngineResult) -> None:
         if member.is_over:
             return
         member.is_over = True
         self._members.discard(member)
         try:
-            member.done(answer)
+            member.done(response)
         except Exception:  # a defect of one front; the sequence goes on all the same
             log.exception("taking the answer of a request raised")
         self._end(member)

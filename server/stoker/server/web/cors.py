@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import Reservation
-from stoker.server.net.http1.answer import Answer, HeaderList, Piece
 from stoker.server.net.http1.direct import Connection, DirectRoute, DirectRoutes, Exchange
 from stoker.server.net.http1.head import RequestHead
+from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body
 from stoker.server.web.cors_settings import ANY, CorsSettings
 
@@ -40,7 +40,7 @@ class CorsRoutes:
         route = self._routes.find(head)
         if route is None or origin is None:
             return route
-        lines = b"".join(b"%b: %b\r\n" % field for field in answer_fields(self._settings, origin))
+        lines = b"".join(b"%b: %b\r\n" % field for field in response_fields(self._settings, origin))
         return _CorsRoute(route, lines) if lines else route
 
 
@@ -52,7 +52,7 @@ class CorsApp:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        fields = answer_fields(self._settings, dict(scope["headers"]).get(b"origin"))
+        fields = response_fields(self._settings, dict(scope["headers"]).get(b"origin"))
 
         async def send_with(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -62,7 +62,7 @@ class CorsApp:
         await self._app(scope, receive, send_with if fields else send)
 
 
-def answer_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
+def response_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
     """What an answer to a page of `origin` says; None: the request names none."""
     if settings.is_any:
         return [] if origin is None else [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
@@ -72,10 +72,10 @@ def answer_fields(settings: CorsSettings, origin: bytes | None) -> HeaderList:
     return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), _VARY]
 
 
-def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> Answer:
+def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> HttpResponse:
     if not settings.allows(origin.decode("latin-1")):
         text = error_body(f"pages of {origin.decode('latin-1')} may not use this server: --http-cors-allow-origin does not name them")
-        return Answer(HTTPStatus.FORBIDDEN, [(b"content-type", b"application/json"), _VARY], [text])
+        return HttpResponse(HTTPStatus.FORBIDDEN, [(b"content-type", b"application/json"), _VARY], [text])
     fields: HeaderList = [
         (b"access-control-allow-origin", ANY.encode() if settings.is_any else origin),
         (b"access-control-allow-methods", _METHODS),
@@ -85,48 +85,48 @@ def _preflight(settings: CorsSettings, origin: bytes, asked: bytes | None) -> An
     if asked is not None:
         # Whatever it is: routes ignore what they do not know.
         fields.append((b"access-control-allow-headers", asked))
-    return Answer(HTTPStatus.OK, fields, [])
+    return HttpResponse(HTTPStatus.OK, fields, [])
 
 
 class _PreflightRoute:
     """Answers all requests with one head alike."""
 
-    __slots__ = ("_answer",)
+    __slots__ = ("_response",)
 
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
+    def __init__(self, response: HttpResponse) -> None:
+        self._response = response
 
     def exchange(self, connection: Connection) -> "Exchange":
-        return _PreflightExchange(self._answer, connection)
+        return _PreflightExchange(self._response, connection)
 
 
 class _PreflightExchange:
     """One preflight. A body, which none has, is read and dropped."""
 
-    __slots__ = ("_answer", "_connection", "is_answered")
+    __slots__ = ("_connection", "_response", "is_responded")
 
-    def __init__(self, answer: Answer, connection: Connection) -> None:
-        self._answer = answer
+    def __init__(self, response: HttpResponse, connection: Connection) -> None:
+        self._response = response
         self._connection = connection
-        self.is_answered = False
+        self.is_responded = False
 
     @property
     def has_begun(self) -> bool:
-        return self.is_answered
+        return self.is_responded
 
     def receive(self, piece: bytes, is_last: bool) -> None:
-        if not self.is_answered:
-            self.is_answered = True
-            self._connection.write_answer(self._answer.parts(keep_alive=self._connection.keep_alive))
+        if not self.is_responded:
+            self.is_responded = True
+            self._connection.write_response(self._response.parts(keep_alive=self._connection.keep_alive))
 
-    def room(self) -> None:
+    def receive_buffer(self) -> None:
         return None
 
     def received(self, size: int, is_last: bool) -> None:
         raise AssertionError("a preflight's body is not read in place")
 
     def disconnect(self) -> None:
-        self.is_answered = True
+        self.is_responded = True
 
 
 class _CorsRoute:
@@ -155,10 +155,10 @@ class _CorsConnection:
     def keep_alive(self) -> bool:
         return self._connection.keep_alive
 
-    def write_answer(self, parts: Sequence[Piece]) -> None:
+    def write_response(self, parts: Sequence[Piece]) -> None:
         head = bytes(parts[0])
         at = head.index(b"\r\n") + 2
-        self._connection.write_answer([b"".join((head[:at], self._lines, memoryview(head)[at:])), *parts[1:]])
+        self._connection.write_response([b"".join((head[:at], self._lines, memoryview(head)[at:])), *parts[1:]])
 
     def release_when_sent(self, reservation: Reservation) -> None:
         self._connection.release_when_sent(reservation)

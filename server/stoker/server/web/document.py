@@ -24,7 +24,7 @@ class DocumentedRoute:
         path: With its parameters in braces.
         summary: What it is for.
         description: More of it; empty: there is no more.
-        answer: The type of the body of its success; None: nothing is said of it.
+        response: The type of the body of its success; None: nothing is said of it.
         body: The model of what it takes; None: it takes nothing, or nothing is said of it.
     """
 
@@ -33,7 +33,7 @@ class DocumentedRoute:
     path: str
     summary: str
     description: str
-    answer: Any
+    response: Any
     body: type[BaseModel] | None
 
 
@@ -51,12 +51,12 @@ def openapi_document(title: str, version: str, routes: Iterable[DocumentedRoute]
             schema = route.body.model_json_schema(ref_template=_COMPONENTS)
             body_schemas.update(schema.pop("$defs", {}))
             extra["requestBody"] = {"content": {JSON_TYPE: {"schema": schema}}}
-        responses: dict[int | str, dict[str, Any]] = {"default": {"model": schemas.ErrorAnswer, "description": "Failure"}}
-        if route.answer is not None:
-            responses[200] = {"model": route.answer}
+        responses: dict[int | str, dict[str, Any]] = {"default": {"model": schemas.ErrorResponse, "description": "Failure"}}
+        if route.response is not None:
+            responses[200] = {"model": route.response}
         app.add_api_route(
             route.path,
-            _answered_elsewhere,
+            _handled_elsewhere,
             methods=[route.method],
             summary=route.summary,
             description=route.description,
@@ -71,6 +71,6 @@ def openapi_document(title: str, version: str, routes: Iterable[DocumentedRoute]
     return document
 
 
-async def _answered_elsewhere() -> None:
+async def _handled_elsewhere() -> None:
     # No docstring: FastAPI would show it for routes that have none.
     return None

@@ -17,7 +17,7 @@ from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.listener import HttpListener
-from stoker.server.net.listeners import PLAIN_PORT, DoorOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from stoker.server.protocols.exchange import (
@@ -40,7 +40,7 @@ from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS, Category, Restric
 from stoker.server.web.cors import CorsApp, CorsRoutes
 from stoker.server.web.cors_settings import CorsSettings
 from stoker.server.web.deferred import DeferredApp
-from stoker.server.web.model_pages.places import GrpcDoor
+from stoker.server.web.model_pages.addresses import GrpcAddress
 from stoker.server.web.plain import PlainRoute, plain_routes
 from stoker.server.web.reserved_paths import is_reserved_path
 from stoker.server.web.v1 import PREFIX, HttpV1
@@ -50,7 +50,7 @@ _JSON_HEADERS = ((b"content-type", b"application/json"),)
 _log = logging.getLogger(__name__)
 
 
-class HttpFront:
+class HttpFrontend:
     """Serves KServe v2 with Triton's extensions, Adlik's REST routes and TensorFlow Serving's. Confined to: the event loop."""
 
     def __init__(
@@ -64,9 +64,9 @@ class HttpFront:
         adlik: AdlikService | None = None,
         extensions: Extensions | None = None,
         tfs: TfsService | None = None,
-        doors: DoorOptions = PLAIN_PORT,
+        listeners: ListenOptions = PLAIN_LISTENER,
         cors: CorsSettings | None = None,
-        grpc: GrpcDoor | None = None,
+        grpc: GrpcAddress | None = None,
     ) -> None:
         """Listens on `address:port` once started (port 0: any free one).
 
@@ -79,7 +79,7 @@ class HttpFront:
             adlik: Adlik's services; None: with their default settings.
             extensions: KServe v2's extensions; None: with their default settings.
             tfs: TensorFlow Serving's services; None: with their default settings.
-            doors: What else it has: encryption, a Unix-domain socket.
+            listeners: What else it has: encryption, a Unix-domain socket.
             cors: Which web pages' scripts may read answers; None: none.
             grpc: The gRPC port, which models' pages show calls for; None: there is none.
         """
@@ -105,7 +105,7 @@ class HttpFront:
             address,
             port,
             direct=direct,
-            doors=doors,
+            listeners=listeners,
             is_reserved=lambda path: is_reserved_path(path) or path == serving_path,
         )
 
@@ -122,7 +122,7 @@ class HttpFront:
         await self._listener.stop(grace_s)
 
 
-class MetricsFront:
+class MetricsFrontend:
     """Serves metrics and nothing else, for a port of its own. Confined to: the event loop."""
 
     def __init__(
@@ -134,7 +134,7 @@ class MetricsFront:
         *,
         serving_path: str | None = METRICS_PATH,
         restrictions: Restrictions = NO_RESTRICTIONS,
-        doors: DoorOptions = PLAIN_PORT,
+        listeners: ListenOptions = PLAIN_LISTENER,
     ) -> None:
         """Listens on `address:port` once started; port 0: any free one.
 
@@ -144,17 +144,17 @@ class MetricsFront:
         self._restrictions = restrictions
         self._routes = plain_routes(engine, health=False, serving_path=serving_path)
         # There is nothing else to answer here.
-        self._listener = HttpListener(self._answer, limits, address, port, doors=doors, is_reserved=lambda _: True)
+        self._listener = HttpListener(self._respond, limits, address, port, listeners=listeners, is_reserved=lambda _: True)
 
     async def start(self) -> int:
-        """As `HttpFront.start`."""
+        """As `HttpFrontend.start`."""
         return await self._listener.start()
 
     async def stop(self, grace_s: float) -> None:
-        """As `HttpFront.stop`."""
+        """As `HttpFrontend.stop`."""
         await self._listener.stop(grace_s)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._routes.get(scope["path"])
         if route is None:
             await send_response(send, 404, error_body("Not Found"), list(_JSON_HEADERS))
@@ -170,7 +170,7 @@ class MetricsFront:
 
 
 class _Dispatcher:
-    """The ASGI app of `HttpFront`: tells the hot routes from all others, and is the last stop of every error."""
+    """The ASGI app of `HttpFrontend`: tells the hot routes from all others, and is the last stop of every error."""
 
     def __init__(
         self, infer: HttpInfer, v1: HttpV1, plain: Mapping[str, PlainRoute], others: DeferredApp, restrictions: Restrictions
@@ -218,5 +218,5 @@ class _Dispatcher:
 
 
 async def _send_plain(send: Send, route: PlainRoute) -> None:
-    answer = route.answer()
-    await send_response(send, answer.status, answer.body, [(b"content-type", answer.content_type.encode())])
+    response = route.response()
+    await send_response(send, response.status, response.body, [(b"content-type", response.content_type.encode())])

@@ -15,7 +15,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JSON_TYPE = "application/json"
 
 
-class PlainAnswer(NamedTuple):
+class PlainResponse(NamedTuple):
     """Status, body and content type."""
 
     status: int
@@ -29,13 +29,13 @@ class PlainRoute(NamedTuple):
     Attributes:
         tag, summary: For the API's documentation.
         category: Of restricted APIs.
-        answer: Makes the answer.
+        response: Makes the answer.
     """
 
     tag: str
     summary: str
     category: Category
-    answer: Callable[[], PlainAnswer]
+    response: Callable[[], PlainResponse]
 
 
 def plain_routes(engine: Engine, *, health: bool = True, metrics: bool = True, serving_path: str | None = None) -> dict[str, PlainRoute]:
@@ -59,9 +59,9 @@ def plain_routes(engine: Engine, *, health: bool = True, metrics: bool = True, s
     return routes
 
 
-def _said(key: str, holds: bool) -> PlainAnswer:
-    return PlainAnswer(200 if holds else 400, orjson.dumps({key: holds}), _JSON_TYPE)
+def _said(key: str, holds: bool) -> PlainResponse:
+    return PlainResponse(200 if holds else 400, orjson.dumps({key: holds}), _JSON_TYPE)
 
 
-def _text(body: bytes) -> PlainAnswer:
-    return PlainAnswer(200, body, METRICS_TYPE)
+def _text(body: bytes) -> PlainResponse:
+    return PlainResponse(200, body, METRICS_TYPE)

@@ -33,7 +33,7 @@ class DocumentedApp(FastAPI):
         super().__init__(title=title, version=version, docs_url=None, redoc_url=None, openapi_url=None, **settings)
         self.documented: list[DocumentedRoute] = []
         self._restrictions = restrictions
-        self.add_page("/openapi.json", self._answer_document)
+        self.add_page("/openapi.json", self._respond_with_document)
 
     def add_page(self, path: str, endpoint: Endpoint) -> None:
         """Adds a page that belongs to no category of restricted APIs and that the document leaves out. Only an API key guards it."""
@@ -45,7 +45,7 @@ class DocumentedApp(FastAPI):
             self.openapi_schema = openapi_document(self.title, self.version, self.documented)
         return self.openapi_schema
 
-    async def _answer_document(self, _request: Request) -> Response:
+    async def _respond_with_document(self, _request: Request) -> Response:
         return json_response(await run_off_loop(self.openapi))
 
 
@@ -64,7 +64,7 @@ class RouteAdder:
         path: str,
         endpoint: Endpoint,
         summary: str,
-        answer: Any,
+        response: Any,
         body: type[BaseModel] | None = None,
         category: Category | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class RouteAdder:
         if not path.endswith("/"):
             description = inspect.cleandoc(endpoint.__doc__ or "")
             self._app.documented.append(
-                DocumentedRoute(tag=tag, method=method, path=path, summary=summary, description=description, answer=answer, body=body)
+                DocumentedRoute(tag=tag, method=method, path=path, summary=summary, description=description, response=response, body=body)
             )
         for each in categories_of_route(path) if category is None else (category,):
             if self._restrictions.restricts(each):
@@ -89,8 +89,8 @@ class RouteAdder:
 
 
 def _guarded(endpoint: Endpoint, category: Category | None, restrictions: Restrictions) -> Endpoint:
-    async def answer(request: Request) -> Response:
+    async def response(request: Request) -> Response:
         restrictions.require(category, header_of(request.scope["headers"]))
         return await endpoint(request)
 
-    return answer
+    return response

@@ -26,7 +26,7 @@ from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS
 from stoker.server.web import schemas
 from stoker.server.web.endpoint import JSON_TYPE, call_of, json_response, message_response, read_object
-from stoker.server.web.model_pages.places import GrpcDoor
+from stoker.server.web.model_pages.addresses import GrpcAddress
 from stoker.server.web.model_pages.routes import ModelPages
 from stoker.server.web.page_policy import docs_page, page_headers
 from stoker.server.web.plain import PlainRoute, plain_routes
@@ -43,7 +43,7 @@ _TENSORFLOW = "TensorFlow Serving"
 _BOTH = "TensorFlow Serving and Adlik"
 #: Groups the routes that exist to say no in the protocol's way.
 _NOT_OFFERED = "not offered"
-_PLAIN_ANSWERS: dict[str, Any] = {"/v2/health/live": schemas.Live, "/v2/health/ready": schemas.Ready}
+_PLAIN_TEXT_RESPONSES: dict[str, Any] = {"/v2/health/live": schemas.Live, "/v2/health/ready": schemas.Ready}
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +60,7 @@ class RestRoutes:
         *,
         metrics: bool,
         serving_path: str | None = None,
-        grpc: GrpcDoor | None = None,
+        grpc: GrpcAddress | None = None,
     ) -> None:
         """`extensions` as `KServeService` takes them; `metrics` says whether metrics are served here too.
 
@@ -85,7 +85,7 @@ class RestRoutes:
             version=server.version,
             restrictions=self._restrictions,
             redirect_slashes=False,
-            exception_handlers={ServingError: _answer_error, HTTPException: _answer_http_error, Exception: _answer_defect},
+            exception_handlers={ServingError: _respond_with_error, HTTPException: _respond_with_http_error, Exception: _respond_to_defect},
         )
         app.add_page("/docs", _docs)
         app.add_page("/", _to_docs)
@@ -93,14 +93,14 @@ class RestRoutes:
         add("server", "GET", "/v2", self.server_metadata, "Server metadata", schemas.ServerMetadata)
         for path, route in plain_routes(self._engine, metrics=self._metrics, serving_path=self._serving_path).items():
             # Answered before they get here; other methods, POST say, are refused here as on every other route.
-            add(route.tag, "GET", path, _plain(route), route.summary, _PLAIN_ANSWERS.get(path), category=route.category)
-        add("models", "GET", "/v2/models/stats", self.statistics, "Statistics of all models", schemas.ModelStatisticsAnswer)
+            add(route.tag, "GET", path, _plain(route), route.summary, _PLAIN_TEXT_RESPONSES.get(path), category=route.category)
+        add("models", "GET", "/v2/models/stats", self.statistics, "Statistics of all models", schemas.ModelStatisticsResponse)
         for path in (_MODEL, _MODEL + _VERSION):
             add("models", "GET", path, self.model_metadata, "Model metadata", schemas.ModelMetadata)
             add("models", "GET", f"{path}/ready", self.model_ready, "Model readiness", schemas.ModelReady)
             add("models", "GET", f"{path}/config", self.model_config, "Model configuration", None)
-            add("models", "GET", f"{path}/stats", self.statistics, "Model statistics", schemas.ModelStatisticsAnswer)
-            add("inference", "POST", f"{path}/infer", self.infer, "Inference", schemas.InferAnswer, schemas.InferRequestBody)
+            add("models", "GET", f"{path}/stats", self.statistics, "Model statistics", schemas.ModelStatisticsResponse)
+            add("inference", "POST", f"{path}/infer", self.infer, "Inference", schemas.InferResponseBody, schemas.InferRequestBody)
             add("inference", "POST", f"{path}/generate", self.generate, "Flat JSON in and out", None, schemas.GenerateRequestBody)
             add(
                 "inference",
@@ -112,14 +112,14 @@ class RestRoutes:
                 schemas.GenerateRequestBody,
             )
         for root in ("/v2/repository", "/v2/repository/{repository}"):
-            index = (self.index, "Repository index", list[schemas.IndexEntryAnswer], schemas.IndexRequestBody)
+            index = (self.index, "Repository index", list[schemas.IndexEntryResponse], schemas.IndexRequestBody)
             add("repository", "POST", f"{root}/index", *index)
             add("repository", "POST", f"{root}/models/{{model}}/load", self.load, "Load a model", None, schemas.LoadRequestBody)
             add("repository", "POST", f"{root}/models/{{model}}/unload", self.unload, "Unload a model", None, schemas.UnloadRequestBody)
         self._pages.add_to(add)
         SettingsRoutes(self._engine, self._limits, self._service, self._restrictions).add_to(add)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION):
-            add(_BOTH, "POST", f"{path}:predict", self.v1, "Inference", schemas.PredictAnswer, schemas.PredictBody)
+            add(_BOTH, "POST", f"{path}:predict", self.v1, "Inference", schemas.PredictResponse, schemas.PredictBody)
             add(_BOTH, "GET", f"{path}/metadata", self.v1, "Model metadata", schemas.Metadata)
             add(_NOT_OFFERED, "POST", f"{path}:ml_predict", self.v1, "Adlik's tasks (not offered)", None)
         for path in (_V1_MODEL, _V1_MODEL + _VERSION, _V1_MODEL + "/labels/{label}"):
@@ -139,13 +139,13 @@ class RestRoutes:
 
     async def model_ready(self, request: Request) -> Response:
         name, version = _target(request)
-        answer = await self._service.model_ready(pb.ModelReadyRequest(name=name, version=version), call_of(request))
-        return json_response({"name": name, "ready": answer.ready}, 200 if answer.ready else 400)
+        response = await self._service.model_ready(pb.ModelReadyRequest(name=name, version=version), call_of(request))
+        return json_response({"name": name, "ready": response.ready}, 200 if response.ready else 400)
 
     async def model_config(self, request: Request) -> Response:
         name, version = _target(request)
-        answer = await self._service.model_config(pb.ModelConfigRequest(name=name, version=version), call_of(request))
-        return message_response(answer.config)
+        response = await self._service.model_config(pb.ModelConfigRequest(name=name, version=version), call_of(request))
+        return message_response(response.config)
 
     async def statistics(self, request: Request) -> Response:
         name, version = _target(request) if "model" in request.path_params else ("", "")
@@ -173,9 +173,9 @@ class RestRoutes:
         if not isinstance(ready, bool):
             raise InvalidRequest("'ready' must be a boolean")
         message = pb.RepositoryIndexRequest(repository_name=_repository(request), ready=ready)
-        answer = await self._service.repository_index(message, call_of(request))
+        response = await self._service.repository_index(message, call_of(request))
         # What was never loaded has no version and no state: left out, as Triton does.
-        return json_response([{key: value for key, value in message_to_json(entry).items() if value} for entry in answer.models])
+        return json_response([{key: value for key, value in message_to_json(entry).items() if value} for entry in response.models])
 
     async def load(self, request: Request) -> Response:
         name = check_model_name(request.path_params["model"])
@@ -210,11 +210,11 @@ class _Direct(Response):
 
 
 def _plain(route: PlainRoute) -> Endpoint:
-    async def answer(_request: Request) -> Response:
-        status, body, content_type = route.answer()
+    async def response(_request: Request) -> Response:
+        status, body, content_type = route.response()
         return Response(body, status, media_type=content_type)
 
-    return answer
+    return response
 
 
 def _target(request: Request) -> tuple[str, str]:
@@ -239,20 +239,20 @@ async def _to_docs(_request: Request) -> Response:
     return Response(status_code=307, headers={"location": "docs"})  # relative: right behind a path prefix, too
 
 
-async def _answer_error(request: Request, error: Exception) -> Response:
+async def _respond_with_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ServingError):
         raise error
     status, body, headers = error_response(error)
     return Response(body, status, {name.decode(): value.decode() for name, value in headers})
 
 
-async def _answer_http_error(request: Request, error: Exception) -> Response:
+async def _respond_with_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     return Response(error_body(error.detail), error.status_code, error.headers, media_type=JSON_TYPE)
 
 
-async def _answer_defect(request: Request, error: Exception) -> Response:
+async def _respond_to_defect(request: Request, error: Exception) -> Response:
     if not isinstance(error, ClientGone):
         _log.error("%s failed unexpectedly", request.scope["path"], exc_info=error)
     return Response(error_body(INTERNAL_TEXT), 500, media_type=JSON_TYPE)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 Parameters = dict[str, bool | int | float | str]
 
 
-class ErrorAnswer(BaseModel):
+class ErrorResponse(BaseModel):
     """Any failure."""
 
     error: str
@@ -116,7 +116,7 @@ class InferOutput(BaseModel):
     data: list[Any] | None = None
 
 
-class InferAnswer(BaseModel):
+class InferResponseBody(BaseModel):
     """The answer to an inference request."""
 
     id: str | None = None
@@ -156,7 +156,7 @@ class AdlikPredictBody(BaseModel):
     output_filter: dict[str, dict[str, Any]] | None = Field(None, description='All outputs where left out; {"cls": {"count": k}} names k')
 
 
-class AdlikPredictAnswer(BaseModel):
+class AdlikPredictResponse(BaseModel):
     """Adlik's PredictResponse as proto3 JSON."""
 
     model_spec: dict[str, Any]
@@ -187,19 +187,19 @@ class PredictBody(RootModel[ServingRowsBody | ServingColumnsBody | AdlikPredictB
     """TensorFlow Serving's rows or columns, or Adlik's request: the body tells whose it is, or `?format=tfs`, `?format=adlik`."""
 
 
-class ServingRowsAnswer(BaseModel):
+class ServingRowsResponse(BaseModel):
     """TensorFlow Serving's answer to rows."""
 
     predictions: list[Any]
 
 
-class ServingColumnsAnswer(BaseModel):
+class ServingColumnsResponse(BaseModel):
     """TensorFlow Serving's answer to columns."""
 
     outputs: Any
 
 
-class PredictAnswer(RootModel[ServingRowsAnswer | ServingColumnsAnswer | AdlikPredictAnswer]):
+class PredictResponse(RootModel[ServingRowsResponse | ServingColumnsResponse | AdlikPredictResponse]):
     """In the form of the request."""
 
 
@@ -222,7 +222,7 @@ class Metadata(RootModel[ServingMetadata | AdlikMetadata]):
     """TensorFlow Serving's, or Adlik's: see `--rest_v1`; `?format=tfs` and `?format=adlik` decide for one request."""
 
 
-class ModelStatisticsAnswer(BaseModel):
+class ModelStatisticsResponse(BaseModel):
     """Statistics for each version, durations in nanoseconds."""
 
     model_stats: list[dict[str, Any]]
@@ -234,7 +234,7 @@ class IndexRequestBody(BaseModel):
     ready: bool = False
 
 
-class IndexEntryAnswer(BaseModel):
+class IndexEntryResponse(BaseModel):
     """One model version; version and state are left out where it was never loaded."""
 
     name: str

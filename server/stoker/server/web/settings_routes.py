@@ -53,8 +53,8 @@ class SettingsRoutes:
 
     async def system_status(self, request: Request) -> Response:
         message = pb.SystemSharedMemoryStatusRequest(name=_region(request))
-        answer = await self._service.system_shared_memory_status(message, call_of(request))
-        return json_response([message_to_json(region) for region in answer.regions.values()])
+        response = await self._service.system_shared_memory_status(message, call_of(request))
+        return json_response([message_to_json(region) for region in response.regions.values()])
 
     async def system_register(self, request: Request) -> Response:
         given = await read_object(request, self._engine, self._limits)

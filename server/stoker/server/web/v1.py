@@ -19,9 +19,9 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.off_loop import run_off_loop
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
-from stoker.server.net.http1.answer import HeaderList
+from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.adlik import rest_choice
-from stoker.server.protocols.adlik.model_spec import ModelAsk as AdlikAsk
+from stoker.server.protocols.adlik.model_spec import ModelQuery as AdlikAsk
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
@@ -33,11 +33,11 @@ from stoker.server.protocols.exchange import (
     error_response,
     read_body,
     reservation_of,
-    send_answer,
+    send_reserved,
     send_response,
 )
 from stoker.server.protocols.tfs import json_values
-from stoker.server.protocols.tfs.model_spec import ModelAsk
+from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.protocols.tfs.status import tfs_status
@@ -63,7 +63,7 @@ class _Route(NamedTuple):
         verb: After the colon, or `metadata`; empty: the model itself.
     """
 
-    ask: ModelAsk
+    ask: ModelQuery
     verb: str
 
     @property
@@ -105,7 +105,7 @@ class HttpV1:
             ClientGone: nobody is left to answer.
         """
         exchange = _Exchange(scope, receive, Dialect.ADLIK if self._settings.rest_v1 is RestV1.ADLIK else Dialect.TFS)
-        ask = ModelAsk("")
+        ask = ModelQuery("")
         try:
             query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
             exchange.forced = rest_choice.forced(self._settings, query)
@@ -117,8 +117,8 @@ class HttpV1:
                 await self._send(exchange, send, self._got(route, exchange))
             else:
                 with reservation_of(self._engine.budget, scope) as reservation:
-                    answer = await self._posted(route, exchange, reservation)
-                await self._send(exchange, send, answer)
+                    response = await self._posted(route, exchange, reservation)
+                await self._send(exchange, send, response)
         except ServingError as error:
             if scope["method"] == "POST":
                 self._engine.note_failed(
@@ -151,7 +151,7 @@ class HttpV1:
             raise InvalidRequest("Missing model name in request.")
         if version is not None and (len(version) > _DIGITS or int(version) > _INT64_MAX):
             raise InvalidRequest(f"Failed to convert version: {version[:64]} to numeric.")
-        return _Route(ModelAsk(name, None if version is None else int(version), label or ""), verb)
+        return _Route(ModelQuery(name, None if version is None else int(version), label or ""), verb)
 
     def _malformed(self, method: str, path: str) -> InvalidRequest:
         expected = "POST /v1/models/<name>[/versions/<number>]:predict or GET /v1/models/<name>[/versions/<number>]/metadata"
@@ -168,10 +168,10 @@ class HttpV1:
             exchange.dialect = rest_choice.of_platform(self._settings, self._platform(route.ask))
         if exchange.dialect is Dialect.TFS:
             return self._tfs.metadata(route.ask)
-        answer = self._adlik.metadata(route.for_adlik)
-        return orjson.dumps(MessageToDict(answer, preserving_proto_field_name=True))
+        response = self._adlik.metadata(route.for_adlik)
+        return orjson.dumps(MessageToDict(response, preserving_proto_field_name=True))
 
-    def _platform(self, ask: ModelAsk) -> str:
+    def _platform(self, ask: ModelQuery) -> str:
         """The platform of what is asked for; empty where nothing serves."""
         try:
             return self._engine.describe(ask.name, ask.version).config.platform
@@ -188,10 +188,10 @@ class HttpV1:
             exchange.dialect = rest_choice.of_body(self._settings, given)
         if exchange.dialect is Dialect.ADLIK:
             return await self._adlik.predicting.from_json(route.for_adlik, given, len(body), reservation)
-        answers = {"predict": self._tfs.predict, "classify": self._tfs.classify, "regress": self._tfs.regress}
+        responses = {"predict": self._tfs.predict, "classify": self._tfs.classify, "regress": self._tfs.regress}
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await answers[route.verb](route.ask, given, len(body), reservation)
+                return await responses[route.verb](route.ask, given, len(body), reservation)
         except TimeoutError:
             raise DeadlineExceeded(f"the request was not answered within {self._timeout_s:g} s (--rest_api_timeout_in_ms)") from None
 
@@ -205,12 +205,12 @@ class HttpV1:
         reservation.take(memory_cost(body, limits))
         return parse(body, limits)
 
-    async def _send(self, exchange: _Exchange, send: Send, answer: bytes) -> None:
+    async def _send(self, exchange: _Exchange, send: Send, response: bytes) -> None:
         headers: HeaderList = [_JSON]
         accepted = exchange.headers.get(b"accept-encoding")
-        if accepted is not None and len(answer) >= self._limits.compress_min_bytes:
+        if accepted is not None and len(response) >= self._limits.compress_min_bytes:
             encoding = choose_encoding(accepted.decode("latin-1"))
             if encoding is not None:
-                answer = await compress([answer], encoding, self._limits)
+                response = await compress([response], encoding, self._limits)
                 headers.append((b"content-encoding", encoding.encode()))
-        await send_answer(self._engine.budget, exchange.scope, send, answer, headers, self._limits)
+        await send_reserved(self._engine.budget, exchange.scope, send, response, headers, self._limits)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stoker.backends.gcu.hardware import GcuHardware
-from stoker.backends.gcu.runtime.cluster_turns import ClusterTurns
+from stoker.backends.gcu.runtime.cluster_locks import ClusterLocks
 from stoker.backends.gcu.runtime.errors import DeviceFailed
 from stoker.backends.gcu.runtime.figures import CardFigures, CopyFigures, Direction
 from stoker.backends.gcu.runtime.memory_account import MemoryAccount
@@ -51,7 +51,7 @@ class Card:
         self.id = number
         self.hardware = hardware
         self.hbm = MemoryAccount(f"card {number} ({hardware.name})", hardware.hbm_bytes)
-        self.turns = ClusterTurns()
+        self.turns = ClusterLocks()
         self.faults = faults
         self.pacer = pacer
         self.generation = 0

@@ -63,8 +63,8 @@ class Stream:
         self._queued = 0
         self._done = 0
         self._error: StatusError | None = None  # that nobody was told of yet
-        self._told: StatusError | None = None
-        self._told_through = 0  # the newest piece of work that was queued when somebody was told
+        self._reported: StatusError | None = None
+        self._reported_through = 0  # the newest piece of work that was queued when somebody was told
         self._is_closing = False
         self._lane = Lane()
         self._thread: threading.Thread | None = None
@@ -193,7 +193,7 @@ class Stream:
 
     def _tell(self) -> None:
         if self._error is not None:
-            self._told, self._told_through, self._error = self._error, self._queued, None
+            self._reported, self._reported_through, self._error = self._error, self._queued, None
 
     def close(self) -> None:
         """Ends the stream: what is under way comes to its end, or is given up if it hangs; what has not begun fails with `StreamClosed`.
@@ -233,7 +233,7 @@ class Stream:
                 if not self._queue:
                     return
                 work = self._queue.popleft()
-            error = self._told if work.number <= self._told_through else None
+            error = self._reported if work.number <= self._reported_through else None
             is_new = error is None
             if error is None:
                 error = self._outcome(work)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stoker.backends.api.agreement import disagreements
-from stoker.backends.api.candidate import Candidate, Misfit
+from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import VARIABLE, FileTensor, ModelFacts, ModelSignature
@@ -29,10 +29,10 @@ class ExecFacts(ModelFacts):
     executable: GcuExecutable
     weight_bytes: int
 
-    def misfits(self, candidate: Candidate, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Misfit]:
+    def violations(self, candidate: Candidate, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Violation]:
         """What speaks against serving the executable as `candidate` says on such cards."""
         if self.executable.card != hardware.name:
-            yield Misfit(
+            yield Violation(
                 "default_model_filename",
                 f"the engine was compiled for card {self.executable.card}; the simulated cards are {hardware.name}",
             )
@@ -42,18 +42,18 @@ class ExecFacts(ModelFacts):
         wrong = wrong or list(_open_samples(candidate.signature))
         yield from wrong
         if not wrong:
-            yield from self._memory_misfits(candidate.signature, hardware, pipeline_depth)
+            yield from self._memory_violations(candidate.signature, hardware, pipeline_depth)
 
     def buffer_bytes(self, samples: int) -> int:
         """Device memory of the buffers for a batch of `samples`."""
         return sum(max(1, samples * tensor.sample_bytes) for tensor in (*self.executable.inputs, *self.executable.outputs))
 
-    def _memory_misfits(self, signature: ModelSignature, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Misfit]:
+    def _memory_violations(self, signature: ModelSignature, hardware: GcuHardware, pipeline_depth: int) -> Iterator[Violation]:
         workspace = max(batch.workspace_bytes for batch in self.executable.batches)
         buffers = pipeline_depth * self.buffer_bytes(samples_of_a_batch(signature))
         needed = self.weight_bytes + workspace + buffers
         if needed > hardware.hbm_bytes:
-            yield Misfit(
+            yield Violation(
                 "max_batch_size",
                 f"one instance needs {needed} bytes of device memory (weights {self.weight_bytes}, workspace {workspace}, buffers for "
                 f"{pipeline_depth} batches of {samples_of_a_batch(signature)} samples {buffers}); a card of type {hardware.name} has "
@@ -110,7 +110,7 @@ def _file_tensor(tensor: GcuTensor) -> FileTensor:
     return FileTensor(tensor.name, tensor.dtype, (VARIABLE, *tensor.dims))
 
 
-def _open_samples(signature: ModelSignature) -> Iterator[Misfit]:
+def _open_samples(signature: ModelSignature) -> Iterator[Violation]:
     """Without max_batch_size, dims begin with the number of samples: it must be known, as buffers are made before requests come."""
     if signature.is_batched:
         return
@@ -119,13 +119,13 @@ def _open_samples(signature: ModelSignature) -> Iterator[Misfit]:
         for index, spec in enumerate(specs):
             counts.add(spec.model_dims[0])
             if spec.model_dims[0] < 1:
-                yield Misfit(
+                yield Violation(
                     f"{side}[{index}].dims",
                     f"{side} '{spec.name}' leaves the number of samples open ({list(spec.model_dims)}): a device takes batches of known "
                     "size; write max_batch_size, and dims without the first",
                 )
     if len(counts) > 1:
-        yield Misfit("output", f"inputs and outputs have different numbers of samples: {', '.join(map(str, sorted(counts)))}")
+        yield Violation("output", f"inputs and outputs have different numbers of samples: {', '.join(map(str, sorted(counts)))}")
 
 
 def _notes(executable: GcuExecutable) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from stoker.backends.api.figures import Figure
 from stoker.backends.gcu.runtime import CardFigures, CopyFigures, Direction
-from stoker.backends.gcu.serving.fleet import Fleet
+from stoker.backends.gcu.serving.device_pool import DevicePool
 
 Kind = Literal["counter", "gauge"]
 
@@ -58,25 +58,25 @@ _COPY = (
 )
 
 
-def fleet_figures(fleet: Fleet) -> Iterator[Figure]:
+def pool_metrics(pool: DevicePool) -> Iterator[Figure]:
     """Everything, grouped by name."""
-    cards = {card.id: card.figures for card in fleet.system.cards}
+    cards = {card.id: card.figures for card in pool.system.cards}
     yield Figure(
         name="stoker_gcu_cards", help="Simulated cards of the server.", kind="gauge", value=len(cards), labels={"simulated": "true"}
     )
     for each in _CARD:
         for number, figures in cards.items():
             yield _figure(each.name, each.help, each.kind, each.read(figures), number)
-    yield from _cluster_figures(fleet, cards)
+    yield from _cluster_figures(pool, cards)
     for copy in _COPY:
         for number, figures in cards.items():
             for direction in Direction:
                 read = copy.read(figures.copies.get(direction, CopyFigures()))
                 yield _figure(copy.name, copy.help, "counter", read, number, direction=direction.value)
-    yield from _tally_figures(fleet)
+    yield from _counter_metrics(pool)
 
 
-def _cluster_figures(fleet: Fleet, cards: dict[int, CardFigures]) -> Iterator[Figure]:
+def _cluster_figures(pool: DevicePool, cards: dict[int, CardFigures]) -> Iterator[Figure]:
     busy = "Modelled time that the cluster ran; its rate is the occupancy where pacing is realtime."
     for number, figures in cards.items():
         for cluster, busy_s in enumerate(figures.cluster_busy_s):
@@ -84,22 +84,22 @@ def _cluster_figures(fleet: Fleet, cards: dict[int, CardFigures]) -> Iterator[Fi
     shared = "Instances that run on the cluster; several take turns."
     for number, figures in cards.items():
         for cluster in range(len(figures.cluster_busy_s)):
-            crowd = fleet.ledger.crowd(number, cluster)
+            crowd = pool.allocator.crowd(number, cluster)
             yield _figure("stoker_gcu_cluster_instances", shared, "gauge", crowd, number, cluster=str(cluster))
 
 
-def _tally_figures(fleet: Fleet) -> Iterator[Figure]:
-    tally = fleet.tally
-    for (number, size), count in sorted(tally.runs().items()):
+def _counter_metrics(pool: DevicePool) -> Iterator[Figure]:
+    counters = pool.counters
+    for (number, size), count in sorted(counters.runs().items()):
         yield _figure("stoker_gcu_runs_total", "Runs by compiled batch size.", "counter", count, number, compiled_batch=str(size))
     for name, text, counts in (
-        ("stoker_gcu_batches_total", "Batches of requests, failed ones included.", tally.batches()),
-        ("stoker_gcu_failed_batches_total", "Batches of requests that failed.", tally.failed_batches()),
-        ("stoker_gcu_resets_total", "Resets of the card.", tally.resets()),
+        ("stoker_gcu_batches_total", "Batches of requests, failed ones included.", counters.batches()),
+        ("stoker_gcu_failed_batches_total", "Batches of requests that failed.", counters.failed_batches()),
+        ("stoker_gcu_resets_total", "Resets of the card.", counters.resets()),
     ):
-        for card in fleet.system.cards:
+        for card in pool.system.cards:
             yield _figure(name, text, "counter", counts.get(card.id, 0), card.id)
-    for (number, status), count in sorted(tally.faults().items()):
+    for (number, status), count in sorted(counters.faults().items()):
         yield _figure("stoker_gcu_faults_total", "Failures of batches by status.", "counter", count, number, status=status)
 
 

@@ -6,20 +6,20 @@ from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, Share
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.api.model import ModelSignature
-from stoker.backends.gcu.serving.occupant import Occupant
+from stoker.backends.gcu.serving.loaded_executable import LoadedExecutable
 
 
 class GcuInstance(Instance):
     """Runs batches of any size up to max_batch_size; several threads may, up to `pipeline_depth`.
 
     Attributes:
-        occupant: What it has on its card.
+        loaded: What it has on its card.
     """
 
-    def __init__(self, occupant: Occupant, signature: ModelSignature, *, on_close: Callable[[], None]) -> None:
-        """Runs what `signature` says on `occupant`; `on_close` gives back what is not the card's."""
-        self.occupant = occupant
-        self.pipeline_depth = occupant.parameters.pipeline_depth
+    def __init__(self, loaded: LoadedExecutable, signature: ModelSignature, *, on_close: Callable[[], None]) -> None:
+        """Runs what `signature` says on `loaded`; `on_close` gives back what is not the card's."""
+        self.loaded = loaded
+        self.pipeline_depth = loaded.parameters.pipeline_depth
         self.batch_processor = GcuBatchProcessor
         self._signature = signature
         self._on_close = on_close
@@ -28,12 +28,12 @@ class GcuInstance(Instance):
         """As `Instance.execute`. The server's batches come by `GcuBatchProcessor`, without being put together on the host first."""
         lead = int(self._signature.is_batched)
         rows = next((array.shape[0] for array in inputs.values()), 0) if lead else 1
-        [answer] = self.occupant.run([BatchItem(inputs, rows, tuple(output_names))], SystemClock()).answers
+        [answer] = self.loaded.run([BatchItem(inputs, rows, tuple(output_names))], SystemClock()).answers
         shapes = {spec.name: spec.model_dims for spec in self._signature.outputs}
         return {name: array.reshape((*array.shape[:lead], *shapes[name])) for name, array in answer.items()}
 
     def close(self) -> None:
-        self.occupant.close()
+        self.loaded.close()
         self._on_close()
 
 
@@ -43,13 +43,13 @@ class GcuBatchProcessor(BatchProcessor):
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
         """Of a `GcuInstance`; its buffers are on the card, and there are none on the host."""
         assert isinstance(instance, GcuInstance)
-        self._occupant = instance.occupant
+        self._loaded = instance.loaded
         self._clock = clock
 
     def run_together(self, items: Sequence[Share], result: BatchResult) -> list[Outcome]:
         """See `BatchProcessor`. Copies to the device are waited for together with the run, and so counted under `infer_ns`."""
         begun_ns = self._clock.now_ns()
-        ran = self._occupant.run(items, self._clock)
+        ran = self._loaded.run(items, self._clock)
         result.input_ns += ran.merged_ns - begun_ns
         result.infer_ns += ran.ran_ns - ran.merged_ns
         result.output_ns += ran.done_ns - ran.ran_ns

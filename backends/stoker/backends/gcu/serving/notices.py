@@ -2,24 +2,24 @@
 
 from collections.abc import Iterable, Iterator
 
-from stoker.backends.gcu.serving.fleet import Fleet
+from stoker.backends.gcu.serving.device_pool import DevicePool
 from stoker.backends.gcu.serving.placement import Place
 from stoker.backends.simulated.numerics import Numerics
 
 
-def fleet_notices(fleet: Fleet) -> Iterator[str]:
+def pool_notices(pool: DevicePool) -> Iterator[str]:
     """One line each."""
-    places = fleet.ledger.places
+    places = pool.allocator.places
     if not places:
         return
-    settings = fleet.settings
+    settings = pool.settings
     kind = settings.hardware.name
     clusters = f"{settings.clusters} cluster{'s' if settings.clusters > 1 else ''}"
     is_one = settings.cards == 1
     cards = f"a simulated {kind} card with {clusters}" if is_one else f"{settings.cards} simulated {kind} cards with {clusters} each"
     yield f"{_listed(places)} on {cards}"
     for card in range(settings.cards):
-        shared = [cluster for cluster in range(settings.clusters) if fleet.ledger.crowd(card, cluster) > 1]
+        shared = [cluster for cluster in range(settings.clusters) if pool.allocator.crowd(card, cluster) > 1]
         if shared:
             crowd = [place for place in places if place.card == card and set(place.clusters) & set(shared)]
             yield (
@@ -31,4 +31,4 @@ def fleet_notices(fleet: Fleet) -> Iterator[str]:
 
 
 def _listed(places: Iterable[Place]) -> str:
-    return ", ".join(f"'{name}'" for name in dict.fromkeys(place.tenant.model for place in places))
+    return ", ".join(f"'{name}'" for name in dict.fromkeys(place.lease.model for place in places))

@@ -10,7 +10,7 @@ timeout_ms        how long a batch may take on the device, in milliseconds of it
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stoker.backends.api.candidate import Misfit, parameter_path
+from stoker.backends.api.candidate import Violation, parameter_path
 from stoker.backends.gcu.serving.settings import CardSettings
 
 MAX_PIPELINE_DEPTH = 8
@@ -36,16 +36,16 @@ class ModelParameters:
     timeout_s: float | None = _DEFAULT_TIMEOUT_MS / 1000
 
 
-def parameter_misfits(parameters: Mapping[str, str], settings: CardSettings) -> Iterator[Misfit]:
+def parameter_violations(parameters: Mapping[str, str], settings: CardSettings) -> Iterator[Violation]:
     """Every parameter whose value cannot be taken."""
     for key, (low, high) in _ranges(settings).items():
         text = parameters.get(key)
         if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high):
-            yield Misfit(parameter_path(key), f"takes a whole number from {low} to {high}, not '{text[:40]}'")
+            yield Violation(parameter_path(key), f"takes a whole number from {low} to {high}, not '{text[:40]}'")
 
 
 def read_parameters(parameters: Mapping[str, str]) -> ModelParameters:
-    """What `parameters`, of which `parameter_misfits` had no complaint, say."""
+    """What `parameters`, of which `parameter_violations` had no complaint, say."""
     timeout_ms = int(parameters.get("timeout_ms", _DEFAULT_TIMEOUT_MS))
     return ModelParameters(
         clusters=int(parameters["clusters"]) if "clusters" in parameters else None,

@@ -1,4 +1,4 @@
-"""`ClusterLedger`: which instance runs on which clusters of which card.
+"""`ClusterAllocator`: which instance runs on which clusters of which card.
 
 Instances of one version never share a cluster: they are there to run side by side. By default they share out the clusters of their card,
 each the same whole number of them: one instance has all six, two have three each, four have one each (and two stay free for others).
@@ -12,7 +12,7 @@ from stoker.backends.api.errors import ModelLoadError
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class Lease:
     """Whose instances may not share clusters with each other."""
 
     model: str
@@ -27,17 +27,17 @@ class Place:
     """Where one instance runs.
 
     Attributes:
-        tenant: Whose instance it is.
+        lease: Whose instance it is.
         card: Its number.
         clusters: Their numbers, ascending.
     """
 
-    tenant: Tenant
+    lease: Lease
     card: int
     clusters: tuple[int, ...]
 
 
-class ClusterLedger:
+class ClusterAllocator:
     """Any thread may use it."""
 
     def __init__(self, cards: int, clusters: int) -> None:
@@ -52,11 +52,11 @@ class ClusterLedger:
         """All that are taken: a snapshot."""
         return self._places
 
-    def take(self, tenant: Tenant, *, card: int | None, siblings: int, wanted: int | None, unusable: frozenset[int] = frozenset()) -> Place:
+    def take(self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None, unusable: frozenset[int] = frozenset()) -> Place:
         """A place for one more instance; give it back with `release`.
 
         Args:
-            tenant: Whose.
+            lease: Whose.
             card: On which card; None: of those with room the one with the fewest instances of the tenant, then of all.
             siblings: Instances of the tenant that are for this card, or, where it is left open, for any.
             wanted: How many clusters; None: an even share among the siblings.
@@ -70,15 +70,15 @@ class ClusterLedger:
             if not candidates:
                 raise ModelLoadError(f"all {self.cards} cards are lost" if card is None else f"card {card} is lost")
             share = wanted or max(1, self.clusters // -(-siblings // (1 if card is not None else len(candidates))))
-            free = {number: [each for each in range(self.clusters) if not self._users(number, each, tenant)] for number in candidates}
-            chosen = min(candidates, key=lambda each: (len(free[each]) < share, self._count(each, tenant), self._count(each), each))
+            free = {number: [each for each in range(self.clusters) if not self._users(number, each, lease)] for number in candidates}
+            chosen = min(candidates, key=lambda each: (len(free[each]) < share, self._count(each, lease), self._count(each), each))
             if len(free[chosen]) < share:
                 raise ModelLoadError(
-                    f"an instance of {tenant} needs {share} cluster{'s' if share > 1 else ''} of card {chosen}, which has {self.clusters}, "
+                    f"an instance of {lease} needs {share} cluster{'s' if share > 1 else ''} of card {chosen}, which has {self.clusters}, "
                     f"{len(free[chosen])} of them without another instance of it: write a smaller 'count' or 'clusters', or use more cards"
                 )
             emptiest = sorted(free[chosen], key=lambda cluster: (self._users(chosen, cluster), cluster))
-            place = Place(tenant, chosen, tuple(sorted(emptiest[:share])))
+            place = Place(lease, chosen, tuple(sorted(emptiest[:share])))
             self._places = (*self._places, place)
             return place
 
@@ -91,8 +91,8 @@ class ClusterLedger:
         """Instances on that cluster."""
         return self._users(card, cluster)
 
-    def _count(self, card: int, tenant: Tenant | None = None) -> int:
-        return sum(each.card == card and tenant in (None, each.tenant) for each in self._places)
+    def _count(self, card: int, lease: Lease | None = None) -> int:
+        return sum(each.card == card and lease in (None, each.lease) for each in self._places)
 
-    def _users(self, card: int, cluster: int, tenant: Tenant | None = None) -> int:
-        return sum(each.card == card and cluster in each.clusters and tenant in (None, each.tenant) for each in self._places)
+    def _users(self, card: int, cluster: int, lease: Lease | None = None) -> int:
+        return sum(each.card == card and cluster in each.clusters and lease in (None, each.lease) for each in self._places)

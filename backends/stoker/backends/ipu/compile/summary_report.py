@@ -31,7 +31,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 _NOTE = "Simulated: every figure is computed by a cost model; no device was measured."
 _TOP_HOLDERS = 12
 #: Batches that do not fit before larger ones are left out.
-_MISFITS = 2
+_VIOLATIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +185,7 @@ def summary_report(sources: Sequence[SourceModel], options: CompilerOptions, *, 
         load_s=load_time_s(program),
         graphs=tuple(reports),
         memory=tuple(memory),
-        out_of_memory=_misfit(" + ".join(each.name for each in named), memory),
+        out_of_memory=_violation(" + ".join(each.name for each in named), memory),
     )
 
 
@@ -229,7 +229,7 @@ def _lane_names(program: StaticProgram, plan: GraphPlan) -> tuple[str, ...]:
     return ("load", *names, "store") if is_io_overlapped else names
 
 
-def _misfit(name: str, memory: Sequence[IpuMemory]) -> str:
+def _violation(name: str, memory: Sequence[IpuMemory]) -> str:
     for each in memory:
         try:
             check_fit(each.account, name=name, holders=each.holders)
@@ -245,7 +245,7 @@ def _batches(
         return ()
     found: list[BatchEstimate] = []
     for size in sorted({*sizes, own}):
-        if size > own and sum(not each.fits and each.latency_s is not None for each in found) >= _MISFITS:
+        if size > own and sum(not each.fits and each.latency_s is not None for each in found) >= _VIOLATIONS:
             break
         found.append(_estimate(source, own, size, hardware, options))
     return tuple(found)

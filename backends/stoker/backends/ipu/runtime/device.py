@@ -20,7 +20,7 @@ from stoker.backends.simulated.faults import Fault
 from stoker.backends.simulated.pacing import Timeline
 
 
-class Resident(Protocol):
+class LoadedProgramState(Protocol):
     """What a device can hold: a session's program."""
 
     name: str
@@ -84,7 +84,7 @@ class Device:
         self._turns = threading.Condition()
         self._waiting: list[object] = []  # first come, first served
         self._holder: object | None = None
-        self._resident: Resident | None = None
+        self._resident: LoadedProgramState | None = None
         self._broken: UnknownRuntimeError | RecoverableRuntimeError | None = None
         self._is_attached = True
         self._metrics = DeviceMetrics()
@@ -116,11 +116,11 @@ class Device:
         return self._metrics
 
     @property
-    def resident(self) -> Resident | None:
+    def resident(self) -> LoadedProgramState | None:
         """The program it holds."""
         return self._resident
 
-    def load(self, program: Resident, is_stopped: Callable[[], bool]) -> None:
+    def load(self, program: LoadedProgramState, is_stopped: Callable[[], bool]) -> None:
         """Puts `program` on the device, in place of what it held; nothing happens if it is there already.
 
         Raises:
@@ -130,7 +130,7 @@ class Device:
             self._make_resident(program)
 
     @contextmanager
-    def claimed(self, program: Resident, is_stopped: Callable[[], bool]) -> Iterator[Fault | None]:
+    def claimed(self, program: LoadedProgramState, is_stopped: Callable[[], bool]) -> Iterator[Fault | None]:
         """Has the device for one call of `program`'s main program, loading it again first if another took its place.
 
         Yields:
@@ -212,7 +212,7 @@ class Device:
             )
 
     @contextmanager
-    def _turn(self, program: Resident, is_stopped: Callable[[], bool]) -> Iterator[None]:
+    def _turn(self, program: LoadedProgramState, is_stopped: Callable[[], bool]) -> Iterator[None]:
         ticket = object()
         with self._turns:
             self._waiting.append(ticket)
@@ -241,13 +241,13 @@ class Device:
                 ipu.is_attached = False
             self.system.condition.notify_all()
 
-    def _refuse_if_unusable(self, program: Resident) -> None:
+    def _refuse_if_unusable(self, program: LoadedProgramState) -> None:
         if self._broken is not None:
             raise self._broken
         if not self._is_attached:
             raise ApplicationRuntimeError(f"device {self.id} is detached; executable '{program.name}' cannot run on it")
 
-    def _make_resident(self, program: Resident) -> None:
+    def _make_resident(self, program: LoadedProgramState) -> None:
         if self._resident is program:
             return
         load_ns = round(program.load_s * NS_PER_S)

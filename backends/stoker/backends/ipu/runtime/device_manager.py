@@ -180,7 +180,7 @@ class DeviceManager:
         return f"{usable} usable IPU(s) of {version} and {tiles} (STOKER_SIM_IPUS, STOKER_SIM_IPU_VERSION, STOKER_SIM_TILES_PER_IPU)"
 
 
-def refuse_misfit(program: StaticProgram, device: Device) -> None:
+def reject_violation(program: StaticProgram, device: Device) -> None:
     """Checks that `device` is what `program` was compiled for.
 
     Raises:

@@ -16,7 +16,7 @@ from stoker.backends.ipu.runtime.batching import Batch, BatchPlan, BatchTimeouts
 from stoker.backends.ipu.runtime.data_desc import user_shape
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, SessionStopped
 from stoker.backends.ipu.runtime.inference_future import Answer, InferenceFuture
-from stoker.backends.ipu.runtime.micro_batches import MicroBatch, is_direct, refuse_misfit
+from stoker.backends.ipu.runtime.micro_batches import MicroBatch, is_direct, reject_violation
 from stoker.backends.ipu.runtime.runner_io import GraphIo, RunnerIo
 from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS, RuntimeConfig, nanoseconds
 from stoker.backends.ipu.runtime.selection import Selection
@@ -213,7 +213,7 @@ class DynamicBatcher:
         anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
         sizes = {}
         for name, array in (*selection.inputs.items(), *(selection.outputs or {}).items()):
-            refuse_misfit(anchors[name], array)
+            reject_violation(anchors[name], array)
             if name in self._io.defaults:
                 raise ApplicationRuntimeError(
                     f"input '{name}' has data of its own (tensor data or frozen_inputs), which requests of one batch share; "

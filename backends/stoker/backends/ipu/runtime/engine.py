@@ -15,7 +15,7 @@ import numpy.typing as npt
 from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.runtime.computation import Computation
 from stoker.backends.ipu.runtime.delivery import Delivery, OnStarved, Results
-from stoker.backends.ipu.runtime.device import Device, Resident
+from stoker.backends.ipu.runtime.device import Device, LoadedProgramState
 from stoker.backends.ipu.runtime.device_faults import apply_fault, garbage
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
 from stoker.backends.ipu.runtime.gate import Gate
@@ -60,7 +60,7 @@ class EngineParts:
     streams: TensorManager
     weights: Mapping[str, Array]
     device: Device
-    program: Resident
+    program: LoadedProgramState
     gate: Gate
     pacer: Pacer
     iterations: int

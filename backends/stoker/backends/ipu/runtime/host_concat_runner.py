@@ -19,7 +19,7 @@ from stoker.backends.ipu.runtime.device_manager import DeviceManager
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
 from stoker.backends.ipu.runtime.executable import Executable, Source
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture
-from stoker.backends.ipu.runtime.micro_batches import refuse_misfit
+from stoker.backends.ipu.runtime.micro_batches import reject_violation
 from stoker.backends.ipu.runtime.model_runner import ModelRunner
 from stoker.backends.ipu.runtime.runtime_config import RuntimeConfig
 
@@ -151,15 +151,15 @@ def _concatenated(anchor: Anchor, each: HostConcatConfig, inputs: Mapping[str, A
     counts = {}
     for name in names:
         part = inputs[name]
-        refuse_misfit(replace(anchor, name=name), part)
+        reject_violation(replace(anchor, name=name), part)
         is_multiple = bool(shape) and part.shape[1:] == shape[1:] and part.ndim == len(shape) and part.shape[0] % shape[0] == 0
         if part.size == 0 or (part.shape != shape and not is_multiple):
             wanted = ", ".join([f"{shape[0]} x N" if shape else "", *map(str, shape[1:])])
             raise ApplicationRuntimeError(f"'{name}' has shape {list(part.shape)}, expected [{wanted}] for any whole N from 1")
         counts[name] = 1 if part.shape == shape else part.shape[0] // shape[0]
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"'{name}' {count}" for name, count in counts.items())
-        raise ApplicationRuntimeError(f"inputs hold different numbers of compiled batches: {told}")
+        listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
+        raise ApplicationRuntimeError(f"inputs hold different numbers of compiled batches: {listed}")
     count = counts[names[0]]
     data = np.empty((count, len(names), *shape), anchor.tensor_info.data_type.numpy)
     for place, name in enumerate(names):

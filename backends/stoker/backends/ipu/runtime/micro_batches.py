@@ -69,7 +69,7 @@ def cut(io: RunnerIo, selection: Selection) -> CutRequest:
     anchors = {anchor.name: anchor for anchor in (*selection.graph.inputs, *selection.graph.outputs)}
     given = {**selection.inputs, **(selection.outputs or {})}
     for name, array in given.items():
-        refuse_misfit(anchors[name], array)
+        reject_violation(anchors[name], array)
     count = _count({name: _multiple(anchors[name], array) for name, array in given.items()})
     inputs = {name: _stacked(anchors[name], contiguous(array), count) for name, array in selection.inputs.items()}
     inputs |= {
@@ -103,7 +103,7 @@ def is_direct(array: Array) -> bool:
     return array.flags.c_contiguous and array.flags.writeable
 
 
-def refuse_misfit(anchor: Anchor, array: object) -> None:
+def reject_violation(anchor: Anchor, array: object) -> None:
     """Checks what does not depend on the size of the request.
 
     Raises:
@@ -143,11 +143,11 @@ def _multiple(anchor: Anchor, array: Array) -> int:
 
 
 def _count(multiples: Mapping[str, int]) -> int:
-    told = {name: number for name, number in multiples.items() if number}
-    if len(set(told.values())) > 1:
-        each = ", ".join(f"'{name}' {number}" for name, number in told.items())
+    listed = {name: number for name, number in multiples.items() if number}
+    if len(set(listed.values())) > 1:
+        each = ", ".join(f"'{name}' {number}" for name, number in listed.items())
         raise ApplicationRuntimeError(f"inputs and outputs hold different numbers of compiled batches: {each}")
-    return next(iter(told.values()), 1)
+    return next(iter(listed.values()), 1)
 
 
 def _stacked(anchor: Anchor, memory: Array, count: int) -> Array:

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from stoker.backends.ipu.popef.schema import Anchor, TensorType
 from stoker.backends.ipu.runtime.device import Device
-from stoker.backends.ipu.runtime.device_manager import DeviceManager, refuse_misfit
+from stoker.backends.ipu.runtime.device_manager import DeviceManager, reject_violation
 from stoker.backends.ipu.runtime.engine import EngineParts
 from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError, IpuRuntimeError, RecoverableRuntimeError
 from stoker.backends.ipu.runtime.executable import Executable, Source
@@ -103,10 +103,10 @@ class Session:
         self._loop = MainLoop(f"ipu-{self.executable.name}", self._gate)
         self._state = SessionState.CREATED
         # A session that nobody holds any more ends its thread and gives its device back, at the interpreter's exit at the latest.
-        self._tenancy = _Tenancy(self._gate)
-        self._finalizer = weakref.finalize(self, self._tenancy.end)
+        self._lease_state = _LeaseState(self._gate)
+        self._finalizer = weakref.finalize(self, self._lease_state.end)
         if device is not None:
-            refuse_misfit(self.executable.program, device)
+            reject_violation(self.executable.program, device)
         if self.config.policy is LaunchPolicy.IMMEDIATE:
             try:
                 self._launch()
@@ -310,13 +310,13 @@ class Session:
         self._state = SessionState.CLOSED
         if self._loop.queues is not None:
             self._loop.queues.disconnect_all()
-        if self._device is not None and self._tenancy.device is None and self._device.resident is self._program:
+        if self._device is not None and self._lease_state.device is None and self._device.resident is self._program:
             self._device.unload_from_device()
         self._finalizer()
 
     def _launch(self) -> None:
         if self._device is None:
-            self._device = self._tenancy.device = self._manager.get_device(self.executable.program, self.config.wait_config)
+            self._device = self._lease_state.device = self._manager.get_device(self.executable.program, self.config.wait_config)
         self._device.load(self._program, lambda: self._gate.is_stopping)
 
     def _expect(self, what: str, *allowed: SessionState) -> None:
@@ -336,7 +336,7 @@ class Session:
             raise ApplicationRuntimeError(f"{what} of '{self.executable.name}' while its main programs run: stop them first")
 
 
-class _Tenancy:
+class _LeaseState:
     """What a session leaves behind: its thread, told by the gate, and the device if the session took it itself."""
 
     def __init__(self, gate: Gate) -> None:

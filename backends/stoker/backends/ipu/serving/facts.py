@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.backends.api.agreement import disagreements
-from stoker.backends.api.candidate import Candidate, Misfit, parameter_path
+from stoker.backends.api.candidate import Candidate, Violation, parameter_path
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts
@@ -43,17 +43,17 @@ class PopefFacts(ModelFacts):
             found = [graph for graph in self.graphs if str(graph.index) == sub_graph]
         return found[0] if len(found) == 1 else None
 
-    def misfits(self, candidate: Candidate, parameters: ModelParameters) -> Iterator[Misfit]:
+    def violations(self, candidate: Candidate, parameters: ModelParameters) -> Iterator[Violation]:
         """What speaks against serving the executable as `candidate` says."""
         if parameters.check_package_hash:
             try:
                 check_package_hash(self.executable.program.package_hash)
             except PackageHashMismatch as error:
-                yield Misfit("default_model_filename", error.reason)
+                yield Violation("default_model_filename", error.reason)
         graph = self.graph(parameters.sub_graph)
         if graph is None:
             given = f"'{parameters.sub_graph[:40]}' chooses none or several" if parameters.sub_graph else "must be written: this is fused"
-            yield Misfit(parameter_path("sub_graph"), f"{given}; the executable's sub-graphs: {', '.join(map(str, self.graphs))}")
+            yield Violation(parameter_path("sub_graph"), f"{given}; the executable's sub-graphs: {', '.join(map(str, self.graphs))}")
         elif candidate.signature is not None:
             yield from disagreements(candidate.signature, graph.input_tensors, graph.output_tensors)
 

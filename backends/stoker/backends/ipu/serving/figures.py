@@ -6,7 +6,7 @@ from typing import Literal
 
 from stoker.backends.api.figures import Figure
 from stoker.backends.ipu.runtime import DeviceMetrics
-from stoker.backends.ipu.serving.fleet import Fleet
+from stoker.backends.ipu.serving.device_pool import DevicePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ _DEVICE = (
 )
 
 
-def fleet_figures(fleet: Fleet) -> Iterator[Figure]:
+def pool_metrics(pool: DevicePool) -> Iterator[Figure]:
     """Everything, grouped by name."""
-    residents, tally = fleet.residents, fleet.tally
-    metrics = tally.devices()
+    loaded_executables, counters = pool.loaded_executables, pool.counters
+    metrics = counters.devices()
     yield Figure(
-        name="stoker_ipu_devices", help="Simulated IPUs of the server.", kind="gauge", value=tally.ipus, labels={"simulated": "true"}
+        name="stoker_ipu_devices", help="Simulated IPUs of the server.", kind="gauge", value=counters.ipus, labels={"simulated": "true"}
     )
     for each in _DEVICE:
         for number in metrics:
             yield _figure(each.name, each.help, "counter", each.read(metrics[number]), number)
     for number in metrics:
-        on_device = sum(resident.device.id == number for resident in residents)
+        on_device = sum(loaded.device.id == number for loaded in loaded_executables)
         yield _figure("stoker_ipu_executables", "Executables that share the device; it holds one at a time.", "gauge", on_device, number)
     for number in metrics:
-        in_flight = sum(resident.in_flight for resident in residents if resident.device.id == number)
+        in_flight = sum(loaded.in_flight for loaded in loaded_executables if loaded.device.id == number)
         yield _figure("stoker_ipu_batches_in_flight", "Batches on their way through the rings.", "gauge", in_flight, number)
-    served = tally.served()
+    served = counters.served()
     for number, counts in sorted(served.items()):
         yield _figure("stoker_ipu_batches_total", "Batches that came back, failed ones included.", "counter", counts.batches, number)
     for number, counts in sorted(served.items()):
@@ -60,7 +60,7 @@ def fleet_figures(fleet: Fleet) -> Iterator[Figure]:
     for number, counts in sorted(served.items()):
         waited = "Time batches spent behind earlier ones of their executable that had not ended."
         yield _figure("stoker_ipu_queue_wait_seconds_total", waited, "counter", counts.queue_wait_s, number)
-    for (number, action), count in sorted(tally.faults().items()):
+    for (number, action), count in sorted(counters.faults().items()):
         yield _figure(
             "stoker_ipu_faults_total", "Failures of device or program, by what they ask for.", "counter", count, number, action=action
         )

@@ -11,7 +11,7 @@ from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.ipu.popef.schema import Anchor
 from stoker.backends.ipu.serving.casts import cast_into
-from stoker.backends.ipu.serving.resident import Resident
+from stoker.backends.ipu.serving.loaded_executable import LoadedExecutable
 from stoker.backends.ipu.serving.served_graph import ServedGraph, ServedStream
 
 Array = npt.NDArray[Any]
@@ -26,7 +26,7 @@ class PoplarInstance(Instance):
 
     def __init__(
         self,
-        resident: Resident,
+        loaded: LoadedExecutable,
         graph: ServedGraph,
         signature: ModelSignature,
         *,
@@ -37,7 +37,7 @@ class PoplarInstance(Instance):
         """An instance of what `graph` computes.
 
         Args:
-            resident: The executable.
+            loaded: The executable.
             graph: Which of its sub-graphs.
             signature: What is served; agrees with `graph`.
             index_anchor: The input that selects the sub-graph of a fused executable; None where there is one.
@@ -45,7 +45,7 @@ class PoplarInstance(Instance):
             on_close: Gives the resident back.
         """
         self.pipeline_depth = pipeline_depth
-        self._resident = resident
+        self._loaded = loaded
         self._is_batched = signature.is_batched
         self._inputs = {stream.name: stream for stream in graph.inputs}
         self._outputs = {stream.name: (stream, spec.datatype.numpy) for stream in graph.outputs if (spec := signature.output(stream.name))}
@@ -60,7 +60,7 @@ class PoplarInstance(Instance):
             self._inputs[name].anchor.name: self._call_block(self._inputs[name], array) for name, array in inputs.items()
         }
         rows = next((array.shape[0] for array in inputs.values()), 0) if self._is_batched else 0
-        found = self._resident.run({**fed, **self._index})
+        found = self._loaded.run({**fed, **self._index})
         return {name: self._answer(name, found, rows) for name in output_names}
 
     def close(self) -> None:
@@ -72,9 +72,9 @@ class PoplarInstance(Instance):
         if array.dtype == dtype and array.shape == stream.call_shape:
             return array
         block = np.zeros(stream.call_shape, dtype)
-        misfit = cast_into(_head(block, array.shape), array)
-        if misfit:
-            raise InvalidRequest(f"input '{stream.name}' {misfit}")
+        violation = cast_into(_head(block, array.shape), array)
+        if violation:
+            raise InvalidRequest(f"input '{stream.name}' {violation}")
         return block
 
     def _answer(self, name: str, found: Mapping[str, Array], rows: int) -> Array:
@@ -85,9 +85,9 @@ class PoplarInstance(Instance):
         if part.dtype == dtype:
             return part
         answer = np.zeros(shape, dtype)
-        misfit = cast_into(answer, part)
-        if misfit:
-            raise BackendFailed(f"output '{name}' {misfit}")
+        violation = cast_into(answer, part)
+        if violation:
+            raise BackendFailed(f"output '{name}' {violation}")
         return answer
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stoker.backends.api.candidate import Misfit, parameter_path
+from stoker.backends.api.candidate import Violation, parameter_path
 from stoker.backends.ipu.runtime import RuntimeConfig
 from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS
-from stoker.backends.ipu.serving.settings import FLAGS, FleetSettings
+from stoker.backends.ipu.serving.settings import FLAGS, DevicePoolSettings
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 
@@ -58,7 +58,7 @@ class RunOptions:
     auto_reset: bool = True
     device_ids: frozenset[int] | None = None
 
-    def runtime_config(self, *, settings: FleetSettings, calls_in_flight: int, threads: int, is_fused: bool) -> RuntimeConfig:
+    def runtime_config(self, *, settings: DevicePoolSettings, calls_in_flight: int, threads: int, is_fused: bool) -> RuntimeConfig:
         """For the runner. The package hash was looked at before."""
         return RuntimeConfig(
             timeout_ns=self.timeout_ns,
@@ -90,28 +90,28 @@ class ModelParameters:
     run: RunOptions
 
 
-def read_parameters(parameters: Mapping[str, str], settings: FleetSettings) -> ModelParameters:
-    """What `parameters`, of which `parameter_misfits` had no complaint, say."""
+def read_parameters(parameters: Mapping[str, str], settings: DevicePoolSettings) -> ModelParameters:
+    """What `parameters`, of which `parameter_violations` had no complaint, say."""
     reading = _Reading(parameters)
     read = _read(reading, settings)
-    assert not reading.wrong, "parameter_misfits was not asked first"
+    assert not reading.wrong, "parameter_violations was not asked first"
     return read
 
 
-def parameter_misfits(parameters: Mapping[str, str], settings: FleetSettings) -> Iterator[Misfit]:
+def parameter_violations(parameters: Mapping[str, str], settings: DevicePoolSettings) -> Iterator[Violation]:
     """Every parameter whose value cannot be taken."""
     reading = _Reading(parameters)
     read = _read(reading, settings)
     yield from reading.wrong
     if "pacing" in parameters and (read.run.pacing is Pacing.VIRTUAL) != settings.is_virtual and read.run.pacing is not Pacing.NONE:
-        yield Misfit(
+        yield Violation(
             parameter_path("pacing"),
             f"'{parameters['pacing']}' does not go with the system's clock: time is virtual for all models or for none, by "
             "--backend-config=poplar,pacing=virtual",
         )
 
 
-def _read(reading: "_Reading", settings: FleetSettings) -> ModelParameters:
+def _read(reading: "_Reading", settings: DevicePoolSettings) -> ModelParameters:
     depth = reading.number("pipeline_depth", _DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH)
     is_synchronous = reading.flag("synchronous_execution", False)
     if is_synchronous and "pipeline_depth" in reading.parameters and depth != 1:
@@ -135,10 +135,10 @@ class _Reading:
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self.parameters = parameters
-        self.wrong: list[Misfit] = []
+        self.wrong: list[Violation] = []
 
     def refuse(self, key: str, message: str) -> None:
-        self.wrong.append(Misfit(parameter_path(key), message))
+        self.wrong.append(Violation(parameter_path(key), message))
 
     def flag(self, key: str, default: bool) -> bool:
         text = self.parameters.get(key)

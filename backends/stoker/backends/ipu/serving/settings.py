@@ -1,4 +1,4 @@
-"""`FleetSettings`: what the operator says of the simulated IPUs, by `--backend-config=poplar,NAME=VALUE`.
+"""`DevicePoolSettings`: what the operator says of the simulated IPUs, by `--backend-config=poplar,NAME=VALUE`.
 
     sim_num_IPUs            IPUs of the system (4 if nothing is said)
     sim_ipu_version         ipu2 or ipu21; without it each IPU takes the version of what it is attached for
@@ -38,7 +38,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSettings:
+class DevicePoolSettings:
     """Settings of the whole backend, read and checked.
 
     Attributes:
@@ -54,7 +54,7 @@ class FleetSettings:
     custom_op_libraries: tuple[Path, ...] = ()
 
     @classmethod
-    def read(cls, settings: Mapping[str, str]) -> "FleetSettings":
+    def read(cls, settings: Mapping[str, str]) -> "DevicePoolSettings":
         """What `settings` say.
 
         Raises:

@@ -15,8 +15,8 @@ from stoker.server.net.http1.head import RequestHead
 
 #: In the scope of a request that came by a connection of ours: the connection's `reservation`.
 RESERVATION = "stoker.reservation"
-#: Likewise: the connection's `answer_reservation`, and its `release_when_sent`.
-ANSWER_RESERVATION, RELEASE_WHEN_SENT = "stoker.answer_reservation", "stoker.release_when_sent"
+#: Likewise: the connection's `response_reservation`, and its `release_when_sent`.
+RESPONSE_RESERVATION, RELEASE_WHEN_SENT = "stoker.response_reservation", "stoker.release_when_sent"
 #: Set in the scope of a request whose client is gone, just before its task is cancelled.
 CLIENT_GONE = "stoker.client_gone"
 _log = logging.getLogger("uvicorn.error")
@@ -47,10 +47,10 @@ class AsgiExchange:
         flow: FlowControl,
         *,
         keep_alive: bool,
-        answered: Callable[[], None],
+        responded: Callable[[], None],
         tasks: "set[asyncio.Task[None]]",
         reservation: Callable[[ByteBudget], Reservation],
-        answer_reservation: Callable[[ByteBudget], Reservation],
+        response_reservation: Callable[[ByteBudget], Reservation],
         release_when_sent: Callable[[Reservation], None],
     ) -> None:
         """Starts the app.
@@ -62,10 +62,10 @@ class AsgiExchange:
             transport: What the app's answer is written to.
             flow: What the app may pause and resume.
             keep_alive: Whether the connection outlives the answer.
-            answered: Called once the answer is written.
+            responded: Called once the answer is written.
             tasks: Holds the task as long as it runs.
             reservation: The connection's.
-            answer_reservation: Likewise.
+            response_reservation: Likewise.
             release_when_sent: Likewise.
         """
         self._flow = flow
@@ -84,7 +84,7 @@ class AsgiExchange:
             "headers": list(head.headers),
             "state": {},
             RESERVATION: reservation,
-            ANSWER_RESERVATION: answer_reservation,
+            RESPONSE_RESERVATION: response_reservation,
             RELEASE_WHEN_SENT: release_when_sent,
         }
         self._scope: dict[str, Any] = scope
@@ -99,7 +99,7 @@ class AsgiExchange:
             message_event=asyncio.Event(),
             expect_100_continue=head.expects_continue,
             keep_alive=keep_alive,
-            on_response=answered,
+            on_response=responded,
         )
         self._task = asyncio.get_running_loop().create_task(self._cycle.run_asgi(app))
         tasks.add(self._task)
@@ -110,10 +110,10 @@ class AsgiExchange:
         return self._cycle.response_started
 
     @property
-    def is_answered(self) -> bool:
+    def is_responded(self) -> bool:
         return self._cycle.response_complete
 
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         return None
 
     def received(self, size: int, is_last: bool) -> None:
@@ -130,7 +130,7 @@ class AsgiExchange:
             self._flow.pause_reading()
         cycle.message_event.set()
 
-    def close_after_answer(self) -> None:
+    def close_after_response(self) -> None:
         """The answer will say that the connection ends with it, if it has not begun yet."""
         self._cycle.keep_alive = False
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import EVICTED, Reservation
-from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNHEARD, Idleness, Slot, address_of
+from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
 from stoker.server.net.http1.body import BodyFrame
 from stoker.server.net.http1.direct import Exchange
@@ -46,7 +46,7 @@ class HttpConnection(WritingHalf):
         self._since_s = port.loop.time()
         self._heads = HeadReader(port)
         self._exchange: Exchange | None = None
-        self._room: memoryview | None = None
+        self._receive_buffer: memoryview | None = None
         self._body: BodyFrame | None = None
         self._awaits_go_ahead = False
         #: The client sends no more; and the socket that is watched for its departure.
@@ -80,7 +80,7 @@ class HttpConnection(WritingHalf):
             # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
             self._phase = Phase.REFUSED
             text = "the server holds as many connections as it may: try again"
-            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).answer())
+            transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).to_bytes())
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,7 +90,7 @@ class HttpConnection(WritingHalf):
         self._end_exchange()
         self._end_body()
         self._ahead = b""
-        self._release_unread()
+        self._release_unflushed()
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()
@@ -104,29 +104,29 @@ class HttpConnection(WritingHalf):
         if self._has_ended:
             return True
         exchange = self._exchange
-        if not (self._is_answering() or (self._ahead and self._phase is not Phase.REFUSED)) or not self._can_tell_departure():
+        if not (self._is_responding() or (self._ahead and self._phase is not Phase.REFUSED)) or not self._can_detect_disconnect():
             return False
         self._has_ended = True
         self._watched_fd = self._fd()
-        self._port.departures.watch(self._watched_fd, self.transport.abort)
+        self._port.disconnects.watch(self._watched_fd, self.transport.abort)
         if exchange is not None and not self._ahead:
             self._is_last = True
             if isinstance(exchange, AsgiExchange):
-                exchange.close_after_answer()
+                exchange.close_after_response()
         if self._is_tcp():
-            self._probe = self._port.loop.call_later(_PROBE_DELAY_S, self._ask_whether_it_waits)
+            self._probe = self._port.loop.call_later(_PROBE_DELAY_S, self._check_backpressure)
         return True
 
-    def _ask_whether_it_waits(self) -> None:
+    def _check_backpressure(self) -> None:
         """Writes what the kernel of a client that has closed its socket answers by a reset, and what one that waits passes over."""
         self._probe = None
         if not self.transport.is_closing() and not (self._exchange is not None and self._exchange.has_begun):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _is_answering(self) -> bool:
-        return self._phase is Phase.ANSWER
+    def _is_responding(self) -> bool:
+        return self._phase is Phase.SENDING_RESPONSE
 
-    def _can_tell_departure(self) -> bool:
+    def _can_detect_disconnect(self) -> bool:
         """Whether the server can distinguish a client that is gone from one that merely sends no more.
 
         Not over TLS, whose end is that of the transport, nor where HTTP/1.0, which has no 100 Continue, comes by TCP.
@@ -145,18 +145,18 @@ class HttpConnection(WritingHalf):
         return cast("socket.socket", self.transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._port.buffer if self._room is None else self._room
+        return self._port.buffer if self._receive_buffer is None else self._receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._room is not None:
-            self._take_in_place(nbytes)
+        if self._receive_buffer is not None:
+            self._take_zero_copy(nbytes)
             return
         phase = self._phase
         if phase is Phase.REFUSED:
             return
         # Copied here, while it is still near: the next connection reads into the same buffer.
         data = bytes(self._port.buffer[:nbytes])
-        if phase is Phase.ANSWER or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
+        if phase is Phase.SENDING_RESPONSE or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
             self._ahead = self._ahead[self._at :] + data
             self._at = 0
             if len(self._ahead) > _AHEAD_BYTES:
@@ -172,8 +172,8 @@ class HttpConnection(WritingHalf):
         if self._unsent.is_stuck(transport.get_write_buffer_size(), now_s, limits.write_idle_timeout_s):
             transport.abort()
             return
-        if self._unread is not None:
-            self._unread.look()
+        if self._unflushed is not None:
+            self._unflushed.look()
         if transport.is_closing():
             return
         waited_s = now_s - self._since_s
@@ -199,10 +199,10 @@ class HttpConnection(WritingHalf):
         exchange = self._exchange
         if self._phase is Phase.REFUSED:
             self.transport.abort()
-        elif exchange is None or exchange.is_answered:
+        elif exchange is None or exchange.is_responded:
             self.transport.close()
         elif isinstance(exchange, AsgiExchange):
-            exchange.close_after_answer()
+            exchange.close_after_response()
 
     def idleness(self) -> Idleness | None:
         if self._phase is Phase.REFUSED:
@@ -212,7 +212,7 @@ class HttpConnection(WritingHalf):
             return None
         if self._phase is Phase.IDLE:
             return IDLE, self._since_s
-        return (UNHEARD, self._since_s) if self._phase is Phase.HEAD else None
+        return (UNREGISTERED, self._since_s) if self._phase is Phase.HEAD else None
 
     def close_idle(self) -> None:
         if self._phase is Phase.REFUSED:
@@ -226,13 +226,13 @@ class HttpConnection(WritingHalf):
     @property
     def is_in_work(self) -> bool:
         """Whether a request of this connection waits for its answer."""
-        return self._exchange is not None and not self._exchange.is_answered
+        return self._exchange is not None and not self._exchange.is_responded
 
     # What the budget of bytes in flight calls, and who holds of it: while a body is on its way, the connection is an `Upload`.
 
     def reservation(self, budget: ByteBudget) -> Reservation:
         made = Reservation(budget, self.share(budget), self)
-        if self._exchange is None or not self._exchange.is_answered:
+        if self._exchange is None or not self._exchange.is_responded:
             self._reservation = made
             if self._body is not None:
                 self._watch(budget)
@@ -255,7 +255,7 @@ class HttpConnection(WritingHalf):
 
     def _end_body(self) -> None:
         """The body has come, or is not waited for any more."""
-        self._room = self._body = None
+        self._receive_buffer = self._body = None
         if self._budget is not None:
             self._budget.unwatch(self)
             self._budget = None
@@ -305,7 +305,7 @@ class HttpConnection(WritingHalf):
             exchange = self._exchange = route.exchange(self)
             if length is not None and length <= len(data) - at:
                 # The usual case: the whole request in one read.
-                self._phase = Phase.ANSWER
+                self._phase = Phase.SENDING_RESPONSE
                 exchange.receive(data[at : at + length], True)
                 return at + length
             if head.expects_continue and at == len(data):
@@ -313,7 +313,7 @@ class HttpConnection(WritingHalf):
         else:
             exchange = self._exchange = self._asgi_exchange(head)
         if length == 0:
-            self._phase = Phase.ANSWER
+            self._phase = Phase.SENDING_RESPONSE
             exchange.receive(b"", True)
             return at
         self._phase = Phase.BODY
@@ -322,7 +322,7 @@ class HttpConnection(WritingHalf):
             self._watch(self._reservation.budget)
         self._awaits_go_ahead = route is None and head.expects_continue
         if at == len(data):
-            self._room = exchange.room()
+            self._receive_buffer = exchange.receive_buffer()
         return at
 
     def _asgi_exchange(self, head: RequestHead) -> AsgiExchange:
@@ -336,10 +336,10 @@ class HttpConnection(WritingHalf):
             self.transport,
             self.flow,
             keep_alive=self.keep_alive,
-            answered=self._answered,
+            responded=self._responded,
             tasks=port.tasks,
             reservation=self.reservation,
-            answer_reservation=self.answer_reservation,
+            response_reservation=self.response_reservation,
             release_when_sent=self.release_when_sent,
         )
 
@@ -348,11 +348,11 @@ class HttpConnection(WritingHalf):
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None
-        room = exchange.room()
-        if room is not None:
+        receive_buffer = exchange.receive_buffer()
+        if receive_buffer is not None:
             size = body.most(len(data) - at)
-            room[:size] = memoryview(data)[at : at + size]
-            self._take_in_place(size)
+            receive_buffer[:size] = memoryview(data)[at : at + size]
+            self._take_zero_copy(size)
             return at + size
         piece, at = body.take(data, at, self._port.loop.time())
         is_last = self._note_body(exchange, body)
@@ -361,7 +361,7 @@ class HttpConnection(WritingHalf):
         self._go_on(exchange, is_last)
         return at
 
-    def _take_in_place(self, size: int) -> None:
+    def _take_zero_copy(self, size: int) -> None:
         """So many bytes of the body have come, and stand where the request wants them."""
         body, exchange = self._body, self._exchange
         assert body is not None
@@ -373,26 +373,26 @@ class HttpConnection(WritingHalf):
 
     def _note_body(self, exchange: Exchange, body: BodyFrame) -> bool:
         """Whether that was the end of the body."""
-        if exchange.is_answered and body.size_bytes > self._limits.http_body_bytes:
+        if exchange.is_responded and body.size_bytes > self._limits.http_body_bytes:
             # Answered without a look at its body, and more of it comes than anybody would have read.
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         if body.is_complete:
             # Before the request knows: its answer may come at once.
-            self._phase = Phase.ANSWER
+            self._phase = Phase.SENDING_RESPONSE
             self._end_body()
         return body.is_complete
 
     def _go_on(self, exchange: Exchange, is_last: bool) -> None:
-        self._room = None if is_last else exchange.room()
-        if is_last and exchange is self._exchange and exchange.is_answered:
+        self._receive_buffer = None if is_last else exchange.receive_buffer()
+        if is_last and exchange is self._exchange and exchange.is_responded:
             # The answer went out before the end of the body.
             self._await_next()
 
     # After an answer.
 
-    def _answered(self) -> None:
+    def _responded(self) -> None:
         """The answer to the present request is written."""
-        if self._phase is Phase.ANSWER:
+        if self._phase is Phase.SENDING_RESPONSE:
             self._await_next()
         elif self._phase is Phase.BODY and self._body is not None:
             if self._awaits_go_ahead and not self._body.size_bytes:
@@ -401,7 +401,7 @@ class HttpConnection(WritingHalf):
                 self._end_our_side()
                 return
             # What is left of the body is read and dropped first, so that the client sees the answer and not a reset.
-            self._room = None
+            self._receive_buffer = None
             self.flow.resume_reading()
 
     def _await_next(self) -> None:
@@ -417,20 +417,20 @@ class HttpConnection(WritingHalf):
             self.flow.resume_reading()
 
     def _ask_turn(self) -> None:
-        if self._ahead and not self._is_turn_due and self._phase not in (Phase.ANSWER, Phase.REFUSED):
+        if self._ahead and not self._is_turn_due and self._phase not in (Phase.SENDING_RESPONSE, Phase.REFUSED):
             self._is_turn_due = True
             self._port.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
         """Reads the next message of those that came ahead, once the client has read the answers to earlier ones."""
         self._is_turn_due = False
-        if not self._ahead or self._phase in (Phase.ANSWER, Phase.REFUSED) or self.flow.write_paused:
+        if not self._ahead or self._phase in (Phase.SENDING_RESPONSE, Phase.REFUSED) or self.flow.write_paused:
             return
         data, at = self._ahead, self._at
         self._ahead, self._at = b"", 0
         self._take(data, at)
         if not self._ahead:
-            if self._has_ended and not self._is_answering():
+            if self._has_ended and not self._is_responding():
                 # Part of a request, whose rest will not arrive.
                 self._close()
                 return
@@ -443,7 +443,7 @@ class HttpConnection(WritingHalf):
 
     def _end_watch(self) -> None:
         if self._watched_fd is not None:
-            self._port.departures.forget(self._watched_fd)
+            self._port.disconnects.forget(self._watched_fd)
             self._watched_fd = None
         if self._probe is not None:
             self._probe.cancel()
@@ -455,10 +455,10 @@ class HttpConnection(WritingHalf):
         """Answers with `refusal`, unless an answer to the present request is under way, and ends our side."""
         if self._phase is Phase.REFUSED:
             return
-        may_answer = self._exchange is None or not self._exchange.has_begun
+        may_respond = self._exchange is None or not self._exchange.has_begun
         self._end_exchange()
-        if may_answer:
-            self.transport.write(refusal.answer())
+        if may_respond:
+            self.transport.write(refusal.to_bytes())
         self._end_our_side()
 
     def _end_our_side(self) -> None:
@@ -478,5 +478,5 @@ class HttpConnection(WritingHalf):
 
     def _end_exchange(self) -> None:
         exchange, self._exchange, self._reservation = self._exchange, None, None
-        if exchange is not None and not exchange.is_answered:
+        if exchange is not None and not exchange.is_responded:
             exchange.disconnect()

@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import Reservation
-from stoker.server.net.http1.answer import Piece
 from stoker.server.net.http1.head import RequestHead
+from stoker.server.net.http1.response import Piece
 
 
 class Exchange(Protocol):
     """One request and its answer, as the connection sees them. Confined to: the event loop.
 
-    The connection gives it the body as it comes, by `receive` or through `room` and `received`, or calls `disconnect` when nobody waits
-    any more. The exchange gives the connection its answer once, at any time, also from inside these calls.
+    The connection passes the body as it arrives, by `receive` or through `receive_buffer` and `received`, or calls `disconnect` when the
+    client is gone. The exchange gives the connection its response once, at any time, also from inside these calls.
     """
 
     @property
@@ -22,17 +22,17 @@ class Exchange(Protocol):
         """Whether any byte of the answer was written."""
 
     @property
-    def is_answered(self) -> bool:
+    def is_responded(self) -> bool:
         """Whether all of it was."""
 
     def receive(self, piece: bytes, is_last: bool) -> None:
         """Takes a piece of the body; `is_last` ends it."""
 
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         """Where the next bytes of the body are to be read into, no longer than what it has left; None: `receive` wants them."""
 
     def received(self, size: int, is_last: bool) -> None:
-        """So many bytes were read into `room`."""
+        """So many bytes were read into `receive_buffer`."""
 
     def disconnect(self) -> None:
         """The client is gone, or the connection ends: what is in work is taken back."""
@@ -48,7 +48,7 @@ class Connection(Protocol):
     def reservation(self, budget: ByteBudget) -> Reservation:
         """What the present request will hold of the budget; one that arrives slowly may be ended to make room for others."""
 
-    def write_answer(self, parts: Sequence[Piece]) -> None:
+    def write_response(self, parts: Sequence[Piece]) -> None:
         """Writes the whole answer to the present request."""
 
     def release_when_sent(self, reservation: Reservation) -> None:

@@ -13,8 +13,8 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.port import HttpPort, no_path
-from stoker.server.net.listeners import PLAIN_PORT, DoorOptions, Doors
-from stoker.server.net.tls.closing import all_gone
+from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
+from stoker.server.net.tls.closing import wait_closed
 
 _SWEEP_PERIOD_S = 0.5
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class HttpListener:
         port: int,
         *,
         direct: DirectRoutes | None = None,
-        doors: DoorOptions = PLAIN_PORT,
+        listeners: ListenOptions = PLAIN_LISTENER,
         is_reserved: Callable[[str], bool] = no_path,
     ) -> None:
         """Listens on `address:port` once started.
@@ -42,14 +42,14 @@ class HttpListener:
             address: Where to listen.
             port: Where to listen; 0: any free one.
             direct: Routes that do not go through `app`; None: there are none.
-            doors: What else it has: encryption, a socket.
+            listeners: What else it has: encryption, a socket.
             is_reserved: Whether a path is answered on a connection in a reserved slot.
         """
         self._is_reserved = is_reserved
         self._app = app
         self._limits = limits
         self._direct = direct
-        self._doors = Doors(limits, address, port, doors)
+        self._listeners = Listeners(limits, address, port, listeners)
         self._port: HttpPort | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -66,7 +66,7 @@ class HttpListener:
         """
         loop = asyncio.get_running_loop()
         self._port = HttpPort(self._app, self._limits, self._direct, loop, self._is_reserved)
-        number = await self._doors.open(functools.partial(HttpConnection, self._port))
+        number = await self._listeners.open(functools.partial(HttpConnection, self._port))
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
         return number
 
@@ -75,11 +75,11 @@ class HttpListener:
         port = self._port
         if self._sweeper is None or port is None:
             return
-        self._doors.close()
+        self._listeners.close()
         for connection in self.connections:
             # Idle ones close now, others after the answer they work on; a large answer needs its time to leave.
             connection.shutdown()
-        if not await all_gone(port.emptied, lambda: [connection.transport for connection in self.connections], grace_s):
+        if not await wait_closed(port.emptied, lambda: [connection.transport for connection in self.connections], grace_s):
             in_work = sum(connection.is_in_work for connection in self.connections)
             if in_work:
                 _log.warning("cutting off %d HTTP requests still in work after %g s", in_work, grace_s)
@@ -88,7 +88,7 @@ class HttpListener:
             await port.emptied(grace_s)
         if port.tasks:
             await asyncio.wait(list(port.tasks))
-        port.departures.close()
+        port.disconnects.close()
         self._sweeper.cancel()
         self._sweeper = None
 

@@ -13,6 +13,6 @@ class Phase(enum.Enum):
     #: A body is coming.
     BODY = 2
     #: The whole request has come; its answer has not been written.
-    ANSWER = 3
+    SENDING_RESPONSE = 3
     #: Nothing more is said: whatever comes is dropped until the client hangs up.
     REFUSED = 4

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.connection_gate import ConnectionGate
-from stoker.server.net.http1.departures import Departures
 from stoker.server.net.http1.direct import DirectRoute, DirectRoutes
+from stoker.server.net.http1.disconnect_watch import DisconnectWatch
 from stoker.server.net.http1.head import HeadParser, RequestHead
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HttpPort:
         limits: Bounds on what clients send.
         is_reserved: Whether a path is answered on a connection in a reserved slot.
         gate: Which connections there may be.
-        departures: Of clients that say no more and wait for their answer.
+        disconnects: Of clients that say no more and wait for their answer.
         loop: The event loop.
         connections: Those that are open.
         tasks: Of requests in work, those that have one.
@@ -62,7 +62,7 @@ class HttpPort:
         self.limits = limits
         self.gate = ConnectionGate(limits.http_connections, "HTTP", limits.connections_per_address)
         self.loop = loop
-        self.departures = Departures(loop)
+        self.disconnects = DisconnectWatch(loop)
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.buffer = memoryview(bytearray(READ_BYTES))

@@ -15,7 +15,7 @@ class Refusal(Exception):
         self.text = text
         self.retry_after_s = retry_after_s
 
-    def answer(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The whole answer."""
         body = orjson.dumps({"error": self.text})
         retry = b"" if self.retry_after_s is None else b"retry-after: %d\r\n" % self.retry_after_s

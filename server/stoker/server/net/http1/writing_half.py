@@ -8,9 +8,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import ConnectionShare, Reservation
-from stoker.server.net.http1.answer import Piece
 from stoker.server.net.http1.port import HttpPort
-from stoker.server.net.http1.unread_answers import UnreadAnswers
+from stoker.server.net.http1.response import Piece
+from stoker.server.net.http1.unflushed_responses import UnflushedResponses
 
 
 class WritingHalf(asyncio.BufferedProtocol):
@@ -27,7 +27,7 @@ class WritingHalf(asyncio.BufferedProtocol):
         self._is_stopping = False
         self._is_last = False
         self._share: ConnectionShare | None = None
-        self._unread: UnreadAnswers | None = None
+        self._unflushed: UnflushedResponses | None = None
         self.transport: asyncio.Transport
         self.flow: FlowControl
 
@@ -35,21 +35,21 @@ class WritingHalf(asyncio.BufferedProtocol):
         self.flow.pause_writing()
 
     def resume_writing(self) -> None:
-        self._release_unread()
+        self._release_unflushed()
         self.flow.resume_writing()
 
     @property
     def keep_alive(self) -> bool:
         return self._keep_alive and not self._is_stopping and not self._is_last
 
-    def write_answer(self, parts: Sequence[Piece]) -> None:
+    def write_response(self, parts: Sequence[Piece]) -> None:
         if len(parts) == 1:
             self.transport.write(parts[0])
         else:
             self.transport.writelines(parts)
-        self._answered()
+        self._responded()
 
-    def answer_reservation(self, budget: ByteBudget) -> Reservation:
+    def response_reservation(self, budget: ByteBudget) -> Reservation:
         """What an answer will hold of the budget."""
         return Reservation(budget, self.share(budget))
 
@@ -57,9 +57,9 @@ class WritingHalf(asyncio.BufferedProtocol):
         if not self.flow.write_paused:
             reservation.release()
             return
-        if self._unread is None:
-            self._unread = UnreadAnswers(reservation.budget, self.transport, self._port)
-        self._unread.keep(reservation)
+        if self._unflushed is None:
+            self._unflushed = UnflushedResponses(reservation.budget, self.transport, self._port)
+        self._unflushed.keep(reservation)
 
     def share(self, budget: ByteBudget) -> ConnectionShare:
         """What the requests and unread answers of the connection hold together."""
@@ -74,11 +74,11 @@ class WritingHalf(asyncio.BufferedProtocol):
         task.add_done_callback(port.tasks.discard)
         return task
 
-    def _answered(self) -> None:
+    def _responded(self) -> None:
         """The answer to the present request is written."""
         raise NotImplementedError
 
-    def _release_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.release()
-            self._unread = None
+    def _release_unflushed(self) -> None:
+        if self._unflushed is not None:
+            self._unflushed.release()
+            self._unflushed = None

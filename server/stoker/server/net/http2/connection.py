@@ -50,8 +50,8 @@ class ServerConnection:
         inflow = Inflow(self._output, limits.connection_window_bytes)
         self._table = StreamTable(inflow, limits)
         self._sender = Sender(self._output, self._table, limits)
-        #: A whole answer in one call: `Sender.answer`, without a method around it.
-        self.send_answer = self._sender.answer
+        #: A whole answer in one call: `Sender.respond`, without a method around it.
+        self.send_response = self._sender.respond
         guard = FloodGuard(limits, self._table, self._sender, inflow, now_s)
         self._inbound = Inbound(guard, self._output, self._table, now_s)
         self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
@@ -80,37 +80,37 @@ class ServerConnection:
             read(data)
         except ConnectionFault as fault:
             debug = fault.text.encode()
-            self._data_frames.tell_all_placed()
+            self._data_frames.report_all_written()
             self.close(fault.code, debug)
             events.append(ConnectionEnded(fault.code, debug))
         return events
 
-    def place(self, stream_id: int, room: memoryview) -> None:
-        """Lets the next bytes of a request go into `room` instead of events of their own; `DataPlaced` tells how far it is filled, in
-        steps of 128 KiB at most, at the end, and what is left when `tell_placed` asks.
+    def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview) -> None:
+        """Writes the next bytes of a request into `receive_buffer` instead of events of their own. `DataWritten` reports how far it is
+        filled: at steps of at most 128 KiB, at the end, and for the remainder when `report_written` is called.
 
         What comes when it is full comes as `DataReceived` again. REQUIRES: all events that `receive` has given are handled.
         """
-        self._data_frames.place(stream_id, room)
+        self._data_frames.set_receive_buffer(stream_id, receive_buffer)
 
-    def room(self) -> memoryview | None:
-        """Where the transport may put what it reads next, for `receive_in_place`: the place of the message whose DATA frame is in hand."""
-        return None if self._is_over else self._reader.room()
+    def receive_buffer(self) -> memoryview | None:
+        """Where the transport may put what it reads next, for `receive_zero_copy`: the place of the message whose DATA frame is in hand."""
+        return None if self._is_over else self._reader.receive_buffer()
 
-    def receive_in_place(self, data: memoryview, now_s: float) -> list[Event]:
-        """As `receive`, of what was read to where `room` said, with nothing received in between."""
-        return self._received(self._reader.read_in_place, data, now_s)
+    def receive_zero_copy(self, data: memoryview, now_s: float) -> list[Event]:
+        """As `receive`, of what was read to where `receive_buffer` said, with nothing received in between."""
+        return self._received(self._reader.read_zero_copy, data, now_s)
 
-    def tell_placed(self, now_s: float) -> list[Event]:
+    def report_written(self, now_s: float) -> list[Event]:
         """Tells what stands in its place and was not told of yet."""
 
         def tell(_: bytes | memoryview) -> None:
-            self._data_frames.tell_all_placed()
+            self._data_frames.report_all_written()
 
         return self._received(tell, b"", now_s)
 
     def consumed(self, stream_id: int, count: int) -> None:
-        """The application is done with `count` bytes of `DataReceived` or `DataPlaced`: the peer may send as many more.
+        """The application is done with `count` bytes of `DataReceived` or `DataWritten`: the peer may send as many more.
 
         What was not given back when a stream closes goes back by itself.
         """
@@ -253,7 +253,7 @@ class ServerConnection:
         return self._inbound.expected != SETTINGS
 
     @property
-    def is_amid_frame(self) -> bool:
+    def is_mid_frame(self) -> bool:
         """Whether the beginning of a frame or header block has come, and not its end; DATA, which is handed on in parts, does not count."""
         return self._reader.has_part or self._inbound.expected not in (ANY, SETTINGS)
 

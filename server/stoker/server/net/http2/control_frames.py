@@ -70,7 +70,7 @@ class ControlFrames:
         if stream is None:
             self._inbound.check_crossed(stream_id, Step.RECEIVE_RST_STREAM)
             return
-        self._inbound.tell_placed(stream)
+        self._inbound.report_written(stream)
         self._table.close(stream)
         self._inbound.events.append(StreamReset(stream_id, _u32(data, start)[0], False))
 

@@ -24,9 +24,9 @@ _LATE_FREE_BYTES: Final = 1024
 
 #: What is placed is told once it is so much, at the end of a body, and when asked: to tell of each read took a tenth of the CPU time of
 #: eight images that come at once.
-_UNTOLD_BYTES: Final = 128 * 1024
+_MAX_UNREPORTED_BYTES: Final = 128 * 1024
 #: The same for all streams of a connection together: what is not told is not counted to what all requests may hold either.
-_UNTOLD_BYTES_IN_ALL: Final = 8 * _UNTOLD_BYTES
+_MAX_UNREPORTED_TOTAL_BYTES: Final = 8 * _MAX_UNREPORTED_BYTES
 
 _unpack: Final = FRAME_HEADER.unpack_from
 _OPEN: Final = Next.OPEN
@@ -44,13 +44,13 @@ class DataFrames:
         "_half_window",
         "_inbound",
         "_inflow",
+        "_max_unreported_bytes",
+        "_max_unreported_total_bytes",
         "_most_bytes",
-        "_most_untold",
-        "_most_untold_in_all",
         "_open",
         "_output",
         "_table",
-        "_untold_in_all",
+        "_unreported_total_bytes",
     )
 
     def __init__(self, limits: H2Limits, inbound: Inbound, output: Output, table: StreamTable, inflow: Inflow) -> None:
@@ -64,9 +64,9 @@ class DataFrames:
         #: Whether the frame in hand ends the request.
         self._ends = False
         # Windows are given back for what was told: what is not may be a part of them only.
-        self._most_untold = min(_UNTOLD_BYTES, limits.stream_window_bytes // 4)
-        self._most_untold_in_all = min(_UNTOLD_BYTES_IN_ALL, limits.connection_window_bytes // 4)
-        self._untold_in_all = 0
+        self._max_unreported_bytes = min(_MAX_UNREPORTED_BYTES, limits.stream_window_bytes // 4)
+        self._max_unreported_total_bytes = min(_MAX_UNREPORTED_TOTAL_BYTES, limits.connection_window_bytes // 4)
+        self._unreported_total_bytes = 0
 
     def consumed(self, stream_id: int, count: int) -> None:
         """Gives window back to the peer; see `ServerConnection.consumed`."""
@@ -82,18 +82,18 @@ class DataFrames:
             stream.owed = 0
         self._inflow.refund(count)
 
-    def place(self, stream_id: int, room: memoryview) -> None:
-        """Puts the next bytes of a request into `room`; see `ServerConnection.place`."""
+    def set_receive_buffer(self, stream_id: int, receive_buffer: memoryview) -> None:
+        """Puts the next bytes of a request into `receive_buffer`; see `ServerConnection.set_receive_buffer`."""
         stream = self._open.get(stream_id)
         if stream is not None:
-            stream.room = room
+            stream.receive_buffer = receive_buffer
 
-    def room(self, stream_id: int) -> memoryview | None:
+    def receive_buffer(self, stream_id: int) -> memoryview | None:
         """Where the next bytes of a stream go, if the application has said so."""
         stream = self._open.get(stream_id)
-        return None if stream is None else stream.room
+        return None if stream is None else stream.receive_buffer
 
-    def place_run(self, data: bytes | memoryview, position: int, size: int) -> int:
+    def copy_frames(self, data: bytes | memoryview, position: int, size: int) -> int:
         """Takes whole frames from `data[position:size]` that lie amid requests that have their place, until it meets anything else.
 
         Clients cut a large message into many frames of 16 KiB, so that it is here that its time goes: this does in one step what `begin`
@@ -111,34 +111,34 @@ class DataFrames:
                 break
             if stream is None or stream.id != stream_id:
                 if stream is not None:
-                    self._note_run(stream, taken)
+                    self._note_frames(stream, taken)
                     taken = 0
                 stream = streams.get(stream_id)
-                if stream is None or stream.room is None or stream.body_left is not None or stream.state is not _OPEN:
+                if stream is None or stream.receive_buffer is None or stream.body_left is not None or stream.state is not _OPEN:
                     return position
-            room = stream.room
-            assert room is not None
+            receive_buffer = stream.receive_buffer
+            assert receive_buffer is not None
             taken += length
-            if taken >= len(room) or taken > stream.receive_window or length > inflow.window:
+            if taken >= len(receive_buffer) or taken > stream.receive_window or length > inflow.window:
                 # The last of a message, or too much: not for here.
                 taken -= length
                 break
             inflow.window -= length
-            room[taken - length : taken] = data[start:end]
+            receive_buffer[taken - length : taken] = data[start:end]
             position = end
         if stream is not None:
-            self._note_run(stream, taken)
+            self._note_frames(stream, taken)
         return position
 
-    def _note_run(self, stream: Stream, count: int) -> None:
+    def _note_frames(self, stream: Stream, count: int) -> None:
         """`count` bytes, not all that is missing, were put to a stream's place."""
         if count:
-            room = stream.room
-            assert room is not None
-            stream.room = room[count:]
+            receive_buffer = stream.receive_buffer
+            assert receive_buffer is not None
+            stream.receive_buffer = receive_buffer[count:]
             stream.receive_window -= count
             stream.unconsumed += count
-            self._tell_placed(stream, count, False)
+            self._report_written(stream, count, False)
 
     def whole(self, flags: int, stream_id: int, data: bytes | memoryview, start: int, end: int) -> None:
         """Takes a frame that is all there: `data[start:end]`."""
@@ -152,7 +152,7 @@ class DataFrames:
                 and length <= stream.receive_window
                 and length <= self._inflow.window
                 and (stream.body_left is None or stream.body_left == length)
-                and stream.room is None
+                and stream.receive_buffer is None
             ):
                 self._inflow.window -= length
                 stream.receive_window -= length
@@ -207,11 +207,11 @@ class DataFrames:
         stream = self._open.get(stream_id)
         if stream is None:
             return
-        if stream.room is not None:
-            count = min(end - start, len(stream.room))
-            stream.room[:count] = memoryview(data)[start : start + count]
+        if stream.receive_buffer is not None:
+            count = min(end - start, len(stream.receive_buffer))
+            stream.receive_buffer[:count] = memoryview(data)[start : start + count]
             start += count
-            self._note_placed(stream, count, is_last and start == end)
+            self._note_written(stream, count, is_last and start == end)
             if start == end:
                 return
         ends = is_last and self._ends
@@ -225,40 +225,40 @@ class DataFrames:
         if ends:
             self._end(stream)
 
-    def placed(self, stream_id: int, count: int, is_last: bool) -> None:
+    def buffer_written(self, stream_id: int, count: int, is_last: bool) -> None:
         """Notes that `count` more bytes of the frame begun last stand in their stream's room; `is_last`: the frame has no more."""
         stream = self._open.get(stream_id)
         if stream is not None:
-            self._note_placed(stream, count, is_last)
+            self._note_written(stream, count, is_last)
 
-    def _note_placed(self, stream: Stream, count: int, is_last: bool) -> None:
-        room = stream.room
-        assert room is not None
+    def _note_written(self, stream: Stream, count: int, is_last: bool) -> None:
+        receive_buffer = stream.receive_buffer
+        assert receive_buffer is not None
         ends = is_last and self._ends
-        stream.room = room[count:] if count < len(room) else None
-        self._tell_placed(stream, count, ends)
+        stream.receive_buffer = receive_buffer[count:] if count < len(receive_buffer) else None
+        self._report_written(stream, count, ends)
         if ends:
             self._end(stream)
 
-    def _tell_placed(self, stream: Stream, count: int, ends: bool) -> None:
-        untold_bytes = stream.untold_bytes = stream.untold_bytes + count
-        if ends or stream.room is None or untold_bytes >= self._most_untold:
-            self._untold_in_all -= untold_bytes - count
-            self._inbound.tell_placed(stream, ends=ends)
+    def _report_written(self, stream: Stream, count: int, ends: bool) -> None:
+        unreported_bytes = stream.unreported_bytes = stream.unreported_bytes + count
+        if ends or stream.receive_buffer is None or unreported_bytes >= self._max_unreported_bytes:
+            self._unreported_total_bytes -= unreported_bytes - count
+            self._inbound.report_written(stream, ends=ends)
         else:
-            self._untold_in_all += count
-            if self._untold_in_all >= self._most_untold_in_all:
-                self.tell_all_placed()
+            self._unreported_total_bytes += count
+            if self._unreported_total_bytes >= self._max_unreported_total_bytes:
+                self.report_all_written()
 
-    def tell_all_placed(self) -> None:
+    def report_all_written(self) -> None:
         """Tells of all that is placed and not told."""
-        self._untold_in_all = 0
+        self._unreported_total_bytes = 0
         for stream in self._open.values():
-            self._inbound.tell_placed(stream)
+            self._inbound.report_written(stream)
 
     def _end(self, stream: Stream) -> None:
         """The request is complete."""
-        stream.room = None
+        stream.receive_buffer = None
         stream.state = after = NEXT[stream.state][_RECEIVE_DATA_END]
         if after is _CLOSED:
             self._table.close(stream)

@@ -43,7 +43,7 @@ class DataReceived(NamedTuple):
     end_stream: bool
 
 
-class DataPlaced(NamedTuple):
+class DataWritten(NamedTuple):
     """More bytes of a body stand where the application wanted them: `ServerConnection.place`. Told now and then, and at the end.
 
     Attributes:
@@ -63,7 +63,7 @@ class TrailersReceived(NamedTuple):
     headers: Headers
 
 
-class FloodRefused(NamedTuple):
+class FloodRejected(NamedTuple):
     """The peer sends too much of something: GOAWAY is in the output, new streams are refused, open ones go on."""
 
     flood: Flood
@@ -113,9 +113,9 @@ Event = (
     RequestStarted
     | HeadersTooLarge
     | DataReceived
-    | DataPlaced
+    | DataWritten
     | TrailersReceived
-    | FloodRefused
+    | FloodRejected
     | StreamReset
     | PingReceived
     | PingAcked

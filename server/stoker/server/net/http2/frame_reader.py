@@ -28,8 +28,8 @@ _MOST_GOAWAY_BYTES: Final = 4096
 _MOST_PARTS: Final = 64
 _STREAM_ID: Final = 0x7FFF_FFFF
 #: What is read straight to a message's place: of less, a copy costs less than a read of its own; more is not there at a time.
-_LEAST_ROOM_BYTES: Final = 32 * 1024
-_MOST_ROOM_BYTES: Final = 1024 * 1024
+_MIN_BUFFER_BYTES: Final = 32 * 1024
+_MAX_BUFFER_BYTES: Final = 1024 * 1024
 
 #: (flags, stream id, data, start, end): the payload is `data[start:end]`. Only that of DATA may be given a view that is read into again.
 _Handler = Callable[[int, int, Any, int, int], None]
@@ -88,19 +88,19 @@ class FrameReader:
         """Whether the beginning of a frame waits for its rest."""
         return bool(self._parts)
 
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         """Where the transport may read to: the place of the message whose frame is in hand; None: it has none, or little is left of it."""
-        room = self._data_frames.room(self._stream_id) if self._left else None
-        return None if room is None or len(room) < _LEAST_ROOM_BYTES else room[:_MOST_ROOM_BYTES]
+        receive_buffer = self._data_frames.receive_buffer(self._stream_id) if self._left else None
+        return None if receive_buffer is None or len(receive_buffer) < _MIN_BUFFER_BYTES else receive_buffer[:_MAX_BUFFER_BYTES]
 
-    def read_in_place(self, data: memoryview) -> None:
-        """As `read`, of bytes that were read to where `room` said.
+    def read_zero_copy(self, data: memoryview) -> None:
+        """As `read`, of bytes that were read to where `receive_buffer` said.
 
         The rest of the frame in hand is where it belongs; what stands behind it is not, for frames have headers between them.
         """
         count = min(self._left, len(data))
         self._left -= count
-        self._data_frames.placed(self._stream_id, count, self._left == 0)
+        self._data_frames.buffer_written(self._stream_id, count, self._left == 0)
         if count < len(data):
             self.read(data[count:])
 
@@ -141,7 +141,7 @@ class FrameReader:
             start = position + HEADER_BYTES
             end = start + length
             if kind == DATA and not flags and end <= size:
-                behind = self._data_frames.place_run(data, position, size)
+                behind = self._data_frames.copy_frames(data, position, size)
                 if behind > position:
                     position = behind
                     continue

@@ -191,7 +191,7 @@ class HeaderFrames:
             raise StreamFault(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from None
         if len(fields) > self._limits.header_count:
             raise StreamFault(stream.id, ErrorCode.ENHANCE_YOUR_CALM, f"{len(fields)} trailers")
-        self._inbound.tell_placed(stream)
+        self._inbound.report_written(stream)
         self._inbound.events.append(TrailersReceived(stream.id, fields))
         stream.state = after
         if after is Next.CLOSED:

@@ -5,7 +5,7 @@ from typing import Final
 from stoker.server.net.http2 import frames
 from stoker.server.net.http2.budgets import Flood
 from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import DataPlaced, Event, FloodRefused, StreamReset
+from stoker.server.net.http2.events import DataWritten, Event, FloodRejected, StreamReset
 from stoker.server.net.http2.faults import ConnectionFault, StreamFault
 from stoker.server.net.http2.floods import FloodGuard
 from stoker.server.net.http2.frames import SETTINGS
@@ -77,7 +77,7 @@ class Inbound:
         self._has_flooded = True
         # NO_ERROR, and the reason in words: several clients drop their open streams at once for any other code.
         self.refuse_at_once(ErrorCode.NO_ERROR, text.encode())
-        self.events.append(FloodRefused(flood, text))
+        self.events.append(FloodRejected(flood, text))
 
     def fault(self, fault: StreamFault) -> None:
         """Resets a stream whose peer broke a rule."""
@@ -90,15 +90,15 @@ class Inbound:
         self._table.remember_reset(stream_id)
         stream = self._table.open.get(stream_id)
         if stream is not None:
-            self.tell_placed(stream)
+            self.report_written(stream)
             self._table.close(stream)
             self.events.append(StreamReset(stream_id, code, True))
 
-    def tell_placed(self, stream: Stream, *, ends: bool = False) -> None:
+    def report_written(self, stream: Stream, *, ends: bool = False) -> None:
         """Tells what of a body was put to its place since it was last told."""
-        if stream.untold_bytes or ends:
-            self.events.append(DataPlaced(stream.id, stream.untold_bytes, ends))
-            stream.untold_bytes = 0
+        if stream.unreported_bytes or ends:
+            self.events.append(DataWritten(stream.id, stream.unreported_bytes, ends))
+            stream.unreported_bytes = 0
 
     def refuse_at_once(self, code: ErrorCode, debug: bytes) -> None:
         """Refuses new streams although the peer does not know it yet; the connection lasts until it does, and until the open ones end."""

@@ -36,7 +36,7 @@ _SEND_HEADERS_END: Final = Step.SEND_HEADERS_END
 _SEND_DATA: Final = Step.SEND_DATA
 _SEND_DATA_END: Final = Step.SEND_DATA_END
 #: A DATA frame below it that does not end what the application gave is a crumb.
-_CRUMB_BYTES: Final = 1024
+_SHORT_FRAME_BYTES: Final = 1024
 #: Streams that are gone and may still stand in the queue, beside as many as are open.
 _LISTED_SLACK: Final = 64
 #: The end of the connection's window is kept for the streams that wait, so that small answers cannot starve a large one.
@@ -108,7 +108,7 @@ class Sender:
             return
         if stream.is_ending:
             raise MisuseError(f"stream {stream_id}: headers behind the end of the answer")
-        if stream.has_answered and not end_stream:
+        if stream.has_responded and not end_stream:
             raise MisuseError(f"stream {stream_id}: a second header block must end the answer")
         if stream.waiting:
             stream.trailers = block
@@ -120,7 +120,7 @@ class Sender:
         stream = self._streams.get(stream_id)
         if stream is None:
             return 0
-        if stream.is_ending or not stream.has_answered:
+        if stream.is_ending or not stream.has_responded:
             raise MisuseError(f"stream {stream_id}: data {'behind the end of' if stream.is_ending else 'before the headers of'} the answer")
         length = len(data) if type(data) is bytes else memoryview(data).nbytes
         if not stream.waiting:
@@ -128,7 +128,7 @@ class Sender:
                 if end_stream:
                     self._emit_data(stream, b"", 0, True)
                 return 0
-            if length <= self.frame_bytes and self._has_room(stream, length):
+            if length <= self.frame_bytes and self._fits(stream, length):
                 self.data_frames += 1
                 self._emit_data(stream, data if type(data) is bytes else memoryview(data).cast("B"), length, end_stream)
                 return 0
@@ -142,7 +142,7 @@ class Sender:
         self._list(stream)
         return stream.waiting_bytes
 
-    def answer(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:
+    def respond(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:
         """A whole answer in one call: header block, data, and the block of the trailers that end it.
 
         Returns:
@@ -157,9 +157,9 @@ class Sender:
         length, block_bytes, trailers_bytes = len(data), len(block), len(trailers)
         if (
             self._notice
-            or stream.has_answered
+            or stream.has_responded
             or length > self.frame_bytes
-            or not self._has_room(stream, length)
+            or not self._fits(stream, length)
             or block_bytes > DEFAULT_FRAME_BYTES
             or trailers_bytes > DEFAULT_FRAME_BYTES
         ):
@@ -180,7 +180,7 @@ class Sender:
             trailers,
         )
         output.size += length + block_bytes + trailers_bytes
-        stream.has_answered = stream.is_ending = True
+        stream.has_responded = stream.is_ending = True
         stream.state = after = NEXT[stream.state][_SEND_HEADERS_END]
         if after is _CLOSED:
             self._table.close(stream)
@@ -248,7 +248,7 @@ class Sender:
             self._is_tableless = True
             self._notice = NO_TABLE
 
-    def _has_room(self, stream: Stream, length: int) -> bool:
+    def _fits(self, stream: Stream, length: int) -> bool:
         if length > stream.send_window or self._output.size >= self._most_output:
             return False
         return length <= (self.window - _KEPT_FOR_WAITING_BYTES if self._queue else self.window)
@@ -267,14 +267,14 @@ class Sender:
     def _move_frame(self, stream: Stream) -> None:
         """Sends one frame of a stream's waiting data, and what follows it when it is the last."""
         waiting = stream.waiting
-        room = min(self.frame_bytes, self.window, stream.send_window)
-        if not waiting or room <= 0:
+        available = min(self.frame_bytes, self.window, stream.send_window)
+        if not waiting or available <= 0:
             return
         piece = waiting[0]
-        if len(piece) > room:
-            waiting[0] = piece[room:]
-            piece = piece[:room]
-            self.data_frames += room >= _CRUMB_BYTES
+        if len(piece) > available:
+            waiting[0] = piece[available:]
+            piece = piece[:available]
+            self.data_frames += available >= _SHORT_FRAME_BYTES
         else:
             waiting.popleft()
             self.data_frames += 1
@@ -310,7 +310,7 @@ class Sender:
             pieces.append(_pack(len(first) << 8 | CONTINUATION, 0 if rest else FLAG_END_HEADERS, stream.id))
             pieces.append(first)
         self._output.size += len(block) + frames.HEADER_BYTES
-        stream.has_answered = True
+        stream.has_responded = True
         self._step(stream, _SEND_HEADERS_END if end_stream else _SEND_HEADERS)
 
     def _step(self, stream: Stream, step: Step) -> None:

@@ -22,32 +22,32 @@ class Stream:
         owed: Bytes it has given back that the peer has not been told of.
         body_left: What is missing of the content-length; None: there was none.
         send_window: Bytes that we may still send; negative after the peer has shrunk its windows.
-        has_answered: Header fields were sent.
+        has_responded: Header fields were sent.
         is_ending: The application has given the end of the answer; perhaps it waits.
         is_abandoned: The application wants no more of the request than it has; the stream ends with the answer.
         waiting: Data that waits for windows or room.
         waiting_bytes: Its size.
         trailers: Header block to follow the waiting data.
         is_listed: Whether it stands in the sender's queue.
-        room: Where the next bytes of the request go; None: to the application, as they come.
-        untold_bytes: What was put there that the application has not been told of.
+        receive_buffer: Where the next bytes of the request go; None: to the application, as they come.
+        unreported_bytes: What was put there that the application has not been told of.
     """
 
     __slots__ = (
         "body_left",
-        "has_answered",
+        "has_responded",
         "id",
         "is_abandoned",
         "is_ending",
         "is_listed",
         "owed",
+        "receive_buffer",
         "receive_window",
-        "room",
         "send_window",
         "state",
         "trailers",
         "unconsumed",
-        "untold_bytes",
+        "unreported_bytes",
         "waiting",
         "waiting_bytes",
     )
@@ -60,15 +60,15 @@ class Stream:
         self.body_left = body_left
         self.unconsumed = 0
         self.owed = 0
-        self.has_answered = False
+        self.has_responded = False
         self.is_ending = False
         self.is_abandoned = False
         self.waiting: deque[memoryview] | None = None
         self.waiting_bytes = 0
         self.trailers: bytes | None = None
         self.is_listed = False
-        self.room: memoryview | None = None
-        self.untold_bytes = 0
+        self.receive_buffer: memoryview | None = None
+        self.unreported_bytes = 0
 
 
 class StreamTable:
@@ -101,7 +101,7 @@ class StreamTable:
         """Forgets a stream; the window that the application still holds of it goes back to the peer."""
         del self.open[stream.id]
         stream.state = _CLOSED
-        stream.room = None
+        stream.receive_buffer = None
         if stream.unconsumed:
             self._inflow.refund(stream.unconsumed)
             stream.unconsumed = 0
@@ -112,7 +112,7 @@ class StreamTable:
     def close_all(self) -> None:
         for stream in self.open.values():
             stream.state = Next.CLOSED
-            stream.room = None
+            stream.receive_buffer = None
             stream.waiting = None
             stream.waiting_bytes = 0
         self.open.clear()

@@ -13,7 +13,7 @@ _ALERT: Final = "alert"
 #: What OpenSSL calls the first bytes of a plain HTTP/1 request, and nginx's answer to it.
 _HTTP_REASON: Final = "HTTP_REQUEST"
 _HTTP_TEXT: Final = b"The plain HTTP request was sent to HTTPS port\n"
-_HTTP_ANSWER: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+_HTTP_RESPONSE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
     len(_HTTP_TEXT),
     _HTTP_TEXT,
 )
@@ -64,7 +64,7 @@ def send_alert(sock: socket.socket, error: OSError) -> None:
     A client that speaks plain HTTP cannot read an alert: it gets a plain answer.
     """
     is_http = isinstance(error, ssl.SSLError) and error.reason == _HTTP_REASON
-    alert = _HTTP_ANSWER if is_http else vars(error).get(_ALERT, b"")
+    alert = _HTTP_RESPONSE if is_http else vars(error).get(_ALERT, b"")
     if alert:
         # A client that does not hear it is as well off as before.
         with contextlib.suppress(OSError):

@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 #: How long a closed connection waits for the client's part of the farewell, while its last bytes are on their way, seconds: asyncio's own.
-FAREWELL_S: Final = 30.0
+CLOSE_NOTIFY_TIMEOUT_S: Final = 30.0
 #: How long at the end of the server, where all bytes were handed over, seconds.
-_LAST_FAREWELL_S: Final = 0.5
+_FINAL_CLOSE_NOTIFY_TIMEOUT_S: Final = 0.5
 
 
-async def all_gone(gone: Callable[[float], Awaitable[bool]], transports: Callable[[], Iterable[asyncio.Transport]], grace_s: float) -> bool:
+async def wait_closed(
+    gone: Callable[[float], Awaitable[bool]], transports: Callable[[], Iterable[asyncio.Transport]], grace_s: float
+) -> bool:
     """Waits until all connections are gone, or `grace_s` is over; whether they are.
 
     Those that are closed, with nothing left to write, are not waited for longer than a moment.
@@ -24,7 +26,7 @@ async def all_gone(gone: Callable[[float], Awaitable[bool]], transports: Callabl
     ends_s = loop.time() + grace_s
     leaving: set[asyncio.Transport] = set()
     while (left_s := ends_s - loop.time()) > 0:
-        if await gone(min(left_s, _LAST_FAREWELL_S)):
+        if await gone(min(left_s, _FINAL_CLOSE_NOTIFY_TIMEOUT_S)):
             return True
         before, leaving = leaving, {each for each in transports() if each.is_closing() and not each.get_write_buffer_size()}
         # Their last bytes may be on their way below TLS, which does not tell: they have a moment for that.

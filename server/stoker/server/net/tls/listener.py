@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.tls.alerts import send_alert
-from stoker.server.net.tls.closing import FAREWELL_S
+from stoker.server.net.tls.closing import CLOSE_NOTIFY_TIMEOUT_S
 from stoker.server.net.tls.key_ring import KeyRing
 
 _BACKLOG: Final = 2048
@@ -105,7 +105,7 @@ class TlsListener:
                 sock,
                 ssl=self._ring.context,
                 ssl_handshake_timeout=timeout_s,
-                ssl_shutdown_timeout=FAREWELL_S,
+                ssl_shutdown_timeout=CLOSE_NOTIFY_TIMEOUT_S,
             )
         except (ConnectionResetError, BrokenPipeError):
             # A client that goes away without a word is a probe of the port, and no failure.

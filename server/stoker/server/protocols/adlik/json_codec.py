@@ -16,7 +16,6 @@ from stoker.server.codecs.tensor_proto import NUMBERS, TensorFields
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 from stoker.server.pb.tensorflow.core.framework import types_pb2
-from stoker.server.protocols.adlik.answer import Answer, AnsweredOutput, BestClass
 from stoker.server.protocols.adlik.json_fields import (
     as_booleans,
     as_bytes,
@@ -29,8 +28,9 @@ from stoker.server.protocols.adlik.json_fields import (
     member,
     printed_float,
 )
-from stoker.server.protocols.adlik.model_spec import ModelAsk
-from stoker.server.protocols.adlik.request import PredictAsk
+from stoker.server.protocols.adlik.model_spec import ModelQuery
+from stoker.server.protocols.adlik.request import PredictQuery
+from stoker.server.protocols.adlik.response import BestClass, PredictionResponse, ResponseOutput
 
 _INT64: Final = (-(1 << 63), (1 << 63) - 1)
 _UINT32: Final = (0, (1 << 32) - 1)
@@ -48,7 +48,7 @@ _READERS: Final[Mapping[str, Callable[[list[Json], str], Array]]] = {
 _STEP: Final = 3 << 18
 
 
-def read_request(given: Json, url: ModelAsk, limits: Limits) -> PredictAsk:
+def read_request(given: Json, url: ModelQuery, limits: Limits) -> PredictQuery:
     """What the parsed body `given` asks for; the model and version of the URL go before those of the body. Safe in a thread.
 
     Raises:
@@ -61,7 +61,7 @@ def read_request(given: Json, url: ModelAsk, limits: Limits) -> PredictAsk:
     filters = as_object(member(body, "output_filter"), "output_filter")
     if len(filters) > limits.output_count:
         raise InvalidRequest(f"request asks for {len(filters)} outputs, more than the {limits.output_count} allowed")
-    return PredictAsk(
+    return PredictQuery(
         _model(body, url),
         as_integer(member(body, "batch_size"), "batch_size", *_UINT32),
         {name: _tensor(as_object(tensor, f"inputs.{name[:128]}"), f"inputs.{name[:128]}", limits) for name, tensor in inputs.items()},
@@ -69,25 +69,25 @@ def read_request(given: Json, url: ModelAsk, limits: Limits) -> PredictAsk:
     )
 
 
-def print_answer(answer: Answer) -> bytes:
+def print_response(response: PredictionResponse) -> bytes:
     """The JSON text of the PredictResponse. Safe in a thread."""
-    printed: dict[str, Any] = {"model_spec": {"name": answer.model.name, "version": str(answer.model.version or 0)}}
-    if answer.outputs:
-        printed["outputs"] = {output.name: _output(output) for output in answer.outputs}
+    printed: dict[str, Any] = {"model_spec": {"name": response.model.name, "version": str(response.model.version or 0)}}
+    if response.outputs:
+        printed["outputs"] = {output.name: _output(output) for output in response.outputs}
     return orjson.dumps(printed)
 
 
-def _model(body: Mapping[str, Json], url: ModelAsk) -> ModelAsk:
+def _model(body: Mapping[str, Json], url: ModelQuery) -> ModelQuery:
     if url.version is not None:
         return url
     spec = as_object(member(body, "model_spec"), "model_spec")
     label = as_text(member(spec, "version_label"), "model_spec.version_label")
     version = member(spec, "version")
     if version is None:
-        return ModelAsk(url.name, None, label)
+        return ModelQuery(url.name, None, label)
     if label:
         raise InvalidRequest("model_spec has both version and version_label: give one of them")
-    return ModelAsk(url.name, as_integer(version, "model_spec.version", *_INT64))
+    return ModelQuery(url.name, as_integer(version, "model_spec.version", *_INT64))
 
 
 def _count(output: Json, path: str) -> int:
@@ -123,7 +123,7 @@ def _datatype(value: Json, path: str) -> int:
     return as_integer(value, path, 0, (1 << 31) - 1)
 
 
-def _output(output: AnsweredOutput) -> dict[str, Any]:
+def _output(output: ResponseOutput) -> dict[str, Any]:
     tensor: dict[str, Any] = {
         "dtype": types_pb2.DataType.Name(NUMBERS[output.datatype]),
         "tensor_shape": {"dim": [{"size": str(size)} if size else {} for size in output.array.shape]},

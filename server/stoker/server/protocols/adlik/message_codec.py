@@ -11,9 +11,9 @@ from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorField
 from stoker.server.core.wire_walk import LENGTH, encoded_varint
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2
-from stoker.server.protocols.adlik.answer import Answer, AnsweredOutput
 from stoker.server.protocols.adlik.model_spec import read_spec
-from stoker.server.protocols.adlik.request import PredictAsk
+from stoker.server.protocols.adlik.request import PredictQuery
+from stoker.server.protocols.adlik.response import PredictionResponse, ResponseOutput
 
 _VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
 _NOTHING: Mapping[str, Any] = {}
@@ -26,9 +26,9 @@ _TENSOR = encoded_varint(predict_pb2.PredictResponse.Output.TENSOR_FIELD_NUMBER 
 _CONTENT = encoded_varint(tensor_pb2.TensorProto.TENSOR_CONTENT_FIELD_NUMBER << 3 | LENGTH)
 
 
-def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw]) -> PredictAsk:
+def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw]) -> PredictQuery:
     """What `message` asks for; `contents` holds by input the raw bytes that were cut out of it before it was parsed."""
-    return PredictAsk(
+    return PredictQuery(
         read_spec(message.model_spec),
         message.batch_size,
         {name: _tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()},
@@ -36,11 +36,11 @@ def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw
     )
 
 
-def print_answer(answer: Answer) -> bytes:
+def print_response(response: PredictionResponse) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
-    message = predict_pb2.PredictResponse(model_spec=answer.model.echo)
+    message = predict_pb2.PredictResponse(model_spec=response.model.echo)
     pieces: list[Raw] = []
-    for output in answer.outputs:
+    for output in response.outputs:
         if output.array.nbytes > _WHOLE_BYTES and not output.datatype.is_bytes:
             pieces += _in_pieces(output)
         else:
@@ -60,7 +60,7 @@ def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
     return TensorFields(tensor.dtype, shape or None, raw, values)
 
 
-def _describe(tensor: tensor_pb2.TensorProto, output: AnsweredOutput) -> None:
+def _describe(tensor: tensor_pb2.TensorProto, output: ResponseOutput) -> None:
     """Fills in all of `tensor` but its content."""
     tensor.dtype = NUMBERS[output.datatype]
     add_dim = tensor.tensor_shape.dim.add
@@ -70,14 +70,14 @@ def _describe(tensor: tensor_pb2.TensorProto, output: AnsweredOutput) -> None:
         tensor.string_val.extend(value.encode() if isinstance(value, str) else value for value in output.array.reshape(-1).tolist())
 
 
-def _add_classes(target: predict_pb2.PredictResponse.Output, output: AnsweredOutput) -> None:
+def _add_classes(target: predict_pb2.PredictResponse.Output, output: ResponseOutput) -> None:
     for sample in output.classes:
         target.batch_classes.add(
             cls=[predict_pb2.PredictResponse.Class(idx=best.place, score=best.score, label=best.label) for best in sample]
         )
 
 
-def _in_pieces(output: AnsweredOutput) -> list[Raw]:
+def _in_pieces(output: ResponseOutput) -> list[Raw]:
     """One entry of the map `outputs`, its content not copied into a message and out of it."""
     tensor, classes = tensor_pb2.TensorProto(), predict_pb2.PredictResponse.Output()
     _describe(tensor, output)

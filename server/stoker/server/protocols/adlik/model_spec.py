@@ -16,7 +16,7 @@ STABLE = "stable"
 _INT64_MAX = (1 << 63) - 1
 
 
-class ModelAsk(NamedTuple):
+class ModelQuery(NamedTuple):
     """A ModelSpec.
 
     Attributes:
@@ -37,13 +37,13 @@ class ModelAsk(NamedTuple):
         return spec
 
 
-def read_spec(spec: model_pb2.ModelSpec) -> ModelAsk:
+def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
     """What `spec` asks for; the signature name, which only TensorFlow models have, is ignored."""
     version = spec.version.value if spec.HasField("version") else None
-    return ModelAsk(spec.name, version, spec.version_label)
+    return ModelQuery(spec.name, version, spec.version_label)
 
 
-def served_version(engine: Engine, ask: ModelAsk, limits: Limits) -> int | None:
+def served_version(engine: Engine, ask: ModelQuery, limits: Limits) -> int | None:
     """The version number that `ask` means now; None: the highest READY one, whichever that is.
 
     Raises:

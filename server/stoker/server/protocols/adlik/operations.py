@@ -15,13 +15,13 @@ from weakref import WeakValueDictionary
 from stoker.backends.api.errors import Conflict, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
 from stoker.server.core.off_loop import run_off_loop
 from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.shielded import ShieldedTasks
 from stoker.server.core.state import VersionState
-from stoker.server.core.to_the_end import ToTheEnd
 from stoker.server.engine.interface import Engine
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.lifecycle.version_policy import wanted_versions
+from stoker.server.lifecycle.version_policy import desired_versions
 from stoker.server.pb.adlik import operate_pb2 as pb
 from stoker.server.protocols.adlik.repository_edit import RepositoryEditor, Undo
 from stoker.server.protocols.adlik.settings import AdlikSettings
@@ -49,8 +49,8 @@ class ModelOperations:
         self._engine = engine
         self._settings = settings
         self._editor = RepositoryEditor(settings.repositories, settings.operate_root)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._to_the_end = ToTheEnd("the model operation", _log, limit_s)
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._shielded = ShieldedTasks("the model operation", _log, limit_s)
         self._operations: dict[str, Callable[[pb.ModelOperateRequest], Awaitable[None]]] = {
             "addModel": self._add_model,
             "addModelVersion": self._add_version,
@@ -65,16 +65,16 @@ class ModelOperations:
             if not self._settings.allow_operate:
                 raise Unavailable(NOT_ALLOWED)
             if verb == "queryModel":
-                return await self._to_the_end.run(self._query(request))
+                return await self._shielded.run(self._query(request))
             if self._settings.control_mode is ControlMode.NONE:
                 raise Unavailable(NOTHING_LOADS)
-            await self._to_the_end.run(self._in_turn(verb, request))
+            await self._shielded.run(self._run_locked(verb, request))
         except ServingError as error:
             return pb.ModelOperateResponse(status="ERROR", error_message=error.message)
         return pb.ModelOperateResponse(status="SUCCESS")
 
-    async def _in_turn(self, verb: str, request: pb.ModelOperateRequest) -> None:
-        async with self._turns.setdefault(request.model_name, asyncio.Lock()):
+    async def _run_locked(self, verb: str, request: pb.ModelOperateRequest) -> None:
+        async with self._locks.setdefault(request.model_name, asyncio.Lock()):
             await self._operations[verb](request)
 
     async def _add_model(self, request: pb.ModelOperateRequest) -> None:
@@ -155,7 +155,7 @@ class ModelOperations:
         except ModelLoadError as error:
             raise Conflict(error.message) from None
         wanted = (
-            frozenset() if listing is None or listing.config is None else wanted_versions(listing.config.version_policy, listing.versions)
+            frozenset() if listing is None or listing.config is None else desired_versions(listing.config.version_policy, listing.versions)
         )
         ready = {entry.version for entry in self._engine.index(ready_only=True) if entry.name == name}
         if missing := wanted - ready:
@@ -170,14 +170,14 @@ class ModelOperations:
         if request.model_name and request.model_name not in snapshot.models:
             raise NotFound(f"model '{request.model_name[:128]}' is not in the repository")
         states = {(entry.name, entry.version): entry.state for entry in self._engine.index()}
-        answer = pb.ModelOperateResponse(status="SUCCESS")
+        response = pb.ModelOperateResponse(status="SUCCESS")
         for name, listing in snapshot.models.items():
             if request.model_name in ("", name):
                 # Paths are relative to the repository: where that lies is the operator's business.
-                info = answer.models[name]
+                info = response.models[name]
                 info.model_path = name
                 for version in sorted(listing.versions):
                     state = states.get((name, version))
                     shown = _OFFLINE if state is None else _STATES[state]
                     info.versions.add(version_no=version, state=shown, path=f"{name}/{version}")
-        return answer
+        return response

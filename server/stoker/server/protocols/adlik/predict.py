@@ -18,9 +18,9 @@ from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.protocols.adlik import json_codec, message_codec
-from stoker.server.protocols.adlik.answer import Answer, make_answer
-from stoker.server.protocols.adlik.model_spec import ModelAsk
-from stoker.server.protocols.adlik.request import PredictAsk, PredictReader
+from stoker.server.protocols.adlik.model_spec import ModelQuery
+from stoker.server.protocols.adlik.request import PredictQuery, PredictReader
+from stoker.server.protocols.adlik.response import PredictionResponse, make_response
 from stoker.server.protocols.adlik.wire import SMALL_BYTES, split_predict_request
 
 #: What one named class takes as objects and as text, roundly.
@@ -52,12 +52,12 @@ class Predict:
                 ask = await run_off_loop(_parsed, rest, contents)
             else:
                 ask = _parsed(rest, contents)
-            answer = await self._answer(ask, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
-            if _is_large(answer, self._limits):
-                return await run_off_loop(message_codec.print_answer, answer)
-            return message_codec.print_answer(answer)
+            reply = await self._respond(ask, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
+            if _is_large(reply, self._limits):
+                return await run_off_loop(message_codec.print_response, reply)
+            return message_codec.print_response(reply)
 
-    async def from_json(self, model: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def from_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers the parsed JSON body `given` (`size_bytes` as text) of a request for `model` by the text of a PredictResponse.
 
         Raises:
@@ -70,12 +70,14 @@ class Predict:
             ask = await run_off_loop(json_codec.read_request, given, model, self._limits)
         else:
             ask = json_codec.read_request(given, model, self._limits)
-        answer = await self._answer(ask, size_bytes, None, reservation, Via.ADLIK_HTTP)
-        if _is_large(answer, self._limits):
-            return await run_off_loop(json_codec.print_answer, answer)
-        return json_codec.print_answer(answer)
+        reply = await self._respond(ask, size_bytes, None, reservation, Via.ADLIK_HTTP)
+        if _is_large(reply, self._limits):
+            return await run_off_loop(json_codec.print_response, reply)
+        return json_codec.print_response(reply)
 
-    async def _answer(self, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via) -> Answer:
+    async def _respond(
+        self, ask: PredictQuery, size_bytes: int, deadline_ns: int | None, reservation: Reservation, via: Via
+    ) -> PredictionResponse:
         engine, limits = self._engine, self._limits
         try:
             target = self._reader.target(ask.model)
@@ -97,15 +99,15 @@ class Predict:
             raise InvalidRequest(error.message) from None
         top = {name: count for name, count in ask.output_filter.items() if count}
         if not top:
-            return make_answer(ask.model, response, top, {}, limits)
+            return make_response(ask.model, response, top, {}, limits)
         labels = {name: engine.labels(response.model_name, response.model_version, name) for name in top}
         reservation.take(_CLASS_BYTES * min(limits.class_count, _classes(response, top)))
         if _values(response, top) > INLINE_STRINGS:
-            return await run_off_loop(make_answer, ask.model, response, top, labels, limits)
-        return make_answer(ask.model, response, top, labels, limits)
+            return await run_off_loop(make_response, ask.model, response, top, labels, limits)
+        return make_response(ask.model, response, top, labels, limits)
 
 
-def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictAsk:
+def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictQuery:
     try:
         message = predict_pb2.PredictRequest.FromString(rest)
     except DecodeError:
@@ -128,8 +130,8 @@ def _values(response: InferResponse, top: dict[str, int]) -> int:
     return sum(response.outputs[name].size for name in top)
 
 
-def _is_large(answer: Answer, limits: Limits) -> bool:
-    for output in answer.outputs:
+def _is_large(reply: PredictionResponse, limits: Limits) -> bool:
+    for output in reply.outputs:
         if output.array.nbytes > limits.decode_inline_bytes or (output.classes and sum(map(len, output.classes)) > INLINE_STRINGS):
             return True
     return False

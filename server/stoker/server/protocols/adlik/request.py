@@ -15,14 +15,14 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
-from stoker.server.protocols.adlik.model_spec import ModelAsk, served_version
+from stoker.server.protocols.adlik.model_spec import ModelQuery, served_version
 from stoker.server.protocols.adlik.tensor_values import array_of, filled_count
 
 #: Element types without an order that top-k could follow (bfloat16 travels as bits).
 _UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})
 
 
-class PredictAsk(NamedTuple):
+class PredictQuery(NamedTuple):
     """A PredictRequest, read but not judged.
 
     Attributes:
@@ -32,7 +32,7 @@ class PredictAsk(NamedTuple):
         output_filter: By output, how many of the highest values to name (0: none); empty asks for every output.
     """
 
-    model: ModelAsk
+    model: ModelQuery
     batch_size: int
     inputs: Mapping[str, TensorFields]
     output_filter: Mapping[str, int]
@@ -54,7 +54,7 @@ class PredictReader:
         self._limits = limits
         self._checks = SignatureChecks(engine, limits)
 
-    def target(self, model: ModelAsk) -> PredictTarget:
+    def target(self, model: ModelQuery) -> PredictTarget:
         """What a request for `model` reaches now.
 
         Raises:
@@ -64,7 +64,7 @@ class PredictReader:
         version = served_version(self._engine, model, self._limits)
         return PredictTarget(version, self._checks.find(model.name, version), received_ns)
 
-    def reserve(self, target: PredictTarget, ask: PredictAsk, reservation: Reservation) -> tuple[int, int]:
+    def reserve(self, target: PredictTarget, ask: PredictQuery, reservation: Reservation) -> tuple[int, int]:
         """Takes what the arrays of `ask` need beside the bytes they came in; returns how many strings they hold, and what is repeated.
 
         Raises:
@@ -86,7 +86,7 @@ class PredictReader:
             reservation.take(strings_cost(strings, self._limits) + grown_bytes)
         return strings, grown_bytes
 
-    def build(self, target: PredictTarget, ask: PredictAsk, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
+    def build(self, target: PredictTarget, ask: PredictQuery, size_bytes: int, deadline_ns: int | None, via: Via) -> InferRequest:
         """The engine's request. REQUIRES: `reserve` was called. Safe in a thread.
 
         Raises:
@@ -126,7 +126,7 @@ class PredictReader:
         return tuple(name for name in check.default_outputs if name in wanted)
 
 
-def _check_batch_size(check: SignatureCheck, ask: PredictAsk) -> None:
+def _check_batch_size(check: SignatureCheck, ask: PredictQuery) -> None:
     signature, batch_size = check.signature, ask.batch_size
     if batch_size < 1:
         raise InvalidRequest("batch_size must be at least 1; it is missing or 0")

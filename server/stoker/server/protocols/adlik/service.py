@@ -8,7 +8,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.protocols.adlik.metadata import config_message, version_states
-from stoker.server.protocols.adlik.model_spec import ModelAsk, read_spec, served_version
+from stoker.server.protocols.adlik.model_spec import ModelQuery, read_spec, served_version
 from stoker.server.protocols.adlik.operations import ModelOperations
 from stoker.server.protocols.adlik.predict import Predict
 from stoker.server.protocols.adlik.settings import AdlikSettings
@@ -39,7 +39,7 @@ class AdlikService:
         """As `metadata`, for a message."""
         return self.metadata(read_spec(request.model_spec))
 
-    def metadata(self, ask: ModelAsk) -> predict_pb2.GetModelMetaResponse:
+    def metadata(self, ask: ModelQuery) -> predict_pb2.GetModelMetaResponse:
         """The model's configuration and the state of its versions (of the one asked for, where one is).
 
         Raises:

@@ -8,7 +8,7 @@ from stoker.server.core.request import InferRequest
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED
 
 if TYPE_CHECKING:
-    from stoker.server.protocols.kserve.http_repeats import RepeatedRequest
+    from stoker.server.protocols.kserve.request_memo import RequestPlan
 
 
 class DecodedRequest(NamedTuple):
@@ -28,4 +28,4 @@ class DecodedRequest(NamedTuple):
     wants_empty_final: bool = False
     binary_outputs: frozenset[str] = frozenset()
     shared_outputs: Mapping[str, Span] = NO_SHARED
-    repeats: "RepeatedRequest | None" = None
+    repeats: "RequestPlan | None" = None

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from stoker.server.codecs.shared_memory import SharedMemory
 from stoker.server.core.limits import Limits
 from stoker.server.observability.tracer import Tracer
-from stoker.server.protocols.kserve.brought import HeaderReader
 from stoker.server.protocols.kserve.header_forward import HeaderForward
 from stoker.server.protocols.kserve.log_settings import ChangeableLogs, LogControl
+from stoker.server.protocols.kserve.request_metadata import HeaderReader
 from stoker.server.protocols.kserve.settings import KServeSettings
 from stoker.server.protocols.kserve.settings_changes import SettingsChanges
 from stoker.server.protocols.kserve.trace_settings import TraceControl

@@ -14,10 +14,10 @@ from stoker.server.core.off_loop import run_off_loop
 from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
-from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_answer
+from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_reserved
 from stoker.server.protocols.kserve import generate_codec
-from stoker.server.protocols.kserve.brought import HeaderReader
-from stoker.server.protocols.kserve.inference import in_core_words
+from stoker.server.protocols.kserve.inference import with_request_id_prefix
+from stoker.server.protocols.kserve.request_metadata import HeaderReader
 from stoker.server.rpc.status import kserve_status
 
 _JSON: Final = (b"content-type", b"application/json")
@@ -51,7 +51,7 @@ class HttpGenerate:
             if len(answers) != 1:
                 raise InvalidRequest(generate_codec.EXACTLY_ONE)
             body = await self._encode(answers[0])
-        await send_answer(self._engine.budget, scope, send, body, [_JSON], self._limits)
+        await send_reserved(self._engine.budget, scope, send, body, [_JSON], self._limits)
 
     async def respond_streaming(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the request for (`model`, `version`) and sends each response as it comes; the status is that of the first.
@@ -109,8 +109,8 @@ class HttpGenerate:
         except ServingError as error:
             engine.count_refused(model, version, error, Via.GENERATE)
             raise
-        if (brought := self._reader.read_raw(headers.items())) is not None:
-            brought.put_on(request)
+        if (request_metadata := self._reader.read_raw(headers.items())) is not None:
+            request_metadata.apply_to(request)
         return request
 
     async def _responses(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
@@ -119,7 +119,7 @@ class HttpGenerate:
                 async for response in responses:
                     yield response
         except (Overloaded, QueueTimeout) as error:
-            raise in_core_words(error, request.request_id) from None
+            raise with_request_id_prefix(error, request.request_id) from None
 
     async def _encode(self, response: InferResponse) -> bytes:
         if sum(array.nbytes for array in response.outputs.values()) > self._limits.decode_inline_bytes:

@@ -1,4 +1,4 @@
-"""The body of an infer request to `InferRequest`: JSON and binary tensors in every mix. The answer is in `http_answer.py`.
+"""The body of an infer request to `InferRequest`: JSON and binary tensors in every mix. The answer is in `http_response.py`.
 
 Decoding is pure once the `SignatureCheck` is known, so that a front may run it in a thread.
 """
@@ -10,7 +10,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import VARIABLE
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.json_tensor import BINARY_ONLY, array_from_json, unsendable
-from stoker.server.codecs.number_runs import parse_infer_json
+from stoker.server.codecs.long_arrays import parse_infer_json
 from stoker.server.codecs.parameters import NO_PARAMETERS, RequestParameters, classification_count, read_parameters, refuse_shared_memory
 from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.string_elements import declared_count

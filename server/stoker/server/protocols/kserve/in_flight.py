@@ -6,17 +6,17 @@ from typing import Any, Final
 
 from stoker.server.core.request import InFlight
 
-Told = Callable[[bytes | Exception], None]
+ResultCallback = Callable[[bytes | Exception], None]
 """Takes the serialised ModelInferResponse, or what went wrong: a `ServingError`, or a defect, to be logged and answered as INTERNAL."""
 
 
-class SlowAnswer:
+class AsyncResponse:
     """A task that tells how it ended, unless it was cancelled."""
 
-    __slots__ = ("_is_cancelled", "_task", "_told")
+    __slots__ = ("_is_cancelled", "_on_result", "_task")
 
-    def __init__(self, work: Coroutine[Any, Any, bytes], told: Told) -> None:
-        self._told = told
+    def __init__(self, work: Coroutine[Any, Any, bytes], on_result: ResultCallback) -> None:
+        self._on_result = on_result
         self._is_cancelled = False
         self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(self._ended)
@@ -38,12 +38,12 @@ class SlowAnswer:
         if self._is_cancelled:
             return
         if error is None:
-            self._told(task.result())
+            self._on_result(task.result())
         elif isinstance(error, Exception):
-            self._told(error)
+            self._on_result(error)
 
 
-class _Answered:
+class _Completed:
     """Stands for a request that was answered when it was asked."""
 
     def cancel(self) -> None:
@@ -51,4 +51,4 @@ class _Answered:
 
 
 #: The one that there is.
-ANSWERED: Final[InFlight] = _Answered()
+COMPLETED: Final[InFlight] = _Completed()

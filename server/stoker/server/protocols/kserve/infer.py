@@ -1,7 +1,7 @@
 """POST .../infer: from the bytes of a request to the bytes of its answer, without any framework between.
 
 Small requests and answers, which are most, are decoded and encoded at once on the event loop and need no task (`infer_exchange.py`); what
-takes long is done in threads, by a task (`HttpInfer.answer`). A request whose path is written in an unusual way comes through the
+takes long is done in threads, by a task (`HttpInfer.reply`). A request whose path is written in an unusual way comes through the
 framework, to the same code.
 """
 
@@ -21,18 +21,18 @@ from stoker.server.core.request import InferResponse
 from stoker.server.core.reservation import Reservation
 from stoker.server.core.trace import RequestTrace
 from stoker.server.engine.interface import Engine
-from stoker.server.net.http1.answer import HeaderList, Piece
+from stoker.server.net.http1.response import HeaderList, Piece
 from stoker.server.net.inflation import joined
 from stoker.server.protocols.compression import choose_encoding, compress, decompress
-from stoker.server.protocols.exchange import Receive, Scope, Send, read_body, reservation_of, send_answer
-from stoker.server.protocols.kserve import http_answer, http_codec
-from stoker.server.protocols.kserve.brought import Brought, HeaderReader
+from stoker.server.protocols.exchange import Receive, Scope, Send, read_body, reservation_of, send_reserved
+from stoker.server.protocols.kserve import http_codec, http_response
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.protocols.kserve.http_answer import Encoded
 from stoker.server.protocols.kserve.http_codec import Body
-from stoker.server.protocols.kserve.http_repeats import RepeatedRequests, cut
-from stoker.server.protocols.kserve.inference import in_core_words
+from stoker.server.protocols.kserve.http_response import Encoded
+from stoker.server.protocols.kserve.inference import with_request_id_prefix
+from stoker.server.protocols.kserve.request_memo import RequestMemo, split_numbers
+from stoker.server.protocols.kserve.request_metadata import HeaderReader, RequestMetadata
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_head
 
 HEADER_LENGTH: Final = b"inference-header-content-length"
@@ -51,16 +51,16 @@ class InferCall(NamedTuple):
         version: As the path names it; None: the one that serves by default.
         header_length: Inference-Header-Content-Length as sent; None: absent.
         content_encoding: Of the body, as sent; None: absent.
-        answer_encoding: What the client prefers among ours; None: as it is.
-        brought: What other headers bring; None: nothing.
+        response_encoding: What the client prefers among ours; None: as it is.
+        metadata: What other headers bring; None: nothing.
     """
 
     model: str
     version: int | None
     header_length: str | None
     content_encoding: str | None
-    answer_encoding: str | None
-    brought: Brought | None = None
+    response_encoding: str | None
+    metadata: RequestMetadata | None = None
 
 
 def infer_call(model: str, version: int | None, headers: Mapping[bytes, bytes], reader: HeaderReader) -> InferCall:
@@ -93,7 +93,7 @@ class HttpInfer:
         self._memory = extensions.shared_memory
         self.headers = extensions.http_headers
         self._checks = SignatureChecks(engine, limits)
-        self._repeats = RepeatedRequests()
+        self._request_memo = RequestMemo()
 
     async def respond(self, model: str, version: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request for (`model`, `version`) that came through the framework.
@@ -107,11 +107,11 @@ class HttpInfer:
             # `read_body` unpacks it.
             body = await read_body(receive, headers, reservation, self.limits)
             call = infer_call(model, version, headers, self.headers)._replace(content_encoding=None)
-            pieces, answer_headers = await self.answer(call, body, received_ns, reservation)
-        answer = await joined(pieces, self.limits.decode_inline_bytes)
-        await send_answer(self.engine.budget, scope, send, answer, answer_headers, self.limits)
+            pieces, response_headers = await self.reply(call, body, received_ns, reservation)
+        reply = await joined(pieces, self.limits.decode_inline_bytes)
+        await send_reserved(self.engine.budget, scope, send, reply, response_headers, self.limits)
 
-    async def answer(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
+    async def reply(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> tuple[Sequence[Piece], HeaderList]:
         """The body, in pieces, and the headers that answer a request; whatever takes long is done in threads.
 
         Raises:
@@ -123,16 +123,16 @@ class HttpInfer:
         decoded = self.decode_now(call, body, received_ns, reservation)
         if decoded is None:
             decoded = await self._decode(call, body, received_ns, reservation)
-        if call.brought is not None:
-            call.brought.put_on(decoded.request)
+        if call.metadata is not None:
+            call.metadata.apply_to(decoded.request)
         try:
             response = await self.engine.infer(decoded.request)
         except (Overloaded, QueueTimeout) as error:
-            raise in_core_words(error, decoded.request.request_id) from None
-        answer = await self.encode(call, decoded, response)
+            raise with_request_id_prefix(error, decoded.request.request_id) from None
+        reply = await self.encode(call, decoded, response)
         if decoded.request.trace is not None:
             self.note_sent(decoded.request.trace, received_ns)
-        return answer
+        return reply
 
     def note_sent(self, trace: RequestTrace, received_ns: int) -> None:
         """Notes when a traced request was read and answered. Decoding counts as reading, and writing ends where the transport begins."""
@@ -160,14 +160,14 @@ class HttpInfer:
             if text_bytes > _SMALL_JSON_BYTES:
                 reservation.take(memory_cost(http_codec.json_text(body, header_length), limits))
             # What the text says around the numbers is mostly what that of an earlier request said.
-            around, lists = http_codec.json_text(body, header_length), None
+            skeleton, lists = http_codec.json_text(body, header_length), None
             if header_length is None:
-                around, lists = cut(around)
-            repeated = self._repeats.find(call.model, call.version, around, None if lists is None else len(lists))
-            if repeated is not None and repeated.fits(check, size):
+                skeleton, lists = split_numbers(skeleton)
+            plan = self._request_memo.find(call.model, call.version, skeleton, None if lists is None else len(lists))
+            if plan is not None and plan.fits(check, size):
                 if lists is None:
-                    return repeated.decode_binary(body, received_ns)
-                if (decoded := repeated.decode_lists(lists, limits, size, received_ns)) is not None:
+                    return plan.decode_binary(body, received_ns)
+                if (decoded := plan.decode_lists(lists, limits, size, received_ns)) is not None:
                     return decoded
             head = http_codec.parse_head(body, header_length, limits)
             spans, strings = self._measured(head, body, header_length)
@@ -179,7 +179,7 @@ class HttpInfer:
             decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
             if header_length == 0 or spans is not NO_SPANS:
                 return decoded
-            return self._repeats.remember(around, None if lists is None else len(lists), check, decoded, head)
+            return self._request_memo.remember(skeleton, None if lists is None else len(lists), check, decoded, head)
         except ServingError as error:
             self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
@@ -219,7 +219,7 @@ class HttpInfer:
         Raises:
             ServingError: `response` cannot be carried as asked.
         """
-        if call.answer_encoding is not None:
+        if call.response_encoding is not None:
             return None
         most = self.limits.decode_inline_bytes
         # A loop, not `any`: no generator for each small answer.
@@ -229,8 +229,8 @@ class HttpInfer:
         repeats = decoded.repeats
         if repeats is not None and (encoded := repeats.encode(response)) is not None:
             return encoded
-        labels = http_answer.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
-        encoded = http_answer.encode(response, decoded, labels)
+        labels = http_response.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
+        encoded = http_response.encode(response, decoded, labels)
         if repeats is not None:
             repeats.learn(response)
         return encoded
@@ -242,15 +242,15 @@ class HttpInfer:
             ServingError: `response` cannot be carried as asked.
         """
         limits = self.limits
-        labels = http_answer.labels_for(self.engine, response, decoded, limits)
+        labels = http_response.labels_for(self.engine, response, decoded, limits)
         if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
-            encoded = await run_off_loop(http_answer.encode, response, decoded, labels)
+            encoded = await run_off_loop(http_response.encode, response, decoded, labels)
         else:
-            encoded = http_answer.encode(response, decoded, labels)
+            encoded = http_response.encode(response, decoded, labels)
         body, headers = encoded.pieces, _headers(encoded)
-        if call.answer_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
-            body = [await compress(body, call.answer_encoding, limits)]
-            headers.append((b"content-encoding", call.answer_encoding.encode()))
+        if call.response_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
+            body = [await compress(body, call.response_encoding, limits)]
+            headers.append((b"content-encoding", call.response_encoding.encode()))
         return body, headers
 
 

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from stoker.backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge, Unauthenticated
 from stoker.server.core.access import Via
-from stoker.server.core.request import Answer as EngineAnswer
+from stoker.server.core.request import EngineResult as EngineResponse
 from stoker.server.core.request import InferResponse, InFlight
-from stoker.server.net.http1.answer import Answer, HeaderList, Piece, joined
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
+from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece, joined
 from stoker.server.net.message_block import message_block
 from stoker.server.protocols.exchange import INTERNAL_TEXT, error_body, error_response, header_of
 from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.http_answer import Encoded
 from stoker.server.protocols.kserve.http_codec import Body
+from stoker.server.protocols.kserve.http_response import Encoded
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall, infer_call
-from stoker.server.protocols.kserve.inference import in_core_words
+from stoker.server.protocols.kserve.inference import with_request_id_prefix
 from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS, Category, Restrictions
 
 _TARGET: Final = re.compile(rb"/v2/models/([A-Za-z0-9_.\-]+)(?:/versions/([0-9]{1,18}))?/infer(?:\?.*)?\Z")
@@ -90,7 +90,7 @@ class InferExchange:
     # fmt: off
     __slots__ = (
         "_block", "_connection", "_decoded", "_filled", "_flight", "_pieces", "_received_ns", "_reservation", "_route", "_task",
-        "is_answered",
+        "is_responded",
     )
     # fmt: on
 
@@ -105,14 +105,14 @@ class InferExchange:
         self._decoded: DecodedRequest | None = None
         self._flight: InFlight | None = None
         self._task: asyncio.Task[None] | None = None
-        self.is_answered = False
+        self.is_responded = False
 
     @property
     def has_begun(self) -> bool:
-        return self.is_answered
+        return self.is_responded
 
     def receive(self, piece: bytes, is_last: bool) -> None:
-        if self.is_answered:
+        if self.is_responded:
             return
         try:
             self._reservation.take(len(piece))
@@ -125,8 +125,8 @@ class InferExchange:
         except ServingError as error:
             self._fail(error)
 
-    def room(self) -> memoryview | None:
-        if self.is_answered or (self._route.length or 0) < _BLOCK_BYTES:
+    def receive_buffer(self) -> memoryview | None:
+        if self.is_responded or (self._route.length or 0) < _BLOCK_BYTES:
             return None
         if self._block is None:
             try:
@@ -146,7 +146,7 @@ class InferExchange:
             self._fail(error)
 
     def disconnect(self) -> None:
-        self.is_answered = True
+        self.is_responded = True
         if self._flight is not None:
             self._flight.cancel()
         if self._task is not None:
@@ -184,10 +184,10 @@ class InferExchange:
             if call.content_encoding is None:
                 decoded = infer.decode_now(call, body, self._received_ns, self._reservation)
             if decoded is None:
-                self._begin_task(self._answer_slowly(body))
+                self._begin_task(self._respond_async(body))
                 return
-            if call.brought is not None:
-                call.brought.put_on(decoded.request)
+            if call.metadata is not None:
+                call.metadata.apply_to(decoded.request)
             self._decoded = decoded
             # A connection has one request at a time: with this one, all that it can have brought is handed over.
             reads = infer.engine.reads
@@ -195,7 +195,7 @@ class InferExchange:
             try:
                 self._flight = infer.engine.submit(decoded.request, self._done)
             except (Overloaded, QueueTimeout) as error:
-                raise in_core_words(error, decoded.request.request_id) from None
+                raise with_request_id_prefix(error, decoded.request.request_id) from None
             finally:
                 reads.end()
         except ServingError:
@@ -203,20 +203,20 @@ class InferExchange:
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
             self._fail_unexpectedly()
 
-    def _done(self, answer: EngineAnswer) -> None:
+    def _done(self, reply: EngineResponse) -> None:
         """The engine has answered."""
         decoded, route = self._decoded, self._route
         assert decoded is not None
         self._flight = None
         try:
-            if isinstance(answer, ServingError):
-                if isinstance(answer, Overloaded | QueueTimeout):
-                    answer = in_core_words(answer, decoded.request.request_id)
-                self._fail(answer)
+            if isinstance(reply, ServingError):
+                if isinstance(reply, Overloaded | QueueTimeout):
+                    reply = with_request_id_prefix(reply, decoded.request.request_id)
+                self._fail(reply)
                 return
-            encoded = route.infer.encode_now(route.call, decoded, answer)
+            encoded = route.infer.encode_now(route.call, decoded, reply)
             if encoded is None:
-                self._begin_task(self._encode_slowly(decoded, answer))
+                self._begin_task(self._encode_slowly(decoded, reply))
             else:
                 self._write(encoded)
         except ServingError as error:
@@ -230,10 +230,10 @@ class InferExchange:
         # A callback, not `finally` in `work`: a task that is cancelled before its first step runs no code of its coroutine.
         self._task.add_done_callback(lambda _: self._reservation.release())
 
-    async def _answer_slowly(self, body: Body) -> None:
+    async def _respond_async(self, body: Body) -> None:
         """Decodes in threads; and then there is a task, which may as well wait for the answer."""
         route = self._route
-        await self._send_slowly(route.infer.answer(route.call, body, self._received_ns, self._reservation))
+        await self._send_slowly(route.infer.reply(route.call, body, self._received_ns, self._reservation))
 
     async def _encode_slowly(self, decoded: DecodedRequest, response: InferResponse) -> None:
         route = self._route
@@ -243,7 +243,7 @@ class InferExchange:
         """Sends what `making` makes."""
         try:
             pieces, headers = await making
-            self._finish(Answer(200, headers, pieces).parts(keep_alive=self._connection.keep_alive))
+            self._finish(HttpResponse(200, headers, pieces).parts(keep_alive=self._connection.keep_alive))
         except ServingError as error:
             self._fail(error)
         except Exception:  # noqa: BLE001 - the last stop of any defect: logged, answered 500
@@ -257,18 +257,18 @@ class InferExchange:
         call = self._route.call
         self._route.infer.engine.note_failed(Via.KSERVE_HTTP, error, call.model, call.version)
         status, body, headers = error_response(error)
-        self._finish(Answer(status, headers, [body]).parts(keep_alive=self._connection.keep_alive))
+        self._finish(HttpResponse(status, headers, [body]).parts(keep_alive=self._connection.keep_alive))
 
     def _fail_unexpectedly(self) -> None:
         call = self._route.call
         _log.exception("inference request for model '%s' failed unexpectedly", call.model)
-        answer = Answer(500, [(b"content-type", b"application/json")], [error_body(INTERNAL_TEXT)])
-        self._finish(answer.parts(keep_alive=self._connection.keep_alive))
+        reply = HttpResponse(500, [(b"content-type", b"application/json")], [error_body(INTERNAL_TEXT)])
+        self._finish(reply.parts(keep_alive=self._connection.keep_alive))
 
     def _finish(self, parts: Sequence[Piece]) -> None:
-        if self.is_answered:
+        if self.is_responded:
             return
-        self.is_answered = True
+        self.is_responded = True
         self._block = self._pieces = None
         self._reservation.release()
         # Let go of: the connection may hold on to this exchange until its next request.
@@ -276,17 +276,17 @@ class InferExchange:
         if decoded is not None and decoded.request.trace is not None:
             self._route.infer.note_sent(decoded.request.trace, self._received_ns)
         if len(parts) == 1:
-            self._connection.write_answer(parts)
+            self._connection.write_response(parts)
         else:
             self._write_large(parts)
 
     def _write_large(self, parts: Sequence[Piece]) -> None:
         """Writes an answer that counts against the budget of bytes in flight until its client has taken it."""
-        unread = self._connection.reservation(self._route.infer.engine.budget)
+        unflushed = self._connection.reservation(self._route.infer.engine.budget)
         try:
-            unread.take(sum(map(len, parts)))
+            unflushed.take(sum(map(len, parts)))
         except ServingError as error:
             status, body, headers = error_response(error)
-            parts = Answer(status, headers, [body]).parts(keep_alive=self._connection.keep_alive)
-        self._connection.write_answer(parts)
-        self._connection.release_when_sent(unread)
+            parts = HttpResponse(status, headers, [body]).parts(keep_alive=self._connection.keep_alive)
+        self._connection.write_response(parts)
+        self._connection.release_when_sent(unflushed)

@@ -18,16 +18,16 @@ from stoker.server.codecs.validation import with_request_id
 from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
 from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import Answer, InferRequest, InferResponse, InFlight
-from stoker.server.core.reservation import Reservation, no_room
+from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight
+from stoker.server.core.reservation import Reservation, budget_exhausted
 from stoker.server.core.waiter import Waiter
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.brought import Brought
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
-from stoker.server.protocols.kserve.in_flight import ANSWERED, SlowAnswer, Told
+from stoker.server.protocols.kserve.in_flight import COMPLETED, AsyncResponse, ResultCallback
+from stoker.server.protocols.kserve.request_metadata import RequestMetadata
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from stoker.server.protocols.kserve.response_layouts import ResponseLayouts
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
@@ -58,31 +58,37 @@ class Inference:
         """Where the first tensor of a message of `size_bytes` begins, if it is like the last one of that size."""
         return self._templates.lead_bytes(size_bytes)
 
-    def submit(self, data: Raw, deadline_ns: int | None, told: Told, brought: Brought | None = None) -> InFlight:
-        """Answers the serialised ModelInferRequest `data` to `told`, once: at once where it is refused, otherwise later.
+    def submit(
+        self, data: Raw, deadline_ns: int | None, on_result: ResultCallback, request_metadata: RequestMetadata | None = None
+    ) -> InFlight:
+        """Answers the serialised ModelInferRequest `data` to `on_result`, once: at once where it is refused, otherwise later.
 
         The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
-        `brought` is what the call's metadata bring.
+        `request_metadata` is what the call's metadata bring.
         """
-        return self._begin(data, deadline_ns, told, brought) or SlowAnswer(self._model_infer(data, deadline_ns, brought), told)
+        return self._begin(data, deadline_ns, on_result, request_metadata) or AsyncResponse(
+            self._model_infer(data, deadline_ns, request_metadata), on_result
+        )
 
-    async def model_infer(self, data: bytes, deadline_ns: int | None, brought: Brought | None = None) -> bytes:
+    async def model_infer(self, data: bytes, deadline_ns: int | None, request_metadata: RequestMetadata | None = None) -> bytes:
         """As `submit`, to be awaited.
 
         Raises:
             ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
         """
         waiter = Waiter[bytes]()
-        flight = self._begin(data, deadline_ns, waiter, brought)
+        flight = self._begin(data, deadline_ns, waiter, request_metadata)
         if flight is None:
-            return await self._model_infer(data, deadline_ns, brought)
+            return await self._model_infer(data, deadline_ns, request_metadata)
         try:
-            return await waiter.answer()
+            return await waiter.outcome()
         except asyncio.CancelledError:
             flight.cancel()
             raise
 
-    def _begin(self, data: Raw, deadline_ns: int | None, told: Told, brought: Brought | None) -> InFlight | None:
+    def _begin(
+        self, data: Raw, deadline_ns: int | None, on_result: ResultCallback, request_metadata: RequestMetadata | None
+    ) -> InFlight | None:
         """As `submit`; None, and nothing done, where it takes a coroutine."""
         size_bytes = len(data)
         decoded = self._decode_like(data, deadline_ns)
@@ -90,19 +96,19 @@ class Inference:
         if is_new and (size_bytes > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)):
             return None
         if not self._reserve(size_bytes):
-            told(no_room(size_bytes))
-            return ANSWERED
-        flight = _Flight(self, size_bytes, told)
+            on_result(budget_exhausted(size_bytes))
+            return COMPLETED
+        flight = _Flight(self, size_bytes, on_result)
         try:
             if is_new:
                 decoded = self._decode_new(data, deadline_ns)
             assert decoded is not None
-            if brought is not None:
-                brought.put_on(decoded.request)
+            if request_metadata is not None:
+                request_metadata.apply_to(decoded.request)
             flight.decoded = decoded
-            flight.inner = self._submit(decoded.request, flight.answered)
+            flight.inner = self._submit(decoded.request, flight.completed)
         except Exception as error:  # noqa: BLE001 - a refusal, or a defect: both are the call's to be told
-            flight.end(_told_of(error, flight.decoded))
+            flight.end(_reported_error(error, flight.decoded))
         return flight
 
     def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
@@ -116,17 +122,17 @@ class Inference:
             self._templates.learn(data, decoded)
         return decoded
 
-    async def _model_infer(self, data: Raw, deadline_ns: int | None, brought: Brought | None) -> bytes:
+    async def _model_infer(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None) -> bytes:
         """For requests that are looked through first, and may go to a thread."""
         with Reservation(self._engine.budget) as reservation:
             decoded = await self.decode(data, deadline_ns, reservation)
             self._templates.learn(data, decoded)
-            if brought is not None:
-                brought.put_on(decoded.request)
+            if request_metadata is not None:
+                request_metadata.apply_to(decoded.request)
             try:
                 response = await self._infer(decoded.request)
             except (Overloaded, QueueTimeout) as error:
-                raise in_core_words(error, decoded.request.request_id) from None
+                raise with_request_id_prefix(error, decoded.request.request_id) from None
             return await self._encoded(response, decoded)
 
     async def _encoded(self, response: InferResponse, decoded: DecodedRequest) -> bytes:
@@ -148,13 +154,13 @@ class Inference:
         for array in response.outputs.values():
             if array.nbytes > most:
                 return None
-        answer = None if decoded.classifications or decoded.shared_outputs else self._layouts.encode(response)
-        if answer is None:
+        outcome = None if decoded.classifications or decoded.shared_outputs else self._layouts.encode(response)
+        if outcome is None:
             labels = self._codec.labels(response, decoded.classifications)
-            answer = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
+            outcome = encode_serialised(response, decoded.classifications, labels, decoded.shared_outputs)
         if decoded.request.trace is not None:
             self._note_sent(decoded.request)
-        return answer
+        return outcome
 
     def _note_sent(self, request: InferRequest) -> None:
         """Notes what this side sees of a traced call: it is read before it is handed over, and sent after its answer is."""
@@ -259,41 +265,41 @@ class Inference:
 class _Flight:
     """One request on its way: holds its bytes of the budget until it is answered or cancelled."""
 
-    __slots__ = ("_inference", "_is_over", "_size_bytes", "_told", "decoded", "inner")
+    __slots__ = ("_inference", "_is_over", "_on_result", "_size_bytes", "decoded", "inner")
 
-    def __init__(self, inference: Inference, size_bytes: int, told: Told) -> None:
+    def __init__(self, inference: Inference, size_bytes: int, on_result: ResultCallback) -> None:
         self._inference = inference
         self._size_bytes = size_bytes
-        self._told = told
+        self._on_result = on_result
         self._is_over = False
         self.decoded: DecodedRequest | None = None
         self.inner: InFlight | None = None
 
-    def answered(self, answer: Answer) -> None:
+    def completed(self, outcome: EngineResult) -> None:
         decoded = self.decoded
         assert decoded is not None
-        if isinstance(answer, Exception):
-            self.end(_told_of(answer, decoded))
+        if isinstance(outcome, Exception):
+            self.end(_reported_error(outcome, decoded))
             return
         try:
-            encoded = self._inference._encoded_now(answer, decoded)
+            encoded = self._inference._encoded_now(outcome, decoded)
         except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's to be told
             self._inference._note_unencoded(error, decoded)
             self.end(error)
             return
         if encoded is None:
-            self.inner = SlowAnswer(self._inference._encoded(answer, decoded), self.end)
+            self.inner = AsyncResponse(self._inference._encoded(outcome, decoded), self.end)
         else:
             self.end(encoded)
 
-    def end(self, answer: bytes | Exception) -> None:
+    def end(self, outcome: bytes | Exception) -> None:
         if self._is_over:
             return
         self._is_over = True
         # What is under way knows this flight: without the way back, its tensors and its trace are free as soon as it is.
         self.inner = None
         try:
-            self._told(answer)
+            self._on_result(outcome)
         finally:
             self._inference._engine.budget.release(self._size_bytes)
 
@@ -304,20 +310,20 @@ class _Flight:
         inner, self.inner = self.inner, None
         if inner is not None:
             inner.cancel()
-        if isinstance(inner, SlowAnswer) and not inner.is_done():
+        if isinstance(inner, AsyncResponse) and not inner.is_done():
             # A thread reads the tensors still: their room is free when it has ended.
             inner.when_done(lambda: self._inference._engine.budget.release(self._size_bytes))
         else:
             self._inference._engine.budget.release(self._size_bytes)
 
 
-def _told_of(error: Exception, decoded: DecodedRequest | None) -> Exception:
+def _reported_error(error: Exception, decoded: DecodedRequest | None) -> Exception:
     if decoded is not None and isinstance(error, (Overloaded, QueueTimeout)):
-        return in_core_words(error, decoded.request.request_id)
+        return with_request_id_prefix(error, decoded.request.request_id)
     return error
 
 
-def in_core_words(error: ServingError, request_id: str) -> ServingError:
+def with_request_id_prefix(error: ServingError, request_id: str) -> ServingError:
     """`error` from the engine's queue with the request id in front, as Triton's core prints it."""
     said = type(error)(with_request_id(error.message, request_id), retry_after_s=error.retry_after_s)
     said.is_noted = error.is_noted

@@ -14,7 +14,7 @@ from stoker.server.core.request import InFlight
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.protocols.kserve.in_flight import Told
+from stoker.server.protocols.kserve.in_flight import ResultCallback
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.control import ControlMethods
@@ -44,11 +44,11 @@ def _method(descriptor: Any, service: KServeService, control: ControlMethods, li
         def infer_with_metadata(data: bytes, call: Call) -> Awaitable[bytes | Message]:
             return model_infer(data, call.deadline_ns, headers.read(call.metadata))
 
-        def begin(data: Raw, call: Call, told: Told) -> InFlight:
-            return submit(data, call.deadline_ns, told)
+        def begin(data: Raw, call: Call, on_result: ResultCallback) -> InFlight:
+            return submit(data, call.deadline_ns, on_result)
 
-        def begin_with_metadata(data: Raw, call: Call, told: Told) -> InFlight:
-            return submit(data, call.deadline_ns, told, headers.read(call.metadata))
+        def begin_with_metadata(data: Raw, call: Call, on_result: ResultCallback) -> InFlight:
+            return submit(data, call.deadline_ns, on_result, headers.read(call.metadata))
 
         return Method(
             path=path_of(descriptor),

@@ -11,7 +11,7 @@ from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound,
 from stoker.server.codecs.parameters import check_model_name, parse_version
 from stoker.server.core.limits import Limits
 from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.to_the_end import ToTheEnd
+from stoker.server.core.shielded import ShieldedTasks
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.pb import model_config_pb2 as config_pb
@@ -45,7 +45,7 @@ class KServeService:
         self.stream_inference = StreamInference(engine, self.inference, limits, self.headers)
         self._engine = engine
         self._limits = limits
-        self._to_the_end = ToTheEnd("the load or unload", _log, limits.control_timeout_s)
+        self._shielded = ShieldedTasks("the load or unload", _log, limits.control_timeout_s)
 
     async def server_live(self, request: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._engine.is_live())
@@ -83,7 +83,7 @@ class KServeService:
         name = check_model_name(request.model_name)
         overrides = read_overrides(_values(request.parameters, self._limits))
         try:
-            await self._to_the_end.run(self._engine.load(name, overrides))
+            await self._shielded.run(self._engine.load(name, overrides))
         except ModelLoadError as error:
             if error.message.startswith("failed to load"):
                 raise
@@ -96,7 +96,7 @@ class KServeService:
         with_dependents = _values(request.parameters, self._limits).get("unload_dependents", False)
         if not isinstance(with_dependents, bool):
             raise InvalidRequest("invalid value type for 'unload_dependents' parameter, expected bool_param.")
-        await self._to_the_end.run(self._engine.unload(name, unload_dependents=with_dependents))
+        await self._shielded.run(self._engine.unload(name, unload_dependents=with_dependents))
         return pb.RepositoryModelUnloadResponse()
 
     async def system_shared_memory_status(
@@ -136,22 +136,22 @@ class KServeService:
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest, call: Call) -> pb.TraceSettingResponse:
-        answer = pb.TraceSettingResponse()
+        response = pb.TraceSettingResponse()
         given = {name: list(setting.value) for name, setting in request.settings.items()}
         for name, values in self.change_trace_settings(request.model_name, given, self._extensions.grpc_restrictions).items():
-            answer.settings[name].value.extend(values)
-        return answer
+            response.settings[name].value.extend(values)
+        return response
 
     async def log_settings(self, request: pb.LogSettingsRequest, call: Call) -> pb.LogSettingsResponse:
         given: dict[str, bool | int | str | None] = {}
         for name, setting in request.settings.items():
             choice = setting.WhichOneof("parameter_choice")
             given[name] = None if choice is None else getattr(setting, choice)
-        answer = pb.LogSettingsResponse()
+        response = pb.LogSettingsResponse()
         for name, value in self.change_log_settings(given, self._extensions.grpc_restrictions).items():
             kind = "bool_param" if isinstance(value, bool) else "uint32_param" if isinstance(value, int) else "string_param"
-            setattr(answer.settings[name], kind, value)
-        return answer
+            setattr(response.settings[name], kind, value)
+        return response
 
     def change_trace_settings(self, model: str, given: Given, restrictions: Restrictions) -> dict[str, list[str]]:
         """Changes what `given` names of the trace settings of `model` (empty: of all models); returns all of them.

@@ -19,10 +19,10 @@ from stoker.server.core.request import InferResponse
 from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.brought import HeaderReader
 from stoker.server.protocols.kserve.call import Call
 from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.inference import Inference, in_core_words
+from stoker.server.protocols.kserve.inference import Inference, with_request_id_prefix
+from stoker.server.protocols.kserve.request_metadata import HeaderReader
 from stoker.server.rpc.message_cost import request_id_of
 
 #: Metadata by which a client asks for a real status at the first failure instead of `error_message`.
@@ -38,57 +38,57 @@ class _Packed(NamedTuple):
     held_bytes: int
 
 
-_Answer = _Packed | ServingError
+_StreamResponse = _Packed | ServingError
 """One answer; an error ends the stream."""
 
 
-class _Place:
+class _ResponseSlot:
     """A place in the order of what is sent: some answers, ended by None, and the bound that one more place of its kind counts against."""
 
-    def __init__(self, most: int, room: asyncio.Semaphore) -> None:
-        self.answers: asyncio.Queue[_Answer | None] = asyncio.Queue(most)
-        self.room = room
+    def __init__(self, most: int, permits: asyncio.Semaphore) -> None:
+        self.answers: asyncio.Queue[_StreamResponse | None] = asyncio.Queue(most)
+        self.permits = permits
 
 
-class _Answers(Protocol):
+class _ResponseSink(Protocol):
     """Takes the answers to one request."""
 
-    async def put(self, answer: _Answer) -> None:
+    async def put(self, reply: _StreamResponse) -> None:
         """Takes an answer; waits while too many are unsent."""
 
     async def end(self) -> None:
         """There will be no more."""
 
 
-class _InOrder:
+class _Ordered:
     """The answers of one request go out together, when its turn has come."""
 
-    def __init__(self, place: _Place) -> None:
-        self._place = place
+    def __init__(self, slot: _ResponseSlot) -> None:
+        self._slot = slot
 
-    async def put(self, answer: _Answer) -> None:
-        await self._place.answers.put(answer)
+    async def put(self, reply: _StreamResponse) -> None:
+        await self._slot.answers.put(reply)
 
     async def end(self) -> None:
-        await self._place.answers.put(None)
+        await self._slot.answers.put(None)
 
 
-class _AsTheyCome:
+class _Unordered:
     """Each answer of one request goes out as soon as it is there. The request gives up the place that it had in the order."""
 
-    def __init__(self, stream: "_Stream", place: _Place, most: int) -> None:
+    def __init__(self, stream: "_Stream", slot: _ResponseSlot, most: int) -> None:
         self._order = stream.order
-        self._requests = place.room
+        self._requests = slot.permits
         # The place that is given up counts as one of the answers until the sender has come to it.
-        self._room = place.room = asyncio.Semaphore(most - 1)
-        place.answers.put_nowait(None)
+        self._permits = slot.permits = asyncio.Semaphore(most - 1)
+        slot.answers.put_nowait(None)
 
-    async def put(self, answer: _Answer) -> None:
-        await self._room.acquire()
-        place = _Place(2, self._room)
-        place.answers.put_nowait(answer)
-        place.answers.put_nowait(None)
-        self._order.put_nowait(place)
+    async def put(self, reply: _StreamResponse) -> None:
+        await self._permits.acquire()
+        slot = _ResponseSlot(2, self._permits)
+        slot.answers.put_nowait(reply)
+        slot.answers.put_nowait(None)
+        self._order.put_nowait(slot)
 
     async def end(self) -> None:
         self._requests.release()
@@ -135,15 +135,15 @@ class _Stream:
     """
 
     def __init__(self, engine: Engine, inference: Inference, limits: Limits, call: StreamCall, reader: HeaderReader) -> None:
-        self._brought = reader.read(call.metadata)
+        self._request_metadata = reader.read(call.metadata)
         self._engine = engine
         self._inference = inference
         self._call = call
         self._raises = call.metadata.get(GRPC_ERROR_METADATA, "").lower() == "true"
         self._limits = limits
         self._queue_length = limits.stream_responses
-        self._room = asyncio.Semaphore(limits.stream_requests)
-        self.order: asyncio.Queue[_Place | None] = asyncio.Queue()
+        self._permits = asyncio.Semaphore(limits.stream_requests)
+        self.order: asyncio.Queue[_ResponseSlot | None] = asyncio.Queue()
         self._in_work = 0
         self._is_read = False
         #: Answers that wait to be sent, and what they hold of the budget.
@@ -153,14 +153,14 @@ class _Stream:
 
     async def run(self) -> None:
         reader = self._start(self._read())
-        while (place := await self.order.get()) is not None:
-            while (answer := await place.answers.get()) is not None:
-                if isinstance(answer, ServingError):
-                    raise answer
-                await self._call.send(answer.data)
+        while (slot := await self.order.get()) is not None:
+            while (reply := await slot.answers.get()) is not None:
+                if isinstance(reply, ServingError):
+                    raise reply
+                await self._call.send(reply.data)
                 self._unsent -= 1
-                self._unsent_held.give_back(answer.held_bytes)
-            place.room.release()
+                self._unsent_held.give_back(reply.held_bytes)
+            slot.permits.release()
         await reader
 
     def _end_if_idle(self) -> None:
@@ -201,30 +201,32 @@ class _Stream:
     async def _read(self) -> None:
         try:
             while (data := await self._call.receive()) is not None:
-                await self._room.acquire()
+                await self._permits.acquire()
                 # One more than answers, so that giving up the place never waits.
-                place = _Place(self._queue_length + 1, self._room)
-                self.order.put_nowait(place)
+                slot = _ResponseSlot(self._queue_length + 1, self._permits)
+                self.order.put_nowait(slot)
                 self._in_work += 1
-                self._start(self._answer(data, place))
+                self._start(self._respond(data, slot))
         finally:
             self._is_read = True
             self._end_if_idle()
 
-    async def _answer(self, data: bytes, place: _Place) -> None:
-        answers: _Answers = _InOrder(place)
+    async def _respond(self, data: bytes, slot: _ResponseSlot) -> None:
+        answers: _ResponseSink = _Ordered(slot)
         reservation = Reservation(self._engine.budget)
         request_id: str | None = None
         try:
             decoded = await self._inference.decode(data, self._call.deadline_ns, reservation)
             request_id = decoded.request.request_id
-            if self._brought is not None:
-                self._brought.put_on(decoded.request)
+            if self._request_metadata is not None:
+                self._request_metadata.apply_to(decoded.request)
             if decoded.request.signature.is_decoupled:
-                answers = _AsTheyCome(self, place, self._queue_length)
+                answers = _Unordered(self, slot, self._queue_length)
             await self._send_all(decoded, answers)
         except (Overloaded, QueueTimeout) as error:
-            await self._fail(error if request_id is None else in_core_words(error, request_id), self._id_of(request_id, data), answers)
+            await self._fail(
+                error if request_id is None else with_request_id_prefix(error, request_id), self._id_of(request_id, data), answers
+            )
         except ServingError as error:
             await self._fail(error, self._id_of(request_id, data), answers)
         except Exception:  # noqa: BLE001 - whatever a defect raises, the stream and its other requests must go on
@@ -241,12 +243,12 @@ class _Stream:
         """The id of a request that failed; one that was not decoded has it in its bytes."""
         return request_id_of(data, self._limits) if request_id is None else request_id
 
-    async def _send_all(self, decoded: DecodedRequest, answers: _Answers) -> None:
+    async def _send_all(self, decoded: DecodedRequest, answers: _ResponseSink) -> None:
         """Queues each response at once; marks it final if it is already known to be the last."""
         async with aclosing(self._engine.stream(decoded.request)) as responses:
             await self._send_each(decoded, responses, answers)
 
-    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], answers: _Answers) -> None:
+    async def _send_each(self, decoded: DecodedRequest, responses: AsyncGenerator[InferResponse, None], answers: _ResponseSink) -> None:
         held: InferResponse | None = await anext(responses, None)
         is_final_sent = False
         version = decoded.request.model_version
@@ -277,7 +279,7 @@ class _Stream:
         message.parameters[FINAL_RESPONSE].bool_param = is_final
         return pb.ModelStreamInferResponse(infer_response=message)
 
-    async def _fail(self, error: ServingError, request_id: str, answers: _Answers) -> None:
+    async def _fail(self, error: ServingError, request_id: str, answers: _ResponseSink) -> None:
         self._engine.note_failed(Via.KSERVE_GRPC, error)
         if self._raises:
             await answers.put(error)

@@ -13,7 +13,7 @@ from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2, regression_pb2
 from stoker.server.protocols.tfs.examples import Examples, read_input
 from stoker.server.protocols.tfs.infer import Classified, ExampleInference, Regressed
-from stoker.server.protocols.tfs.model_spec import ModelAsk, read_spec
+from stoker.server.protocols.tfs.model_spec import ModelQuery, read_spec
 from stoker.server.protocols.tfs.signatures import CLASSIFY_METHOD, REGRESS_METHOD
 
 M = TypeVar("M", bound=Message)
@@ -66,9 +66,9 @@ class ExampleCalls:
             tasks = [(read_spec(task.model_spec), task.method_name) for task in request.tasks]
             _check_tasks(tasks)
             examples = await self._examples(request.input, data)
-            answer = inference_pb2.MultiInferenceResponse()
+            response = inference_pb2.MultiInferenceResponse()
             for ask, method in tasks:
-                entry = answer.results.add()
+                entry = response.results.add()
                 found: Classified | Regressed
                 if method == CLASSIFY_METHOD:
                     found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
@@ -77,7 +77,7 @@ class ExampleCalls:
                     found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
                     entry.regression_result.CopyFrom(_regression(found))
                 entry.model_spec.CopyFrom(ask.answered(found.version))
-            return answer
+            return response
 
     async def _parsed(self, data: bytes, kind: type[M], reservation: Reservation) -> M:
         reservation.take(_EXPANSION * len(data))
@@ -98,7 +98,7 @@ def _parse(data: bytes, kind: type[M]) -> M:
         raise InvalidRequest(f"the request is not a valid {kind.DESCRIPTOR.name} message") from None
 
 
-def _check_tasks(tasks: list[tuple[ModelAsk, str]]) -> None:
+def _check_tasks(tasks: list[tuple[ModelQuery, str]]) -> None:
     if not tasks:
         raise InvalidRequest("Inference request must have at least one task.")
     if len(tasks) > _MOST_TASKS:

@@ -15,7 +15,7 @@ from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.tfs import examples as example_arrays
 from stoker.server.protocols.tfs.examples import Examples
-from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelAsk
+from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery
 from stoker.server.protocols.tfs.request import Target, Targets, infer_request
 from stoker.server.protocols.tfs.signatures import (
     CLASSIFY,
@@ -55,7 +55,7 @@ class ExampleInference:
         self._limits = limits
         self._targets = targets
 
-    async def classify(self, ask: ModelAsk, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
+    async def classify(self, ask: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
         """The classes of `examples`, which came in `size_bytes`.
 
         Raises:
@@ -68,7 +68,7 @@ class ExampleInference:
             labels = self._engine.labels(ask.name, response.model_version, outputs.scores.name)
         return Classified(response.model_version, _classes(response, outputs, labels, self._limits))
 
-    async def regress(self, ask: ModelAsk, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
+    async def regress(self, ask: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
         """The numbers of `examples`.
 
         Raises:
@@ -78,7 +78,7 @@ class ExampleInference:
         response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns, via)
         return Regressed(response.model_version, response.outputs[output.name].reshape(-1).astype(np.float32).tolist())
 
-    def _target(self, ask: ModelAsk, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]) -> tuple[Target, _Outputs]:
+    def _target(self, ask: ModelQuery, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]) -> tuple[Target, _Outputs]:
         """The model, and what of its outputs answers by `method`; a refusal is noted with the model's name."""
         try:
             target = self._targets.find(ask)

@@ -14,7 +14,7 @@ from stoker.server.pb.tensorflow_serving.apis import model_pb2
 DEFAULT_SIGNATURE = "serving_default"
 
 
-class ModelAsk(NamedTuple):
+class ModelQuery(NamedTuple):
     """A ModelSpec.
 
     Attributes:
@@ -38,10 +38,10 @@ class ModelAsk(NamedTuple):
     def answered(self, version: int, *, signature: bool = True) -> model_pb2.ModelSpec:
         """What an answer of `version` says; `signature`: whether it names the signature too."""
         spec = model_pb2.ModelSpec()
-        self.answer_into(spec, version, signature=signature)
+        self.fill_response(spec, version, signature=signature)
         return spec
 
-    def answer_into(self, spec: model_pb2.ModelSpec, version: int, *, signature: bool = True) -> None:
+    def fill_response(self, spec: model_pb2.ModelSpec, version: int, *, signature: bool = True) -> None:
         """As `answered`, into an empty `spec`."""
         spec.name = self.name
         spec.version.value = version
@@ -49,13 +49,13 @@ class ModelAsk(NamedTuple):
             spec.signature_name = self.signature_name or DEFAULT_SIGNATURE
 
 
-def read_spec(spec: model_pb2.ModelSpec) -> ModelAsk:
+def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
     """What `spec` asks for."""
     version = spec.version.value if spec.HasField("version") else None
-    return ModelAsk(spec.name, version, spec.version_label, spec.signature_name)
+    return ModelQuery(spec.name, version, spec.version_label, spec.signature_name)
 
 
-def resolve(engine: Engine, ask: ModelAsk, limits: Limits) -> ModelAsk:
+def resolve(engine: Engine, ask: ModelQuery, limits: Limits) -> ModelQuery:
     """`ask` with its label made a number.
 
     Raises:
@@ -73,7 +73,7 @@ def resolve(engine: Engine, ask: ModelAsk, limits: Limits) -> ModelAsk:
     return ask._replace(version=version, label="")
 
 
-def describe(engine: Engine, ask: ModelAsk) -> ModelDescription:
+def describe(engine: Engine, ask: ModelQuery) -> ModelDescription:
     """What a request for `ask`, resolved, reaches now.
 
     Raises:
@@ -85,6 +85,6 @@ def describe(engine: Engine, ask: ModelAsk) -> ModelDescription:
         raise not_found(ask) from None
 
 
-def not_found(ask: ModelAsk) -> NotFound:
+def not_found(ask: ModelQuery) -> NotFound:
     """The error for what is not served."""
     return NotFound(f"Servable not found for request: {ask.servable}")

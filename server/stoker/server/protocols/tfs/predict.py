@@ -21,7 +21,7 @@ from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
 from stoker.server.protocols.adlik.wire import SMALL_BYTES, split_predict_request
-from stoker.server.protocols.tfs.model_spec import ModelAsk, read_spec
+from stoker.server.protocols.tfs.model_spec import ModelQuery, read_spec
 from stoker.server.protocols.tfs.request import Target, Targets, check_names, check_signature_name, infer_request, wanted_outputs
 from stoker.server.protocols.tfs.tensors import array_of, fill_tensor, filled_count, length_delimited, read_tensor, tensor_pieces
 
@@ -60,14 +60,14 @@ class Predict:
             request = await self._request(message, contents, ask, len(data), deadline_ns, reservation)
             response = await self._engine.infer(request)
             if is_large(response, self._limits):
-                return await run_off_loop(print_answer, response, ask)
-            return print_answer(response, ask)
+                return await run_off_loop(print_response, response, ask)
+            return print_response(response, ask)
 
     async def _request(
         self,
         message: predict_pb2.PredictRequest,
         contents: Mapping[str, memoryview],
-        ask: ModelAsk,
+        ask: ModelQuery,
         size_bytes: int,
         deadline_ns: int | None,
         reservation: Reservation,
@@ -98,20 +98,20 @@ def is_large(response: InferResponse, limits: Limits) -> bool:
     return False
 
 
-def print_answer(response: InferResponse, ask: ModelAsk) -> bytes:
+def print_response(response: InferResponse, ask: ModelQuery) -> bytes:
     """The serialised PredictResponse. Safe in a thread."""
-    answer = predict_pb2.PredictResponse()
-    ask.answer_into(answer.model_spec, response.model_version)
+    reply = predict_pb2.PredictResponse()
+    ask.fill_response(reply.model_spec, response.model_version)
     pieces: list[bytes | memoryview] = []
     for name, array in response.outputs.items():
         spec = response.output_spec(name)
         if array.nbytes <= _WHOLE_BYTES:
-            fill_tensor(answer.outputs[name], array, spec.datatype)
+            fill_tensor(reply.outputs[name], array, spec.datatype)
         else:
             # Put together as bytes, not as a message: copied once instead of converted value by value.
             entry = [*length_delimited(1, [name.encode()]), *length_delimited(2, tensor_pieces(array, spec.datatype))]
             pieces += length_delimited(_OUTPUTS, entry)
-    return b"".join((*pieces, answer.SerializeToString())) if pieces else answer.SerializeToString()
+    return b"".join((*pieces, reply.SerializeToString())) if pieces else reply.SerializeToString()
 
 
 def _parsed(rest: bytes) -> predict_pb2.PredictRequest:

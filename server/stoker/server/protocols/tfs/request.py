@@ -10,7 +10,7 @@ from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.engine.interface import Engine
-from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelAsk, not_found, resolve
+from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery, not_found, resolve
 from stoker.server.protocols.tfs.status import FailedPrecondition
 
 
@@ -23,7 +23,7 @@ class Target(NamedTuple):
         received_ns: When the request was taken in.
     """
 
-    ask: ModelAsk
+    ask: ModelQuery
     check: SignatureCheck
     received_ns: int
 
@@ -36,7 +36,7 @@ class Targets:
         self._limits = limits
         self._checks = SignatureChecks(engine, limits)
 
-    def find(self, ask: ModelAsk) -> Target:
+    def find(self, ask: ModelQuery) -> Target:
         """What a request for `ask` reaches now.
 
         Raises:
@@ -51,7 +51,7 @@ class Targets:
             raise not_found(resolved) from None
 
 
-def check_signature_name(ask: ModelAsk) -> None:
+def check_signature_name(ask: ModelQuery) -> None:
     """Refuses any signature but the one that Predict answers.
 
     Raises:

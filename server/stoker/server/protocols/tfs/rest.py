@@ -17,9 +17,9 @@ from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
 from stoker.server.protocols.tfs.examples import read_body
-from stoker.server.protocols.tfs.json_answer import print_classes, print_numbers, print_predictions
 from stoker.server.protocols.tfs.json_request import Form, arrays, as_object, read_predict, signature_name
-from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelAsk
+from stoker.server.protocols.tfs.json_response import print_classes, print_numbers, print_predictions
+from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery
 from stoker.server.protocols.tfs.predict import is_large
 from stoker.server.protocols.tfs.request import Target, infer_request
 from stoker.server.protocols.tfs.service import SIGNATURE_DEF, TfsService
@@ -33,7 +33,7 @@ class TfsRest:
         self._limits = limits
         self._service = service
 
-    async def predict(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def predict(self, ask: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers `:predict`, whose body is `given` (`size_bytes` as text).
 
         Raises:
@@ -62,7 +62,7 @@ class TfsRest:
             return await run_off_loop(print_predictions, response, form)
         return print_predictions(response, form)
 
-    async def classify(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def classify(self, ask: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers `:classify`.
 
         Raises:
@@ -74,7 +74,7 @@ class TfsRest:
         found = await self._service.inference.classify(ask, read_body(body, "classify"), size_bytes, None, Via.TFS_HTTP)
         return print_classes(found.samples)
 
-    async def regress(self, ask: ModelAsk, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
+    async def regress(self, ask: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers `:regress`.
 
         Raises:
@@ -86,19 +86,19 @@ class TfsRest:
         found = await self._service.inference.regress(ask, read_body(body, "regress"), size_bytes, None, Via.TFS_HTTP)
         return print_numbers(found.values)
 
-    def metadata(self, ask: ModelAsk) -> bytes:
+    def metadata(self, ask: ModelQuery) -> bytes:
         """Answers GET `.../metadata`.
 
         Raises:
             ServingError: as `TfsService.metadata`.
         """
-        answer = self._service.metadata(ask)
+        reply = self._service.metadata(ask)
         signatures = get_model_metadata_pb2.SignatureDefMap()
-        answer.metadata[SIGNATURE_DEF].Unpack(signatures)
+        reply.metadata[SIGNATURE_DEF].Unpack(signatures)
         # Packed in an Any the signatures would be printed with their type; TensorFlow Serving leaves it out.
-        return orjson.dumps({"model_spec": _plain(answer.model_spec), "metadata": {SIGNATURE_DEF: _plain(signatures)}})
+        return orjson.dumps({"model_spec": _plain(reply.model_spec), "metadata": {SIGNATURE_DEF: _plain(signatures)}})
 
-    def status(self, ask: ModelAsk) -> bytes:
+    def status(self, ask: ModelQuery) -> bytes:
         """Answers GET of a model.
 
         Raises:

@@ -7,13 +7,13 @@ import logging
 
 from stoker.backends.api.errors import Forbidden, InvalidRequest, ModelLoadError
 from stoker.server.core.limits import Limits
-from stoker.server.core.to_the_end import ToTheEnd
+from stoker.server.core.shielded import ShieldedTasks
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.protobuf import error_codes_pb2
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_management_pb2
 from stoker.server.protocols.tfs.example_calls import ExampleCalls
 from stoker.server.protocols.tfs.infer import ExampleInference
-from stoker.server.protocols.tfs.model_spec import ModelAsk, describe, read_spec, resolve
+from stoker.server.protocols.tfs.model_spec import ModelQuery, describe, read_spec, resolve
 from stoker.server.protocols.tfs.predict import Predict
 from stoker.server.protocols.tfs.reload import read_reload
 from stoker.server.protocols.tfs.request import Targets
@@ -42,7 +42,7 @@ class TfsService:
         self.settings = settings or TfsSettings()
         self._engine = engine
         self._limits = limits
-        self._to_the_end = ToTheEnd("the change of the list of models", _log, limits.control_timeout_s)
+        self._shielded = ShieldedTasks("the change of the list of models", _log, limits.control_timeout_s)
         self.targets = Targets(engine, limits)
         self.predicting = Predict(engine, limits, self.targets)
         self.inference = ExampleInference(engine, limits, self.targets)
@@ -65,7 +65,7 @@ class TfsService:
                 raise InvalidRequest(f"Metadata field {field[:128]} is not supported")
         return self.metadata(read_spec(request.model_spec))
 
-    def metadata(self, ask: ModelAsk) -> get_model_metadata_pb2.GetModelMetadataResponse:
+    def metadata(self, ask: ModelQuery) -> get_model_metadata_pb2.GetModelMetadataResponse:
         """As `get_model_metadata`.
 
         Raises:
@@ -73,9 +73,9 @@ class TfsService:
         """
         ask = resolve(self._engine, ask, self._limits)
         description = describe(self._engine, ask)
-        answer = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=ask.answered(description.version, signature=False))
-        answer.metadata[SIGNATURE_DEF].Pack(signature_def_map(description))
-        return answer
+        response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=ask.answered(description.version, signature=False))
+        response.metadata[SIGNATURE_DEF].Pack(signature_def_map(description))
+        return response
 
     def get_model_status(self, request: get_model_status_pb2.GetModelStatusRequest) -> get_model_status_pb2.GetModelStatusResponse:
         """The states of a model's versions.
@@ -87,7 +87,7 @@ class TfsService:
             raise InvalidRequest("Missing ModelSpec")
         return self.status(read_spec(request.model_spec))
 
-    def status(self, ask: ModelAsk) -> get_model_status_pb2.GetModelStatusResponse:
+    def status(self, ask: ModelQuery) -> get_model_status_pb2.GetModelStatusResponse:
         """As `get_model_status`."""
         return model_status(self._engine, ask, self._limits)
 
@@ -103,9 +103,9 @@ class TfsService:
             raise Forbidden("this server takes no list of models from clients: start it with --allow_model_reload")
         models = read_reload(request)
         try:
-            await self._to_the_end.run(self._engine.replace_models(models))
+            await self._shielded.run(self._engine.replace_models(models))
         except ModelLoadError as error:
             raise FailedPrecondition(error.message) from None
-        answer = model_management_pb2.ReloadConfigResponse()
-        answer.status.error_code = error_codes_pb2.OK
-        return answer
+        response = model_management_pb2.ReloadConfigResponse()
+        response.status.error_code = error_codes_pb2.OK
+        return response

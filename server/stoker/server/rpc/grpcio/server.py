@@ -16,13 +16,13 @@ from google.protobuf.message import Message
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listen import bind
-from stoker.server.net.listeners import PLAIN_PORT, DoorOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import TlsMaterial
 from stoker.server.net.unix_socket import Identity, identity_of, make_way, remove_if
 from stoker.server.rpc.grpcio.call import GrpcioCall, GrpcioStreamCall
 from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
-from stoker.server.rpc.refusal import refusal_of
+from stoker.server.rpc.refusal import rejection_of
 from stoker.server.rpc.settings import GrpcSettings
 
 
@@ -37,16 +37,16 @@ class GrpcioServer:
         address: str,
         port: int,
         settings: GrpcSettings | None = None,
-        doors: DoorOptions = PLAIN_PORT,
+        listeners: ListenOptions = PLAIN_LISTENER,
     ) -> None:
-        """Listens on `address:port` once started (port 0: any free one), and wherever `doors` says."""
+        """Listens on `address:port` once started (port 0: any free one), and wherever `listeners` says."""
         self._methods = methods
         self._engine = engine
         self._limits = limits
         self._address = address
         self._port = port
         self._settings = settings or GrpcSettings()
-        self._doors = doors
+        self._listeners = listeners
         self._server: grpc.aio.Server | None = None
         self._socket_identity: Identity | None = None
 
@@ -58,10 +58,10 @@ class GrpcioServer:
         """
         server = grpc.aio.server(options=_options(self._limits, self._settings), maximum_concurrent_rpcs=self._limits.grpc_concurrent_rpcs)
         server.add_generic_rpc_handlers(_handlers(self._methods, self._engine))
-        doors = self._doors
-        port = self._bind(server) if doors.has_port else 0
-        if doors.socket_path is not None:
-            self._bind_socket(server, doors.socket_path.absolute())
+        listeners = self._listeners
+        port = self._bind(server) if listeners.has_port else 0
+        if listeners.socket_path is not None:
+            self._bind_socket(server, listeners.socket_path.absolute())
         await server.start()
         self._server = server
         return port
@@ -71,14 +71,14 @@ class GrpcioServer:
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
-            if self._doors.socket_path is not None:
-                remove_if(self._doors.socket_path, self._socket_identity)
+            if self._listeners.socket_path is not None:
+                remove_if(self._listeners.socket_path, self._socket_identity)
 
     def _bind(self, server: grpc.aio.Server) -> int:
         host = f"[{self._address}]" if ":" in self._address else self._address
         # gRPC says nothing of why it cannot bind except in lines of its own on stderr; an ordinary bind does, so it goes first.
         bind(self._address, self._port).close()
-        target, ring = f"{host}:{self._port}", self._doors.ring
+        target, ring = f"{host}:{self._port}", self._listeners.ring
         try:
             return int(server.add_insecure_port(target) if ring is None else server.add_secure_port(target, _credentials(ring)))
         except RuntimeError as error:
@@ -87,10 +87,10 @@ class GrpcioServer:
     def _bind_socket(self, server: grpc.aio.Server, path: Path) -> None:
         make_way(path)
         # gRPC makes the file itself. A moment later it could have its mode changed, but by then somebody might have connected.
-        before = os.umask(0o777 & ~self._doors.socket_mode)
+        before = os.umask(0o777 & ~self._listeners.socket_mode)
         try:
             server.add_insecure_port(f"unix:{path}")
-            path.chmod(self._doors.socket_mode)
+            path.chmod(self._listeners.socket_mode)
         except (RuntimeError, OSError) as error:
             raise OSError(f"gRPC cannot listen on {path}") from error
         finally:
@@ -141,7 +141,7 @@ def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.Servicer
         try:
             return await run(data, call)
         except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
-            call.refuse(refusal_of(error, method))
+            call.refuse(rejection_of(error, method))
         return None
 
     return handle
@@ -155,14 +155,14 @@ def _stream(method: Method, engine: Engine) -> Callable[[object, grpc.aio.Servic
         try:
             await run(call)
         except Exception as error:  # noqa: BLE001 - as above
-            call.refuse(refusal_of(error, method))
+            call.refuse(rejection_of(error, method))
 
     return handle
 
 
-def _serialise(answer: bytes | Message) -> bytes:
+def _serialise(response: bytes | Message) -> bytes:
     # A large answer is made as bytes at once, in a thread.
-    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def _options(limits: Limits, settings: GrpcSettings) -> list[tuple[str, int]]:

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from stoker.backends.api.errors import ServingError
 from stoker.server.net.http2.events import Headers
-from stoker.server.rpc.http2.answer_blocks import plain_block, refusal_block
 from stoker.server.rpc.http2.head_cache import HeadCache
-from stoker.server.rpc.http2.refusals import RESERVED_SLOT, TOO_MANY_CALLS, TOO_MUCH_UNREAD
-from stoker.server.rpc.http2.unread_answers import UnreadAnswers
-from stoker.server.rpc.refusal import CallFault, refusal_of
+from stoker.server.rpc.http2.refusals import RESERVED_SLOT, TOO_MANY_CALLS, TOO_MUCH_UNFLUSHED
+from stoker.server.rpc.http2.response_blocks import plain_block, refusal_block
+from stoker.server.rpc.http2.unflushed_responses import UnflushedResponses
+from stoker.server.rpc.refusal import CallFault, rejection_of
 from stoker.server.rpc.request_head import NotGrpc, RequestHead
 from stoker.server.rpc.restricted_apis import is_reserved_method
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 class Admission:
     """Confined to: one connection, on the event loop."""
 
-    __slots__ = ("_connection", "_front", "_heads", "_unread")
+    __slots__ = ("_connection", "_front", "_heads", "_unflushed")
 
-    def __init__(self, connection: "GrpcProtocol", unread: UnreadAnswers) -> None:
-        """`unread` is what the connection's peer has not taken yet."""
+    def __init__(self, connection: "GrpcProtocol", unflushed: UnflushedResponses) -> None:
+        """`unflushed` is what the connection's peer has not taken yet."""
         self._connection = connection
-        self._front = connection.front
-        self._heads = HeadCache(connection.front.methods)
-        self._unread = unread
+        self._front = connection.context
+        self._heads = HeadCache(connection.context.methods)
+        self._unflushed = unflushed
 
     def head_of(self, headers: Headers) -> RequestHead | bytes:
         """The head of a call that may begin; else the header block to refuse it by."""
-        front = self._front
+        context = self._front
         try:
-            if front.calls >= front.limits.grpc_concurrent_rpcs:
+            if context.calls >= context.limits.grpc_concurrent_rpcs:
                 raise CallFault(TOO_MANY_CALLS)
-            if self._unread.size_bytes > front.limits.grpc_unread_bytes:
-                raise CallFault(TOO_MUCH_UNREAD)
+            if self._unflushed.size_bytes > context.limits.grpc_unread_bytes:
+                raise CallFault(TOO_MUCH_UNFLUSHED)
             head = self._heads.read(headers)
             if self._connection.is_reserved and not is_reserved_method(head.method.path):
                 raise CallFault(RESERVED_SLOT)
@@ -44,7 +44,7 @@ class Admission:
                     head.method.require(head.metadata.get)
                 except ServingError as error:
                     # Before its message: clients without a key hold nothing of the budget.
-                    raise CallFault(refusal_of(error, head.method)) from None
+                    raise CallFault(rejection_of(error, head.method)) from None
             return head
         except CallFault as error:
             return refusal_block(error.refusal, is_first=True)

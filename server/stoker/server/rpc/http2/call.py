@@ -9,8 +9,8 @@ from stoker.server.net.progress import Progress
 from stoker.server.rpc.encodings import decompressed
 from stoker.server.rpc.framing import MessageReader
 from stoker.server.rpc.grpc_codes import DEADLINE_EXCEEDED, INTERNAL, UNIMPLEMENTED
-from stoker.server.rpc.http2.answer_blocks import refusal_block
-from stoker.server.rpc.refusal import CallFault, Refusal, refusal_of
+from stoker.server.rpc.http2.response_blocks import refusal_block
+from stoker.server.rpc.refusal import CallFault, Refusal, rejection_of
 from stoker.server.rpc.request_head import RequestHead
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class H2Call:
 
     __slots__ = (
         "_connection",
-        "_has_answered",
+        "_has_responded",
         "_reader",
         "_reservation",
         "_task",
@@ -57,7 +57,7 @@ class H2Call:
         self.deadline_ns = deadline_ns
         self.is_over = False
         self.has_ended = False
-        self._has_answered = False
+        self._has_responded = False
         self.progress: Progress | None = None
         self._reservation: Reservation | None = None
         self._reader: MessageReader | None = None
@@ -87,19 +87,19 @@ class H2Call:
 
     def settle(self) -> None:
         """Prepares for a longer wait; most calls are answered before they need it. The call ends at its deadline from now on."""
-        front = self._connection.front
+        context = self._connection.context
         if self.deadline_ns is not None:
-            self._timer = front.loop.call_later(max(0, self.deadline_ns - front.engine.now_ns()) / _NS_PER_S, self._expire)
+            self._timer = context.loop.call_later(max(0, self.deadline_ns - context.engine.now_ns()) / _NS_PER_S, self._expire)
 
     def fail(self, error: Exception) -> None:
         """Ends the call with the status of `error`; its work is taken back."""
-        self.refuse(refusal_of(error, self.head.method))
+        self.refuse(rejection_of(error, self.head.method))
 
     def refuse(self, refusal: Refusal) -> None:
         """Ends the call with `refusal`; its work is taken back."""
         if self.is_over:
             return
-        self._connection.send_end(self.stream_id, refusal_block(refusal, self._trailers or (), is_first=not self._has_answered))
+        self._connection.send_end(self.stream_id, refusal_block(refusal, self._trailers or (), is_first=not self._has_responded))
         self._finish()
         self._cancel_work()
 
@@ -107,17 +107,17 @@ class H2Call:
         """The client has gone, or taken the call back: nothing is sent any more."""
         if not self.is_over:
             self.is_over = True
-            self._let_go()
+            self._release_message()
             self._cancel_work()
 
     def _finish(self) -> None:
         """Notes that the end of the answer was sent."""
         self.is_over = True
         if self._timer is not None or self._reservation is not None or self._reader is not None:
-            self._let_go()
-        self._connection.answered(self)
+            self._release_message()
+        self._connection.responded(self)
 
-    def _let_go(self) -> None:
+    def _release_message(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -129,7 +129,7 @@ class H2Call:
             self._reader = None
 
     def _cancel_work(self) -> None:
-        if self._task is not None and self._task is not asyncio.current_task(self._connection.front.loop):
+        if self._task is not None and self._task is not asyncio.current_task(self._connection.context.loop):
             self._task.cancel()
 
     def _expire(self) -> None:
@@ -143,7 +143,7 @@ class H2Call:
             Overloaded: there is none.
         """
         if self._reservation is None:
-            self._reservation = Reservation(self._connection.front.engine.budget, self._connection.share, self)
+            self._reservation = Reservation(self._connection.context.engine.budget, self._connection.share, self)
         self._reservation.take(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
@@ -152,20 +152,20 @@ class H2Call:
 
     def _begin_arrival(self) -> None:
         """The end of a message is awaited from now on."""
-        front = self._connection.front
-        self.progress = Progress(front.limits, front.loop.time())
-        front.engine.budget.watch(self)
+        context = self._connection.context
+        self.progress = Progress(context.limits, context.loop.time())
+        context.engine.budget.watch(self)
 
     def _end_arrival(self) -> None:
         if self.progress is not None:
             self.progress = None
-            self._connection.front.engine.budget.unwatch(self)
+            self._connection.context.engine.budget.unwatch(self)
 
     def held_bytes(self) -> int:
         return 0 if self._reservation is None else self._reservation.held_bytes
 
     def rate(self) -> float | None:
-        return None if self.progress is None else self.progress.rate(self._connection.front.loop.time())
+        return None if self.progress is None else self.progress.rate(self._connection.context.loop.time())
 
     def evict(self) -> None:
         self.fail(evicted())
@@ -181,7 +181,7 @@ class H2Call:
         encoding = self.head.encoding
         if encoding is None:
             raise CallFault(Refusal(INTERNAL, "a message is flagged as compressed, but the call has no grpc-encoding"))
-        limits = self._connection.front.limits
+        limits = self._connection.context.limits
         most_bytes = min(self.head.method.most_bytes, limits.grpc_inflated_bytes)
         taken_bytes = 0
 

@@ -6,10 +6,10 @@ from stoker.server.core.goaway import GoawayReason
 from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import (
     ConnectionEnded,
-    DataPlaced,
     DataReceived,
+    DataWritten,
     Event,
-    FloodRefused,
+    FloodRejected,
     HeadersTooLarge,
     PingReceived,
     RequestStarted,
@@ -17,13 +17,13 @@ from stoker.server.net.http2.events import (
     TrailersReceived,
 )
 from stoker.server.rpc.http2.admission import Admission
-from stoker.server.rpc.http2.answer_blocks import metadata_too_large
 from stoker.server.rpc.http2.call import H2Call
-from stoker.server.rpc.http2.peer_watch import PeerWatch
+from stoker.server.rpc.http2.peer_monitor import PeerMonitor
 from stoker.server.rpc.http2.refused_call import RefusedCall
+from stoker.server.rpc.http2.response_blocks import metadata_too_large
 from stoker.server.rpc.http2.streamed_call import StreamedCall
 from stoker.server.rpc.http2.unary_call import UnaryCall
-from stoker.server.rpc.http2.unread_answers import UnreadAnswers
+from stoker.server.rpc.http2.unflushed_responses import UnflushedResponses
 from stoker.server.rpc.method import Kind
 
 if TYPE_CHECKING:
@@ -37,25 +37,25 @@ class ConnectionCalls:
         open: Calls that are not answered, by stream.
         receiving: Unary calls whose request is not complete, by stream.
         arriving: Streamed calls that have part of a message, by stream.
-        unread: Answers that wait for the client to read them.
+        unflushed: Answers that wait for the client to read them.
     """
 
-    __slots__ = ("_admission", "_connection", "_to_place", "_watch", "arriving", "open", "receiving", "unread")
+    __slots__ = ("_admission", "_connection", "_watch", "_zero_copy_pending", "arriving", "open", "receiving", "unflushed")
 
-    def __init__(self, connection: "GrpcProtocol", watch: PeerWatch) -> None:
+    def __init__(self, connection: "GrpcProtocol", watch: PeerMonitor) -> None:
         self._connection = connection
         self._watch = watch
         self.open: dict[int, H2Call | RefusedCall] = {}
         self.receiving: dict[int, UnaryCall] = {}
         self.arriving: dict[int, StreamedCall] = {}
-        self.unread = UnreadAnswers(connection)
-        self._admission = Admission(connection, self.unread)
-        self._to_place: list[UnaryCall] = []
+        self.unflushed = UnflushedResponses(connection)
+        self._admission = Admission(connection, self.unflushed)
+        self._zero_copy_pending: list[UnaryCall] = []
 
     def follow(self, events: list[Event], *, is_last: bool) -> None:
         """Handles events in their order; `is_last`: all that the core has told is handled then."""
         connection, calls = self._connection, self.open
-        front, core = connection.front, connection.core
+        context, core = connection.context, connection.core
         fresh: list[H2Call] = []
         now_ns: int | None = None
         for event in events:
@@ -66,10 +66,10 @@ class ConnectionCalls:
                     call.feed(data, has_ended)
                 else:
                     core.consumed(stream_id, len(data))
-            elif type(event) is DataPlaced:
+            elif type(event) is DataWritten:
                 receiver = self.receiving.get(event.stream_id)
                 if receiver is not None:
-                    receiver.note_placed(event.size_bytes, event.end_stream)
+                    receiver.note_written(event.size_bytes, event.end_stream)
                 else:
                     core.consumed(event.stream_id, event.size_bytes)
             elif type(event) is RequestStarted:
@@ -81,11 +81,11 @@ class ConnectionCalls:
                 deadline_ns = None
                 if head.timeout_ns is not None:
                     if now_ns is None:
-                        now_ns = front.engine.now_ns()
+                        now_ns = context.engine.now_ns()
                     deadline_ns = now_ns + head.timeout_ns
                 begun = (UnaryCall if head.method.kind is Kind.UNARY else StreamedCall)(connection, stream_id, head, deadline_ns)
                 calls[stream_id] = begun
-                front.calls += 1
+                context.calls += 1
                 fresh.append(begun)
                 if has_ended:
                     begun.feed(b"", True)
@@ -95,17 +95,17 @@ class ConnectionCalls:
             # Few have anything to prepare for: they are answered by now, or whole and without a deadline.
             if not late.is_over and (late.deadline_ns is not None or not late.has_ended):
                 late.settle()
-        if is_last and self._to_place:
-            for placing in self._to_place:
-                room = placing.room
-                if room is not None:
-                    core.place(placing.stream_id, room)
-                    connection.read_in_place()
-            self._to_place.clear()
+        if is_last and self._zero_copy_pending:
+            for pending in self._zero_copy_pending:
+                receive_buffer = pending.receive_buffer
+                if receive_buffer is not None:
+                    core.set_receive_buffer(pending.stream_id, receive_buffer)
+                    connection.read_zero_copy()
+            self._zero_copy_pending.clear()
 
-    def place_rest(self, call: UnaryCall) -> None:
+    def expect_zero_copy(self, call: UnaryCall) -> None:
         """Has the rest of a call's message put to its place, as soon as all is handled that has come before."""
-        self._to_place.append(call)
+        self._zero_copy_pending.append(call)
 
     def slow(self, now_s: float, *, is_reading: bool) -> list[H2Call]:
         """Calls whose messages take too long to arrive; `is_reading`: the server has read since this was asked last."""
@@ -122,16 +122,16 @@ class ConnectionCalls:
 
     def forget(self, stream_id: int) -> None:
         """A stream is gone: so is its call."""
-        self.unread.forget(stream_id)
+        self.unflushed.forget(stream_id)
         call = self.open.pop(stream_id, None)
         if call is not None:
-            self._connection.front.calls -= 1
+            self._connection.context.calls -= 1
             call.abandon()
 
     def forget_all(self) -> None:
         """All streams are gone."""
-        self._to_place.clear()
-        for stream_id in [*self.open, *self.unread.streams()]:
+        self._zero_copy_pending.clear()
+        for stream_id in [*self.open, *self.unflushed.streams()]:
             self.forget(stream_id)
 
     def _follow_rare(self, event: Event) -> None:
@@ -144,17 +144,17 @@ class ConnectionCalls:
                 call.feed(b"", True)
         elif isinstance(event, HeadersTooLarge):
             stream_id, size_bytes, count, has_ended = event
-            self._refuse(stream_id, metadata_too_large(size_bytes, count, connection.front.h2_limits), has_ended)
+            self._refuse(stream_id, metadata_too_large(size_bytes, count, connection.context.h2_limits), has_ended)
         elif isinstance(event, PingReceived):
-            if self._watch.pings.is_too_many(connection.front.loop.time(), has_calls=bool(self.open)):
+            if self._watch.pings.is_too_many(connection.context.loop.time(), has_calls=bool(self.open)):
                 # gRPC proposal A8: clients that read this ping half as often from then on.
                 connection.core.refuse(ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings")
                 connection.note_refused(GoawayReason.PINGS)
-        elif isinstance(event, FloodRefused):
+        elif isinstance(event, FloodRejected):
             connection.note_refused(GoawayReason(event.flood.value))
         elif isinstance(event, ConnectionEnded):
             is_excess = event.error_code == ErrorCode.ENHANCE_YOUR_CALM
-            connection.front.engine.note_goaway(GoawayReason.EXCESS if is_excess else GoawayReason.PROTOCOL)
+            connection.context.engine.note_goaway(GoawayReason.EXCESS if is_excess else GoawayReason.PROTOCOL)
             self.forget_all()
 
     def _refuse(self, stream_id: int, block: bytes, has_ended: bool) -> None:
@@ -163,4 +163,4 @@ class ConnectionCalls:
             self._connection.send_end(stream_id, block)
         else:
             self.open[stream_id] = RefusedCall(self._connection, stream_id, block)
-            self._connection.front.calls += 1
+            self._connection.context.calls += 1

@@ -13,18 +13,18 @@ from typing import Final, cast
 
 from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.reservation import ConnectionShare
-from stoker.server.net.connection_gate import IDLE, UNHEARD, Idleness, Slot, address_of
+from stoker.server.net.connection_gate import IDLE, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import DataPlaced, Event
+from stoker.server.net.http2.events import DataWritten, Event
 from stoker.server.rpc.http2.call import H2Call
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
-from stoker.server.rpc.http2.front_state import FrontState
-from stoker.server.rpc.http2.in_place_reads import InPlaceReads
-from stoker.server.rpc.http2.peer_watch import PeerWatch
+from stoker.server.rpc.http2.connection_context import ConnectionContext
+from stoker.server.rpc.http2.peer_monitor import PeerMonitor
 from stoker.server.rpc.http2.ping_rules import PAYLOAD
 from stoker.server.rpc.http2.refusals import ENDING, TOO_SLOW
 from stoker.server.rpc.http2.refused_call import RefusedCall
+from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
 from stoker.server.rpc.refusal import Refusal
 
 #: Events of one connection that are handled before others have their turn: some 64 calls.
@@ -36,7 +36,7 @@ _FIRST_PIECE_BYTES: Final = 20 * 1024
 #: What is copied into one piece to be written; larger data goes to the transport as it is.
 _JOINED_BYTES: Final = 32 * 1024
 #: A read of so much may be cut by a buffer (uvloop's: 256,000 bytes, over TLS less their wrapping), with more to come in this turn.
-_CUT_BYTES: Final = 192 * 1024
+_PARTIAL_READ_BYTES: Final = 192 * 1024
 #: How long a client has to acknowledge that the connection is about to end, seconds; then it is told the last stream all the same.
 _DRAIN_ACK_S: Final = 1.0
 _H2: Final = "h2"
@@ -47,21 +47,21 @@ class GrpcProtocol(asyncio.Protocol):
     """Confined to: the event loop.
 
     Attributes:
-        front: What it shares with the others.
+        context: What it shares with the others.
         core: The HTTP/2 connection.
         calls: What becomes of its streams.
         share: What its requests hold together.
         is_reserved: It has a reserved slot, see `ConnectionGate`.
     """
 
-    def __init__(self, front: FrontState) -> None:
-        self.front = front
-        self.share = ConnectionShare(front.engine.budget)
+    def __init__(self, context: ConnectionContext) -> None:
+        self.context = context
+        self.share = ConnectionShare(context.engine.budget)
         self.is_reserved = False
-        self._in_place = InPlaceReads(self)
+        self._zero_copy = ZeroCopyReader(self)
         self._drains: dict[int, asyncio.Future[None]] = {}
         self._backlog: deque[Event] = deque()
-        self._room: memoryview | None = None
+        self._receive_buffer: memoryview | None = None
         self._is_full = False
         self._is_output_noticed = False
         self._is_draining = False
@@ -72,14 +72,14 @@ class GrpcProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's has the interface but not the class.
         self._transport = cast("asyncio.Transport", transport)
-        now_s = self.front.loop.time()
-        self._watch = PeerWatch(self.front.limits, self.front.settings, now_s)
-        self.core = ServerConnection(self.front.h2_limits, now_s)
+        now_s = self.context.loop.time()
+        self._watch = PeerMonitor(self.context.limits, self.context.settings, now_s)
+        self.core = ServerConnection(self.context.h2_limits, now_s)
         self.calls = ConnectionCalls(self, self._watch)
-        self._open, self._unread, self._receiving = self.calls.open, self.calls.unread, self.calls.receiving
+        self._open, self._unflushed, self._receiving = self.calls.open, self.calls.unflushed, self.calls.receiving
         tls = cast("ssl.SSLObject | None", transport.get_extra_info("ssl_object"))
         # RFC 9113, section 3.3: over TLS, a client asks for HTTP/2 by ALPN.
-        slot = self.front.admit(self, address_of(transport))
+        slot = self.context.admit(self, address_of(transport))
         self.is_reserved = slot is Slot.RESERVED
         if slot is None or (tls is not None and tls.selected_alpn_protocol() != _H2):
             self._transport.abort()
@@ -88,17 +88,17 @@ class GrpcProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._backlog.clear()
-        self._room = None
+        self._receive_buffer = None
         self.calls.forget_all()
         # Nobody is told. But messages that have come in part, and answers that wait, would stay in memory until the collector comes round.
         self.core.close(ErrorCode.NO_ERROR)
-        self.front.leave(self)
+        self.context.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        now_s = self.front.loop.time()
+        now_s = self.context.loop.time()
         self._watch.pings.heard_s = now_s
-        reads, size = self.front.reads, len(data)
-        reads.begin(self, is_whole=size < _CUT_BYTES)
+        reads, size = self.context.reads, len(data)
+        reads.begin(self, is_whole=size < _PARTIAL_READ_BYTES)
         try:
             if size <= _PIECE_BYTES:
                 self._take(self.core.receive(data, now_s), now_s)
@@ -119,41 +119,41 @@ class GrpcProtocol(asyncio.Protocol):
 
     # ---- what reads in place use
 
-    def room(self) -> memoryview:
+    def receive_buffer(self) -> memoryview:
         """Where the next read goes."""
-        self._room = room = self.core.room() if self._receiving else None
-        return self.front.buffer if room is None else room
+        self._receive_buffer = receive_buffer = self.core.receive_buffer() if self._receiving else None
+        return self.context.buffer if receive_buffer is None else receive_buffer
 
     def filled(self, count: int) -> None:
-        """So much was read to where `room` said."""
-        now_s = self.front.loop.time()
+        """So much was read to where `receive_buffer` said."""
+        now_s = self.context.loop.time()
         self._watch.pings.heard_s = now_s
-        room, self._room = self._room, None
-        reads = self.front.reads
+        receive_buffer, self._receive_buffer = self._receive_buffer, None
+        reads = self.context.reads
         # A read into a message's place ends where that ends, whatever else has come.
-        reads.begin(self, is_whole=room is None and count < _CUT_BYTES)
+        reads.begin(self, is_whole=receive_buffer is None and count < _PARTIAL_READ_BYTES)
         try:
-            if room is not None:
-                self._take(self.core.receive_in_place(room[:count], now_s), now_s)
+            if receive_buffer is not None:
+                self._take(self.core.receive_zero_copy(receive_buffer[:count], now_s), now_s)
             else:
-                self._take_pieces(self.front.buffer[:count], now_s)
+                self._take_pieces(self.context.buffer[:count], now_s)
         finally:
             reads.end()
         if not self._receiving:
-            self._in_place.note_other_read()
+            self._zero_copy.note_small_read()
         self._end_read()
 
     # ---- what calls use
 
-    def read_in_place(self) -> None:
+    def read_zero_copy(self) -> None:
         """A large message has its place: what comes is read to there from now on."""
-        self._in_place.begin()
+        self._zero_copy.begin()
 
     def notice_output(self) -> None:
         """Sees to it that what the core has to send is written, once a turn."""
         if not self._is_output_noticed:
             self._is_output_noticed = True
-            self.front.loop.call_soon(self._write)
+            self.context.loop.call_soon(self._write)
 
     def streamed(self) -> None:
         """Notes that part of an answer was given to the core: a client that measures the connection pings for what it reads."""
@@ -164,17 +164,17 @@ class GrpcProtocol(asyncio.Protocol):
         """Ends an answer by a header block."""
         self.core.send_headers(stream_id, block, end_stream=True)
 
-    def leave_unread(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
+    def hold_unflushed(self, stream_id: int, size_bytes: int, *, is_unary: bool) -> None:
         """Notes what of an answered call waits for the client; the answer is given up where there is no room to keep it."""
-        if not self._unread.keep(stream_id, size_bytes, is_unary=is_unary):
+        if not self._unflushed.keep(stream_id, size_bytes, is_unary=is_unary):
             # To a gRPC client this is RESOURCE_EXHAUSTED.
             self.core.reset_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
 
-    def answered(self, call: H2Call | RefusedCall) -> None:
+    def responded(self, call: H2Call | RefusedCall) -> None:
         """Forgets a call whose answer was given to the core."""
         stream_id = call.stream_id
         if self._open.pop(stream_id, None) is not None:
-            self.front.calls -= 1
+            self.context.calls -= 1
         self._watch.pings.has_sent_data = True
         if not call.has_ended:
             # RFC 9113, section 8.1: the answer is complete, and the rest of the request is of no use.
@@ -190,7 +190,7 @@ class GrpcProtocol(asyncio.Protocol):
 
     async def drained(self, stream_id: int) -> None:
         """Returns when what waits on the stream has gone out."""
-        waiter = self._drains[stream_id] = self.front.loop.create_future()
+        waiter = self._drains[stream_id] = self.context.loop.create_future()
         try:
             await waiter
         finally:
@@ -211,24 +211,24 @@ class GrpcProtocol(asyncio.Protocol):
     def sweep(self, now_s: float) -> None:
         """Ends what is too slow at `now_s` of the loop's clock: a handshake, a request, a reader; asks who is silent; drains who is old."""
         # A read that brought nothing, as of half a TLS record, leaves it: it would keep the memory of a message whose call is over.
-        self._room = None
-        watch, settings = self._watch, self.front.settings
+        self._receive_buffer = None
+        watch, settings = self._watch, self.context.settings
         if watch.is_lost(self.core, now_s):
             self.abort()
             return
         buffered_bytes = self._transport.get_write_buffer_size()
-        if watch.is_stuck(buffered_bytes, self._unread, now_s):
+        if watch.is_stuck(buffered_bytes, self._unflushed, now_s):
             if buffered_bytes or not self._open:
                 self.abort()
                 return
             # A proxy reads the connection, but one of its clients does not take its answer: the calls of others go on.
-            self._unread.evict()
-        self._unread.look()
+            self._unflushed.evict()
+        self._unflushed.look()
         if watch.pings.should_ask(now_s, has_calls=bool(self._open)):
             self.core.ping(PAYLOAD)
             self._write()
         if self._receiving:
-            self._take(self.core.tell_placed(now_s), now_s)
+            self._take(self.core.report_written(now_s), now_s)
             if not self._backlog:
                 self._write()
         for call in self.calls.slow(now_s, is_reading=not (self._is_full or self._backlog)):
@@ -237,12 +237,12 @@ class GrpcProtocol(asyncio.Protocol):
         if settings.max_connection_idle_s is not None and idle_s >= settings.max_connection_idle_s:
             self.drain(GoawayReason.IDLE)
         if self._refused_s is not None and now_s - self._refused_s >= settings.max_connection_age_grace_s:
-            self.cut_off(ENDING)
+            self.fail_call(ENDING)
             return
         if settings.max_connection_age_s is not None:
             over_age_s = now_s - watch.opened_s - settings.max_connection_age_s
             if over_age_s >= settings.max_connection_age_grace_s:
-                self.cut_off(ENDING)
+                self.fail_call(ENDING)
             elif over_age_s >= 0:
                 self.drain(GoawayReason.AGE)
 
@@ -250,9 +250,9 @@ class GrpcProtocol(asyncio.Protocol):
         """Lets calls in work end, takes no new ones, and closes."""
         if not self._is_draining:
             self._is_draining = True
-            self.front.engine.note_goaway(reason)
+            self.context.engine.note_goaway(reason)
             self.core.drain()
-            self.front.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
+            self.context.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
             self._write()
 
     def idleness(self) -> Idleness | None:
@@ -260,13 +260,13 @@ class GrpcProtocol(asyncio.Protocol):
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return None
         if not self.core.is_ready:
-            return UNHEARD, self._watch.opened_s
-        self._watch.note_streams(self.core, self.front.loop.time())
+            return UNREGISTERED, self._watch.opened_s
+        self._watch.note_streams(self.core, self.context.loop.time())
         return None if self.core.open_streams or self._backlog else (IDLE, self._watch.idle_since_s)
 
     def close_idle(self) -> None:
-        self.front.engine.note_goaway(GoawayReason.FULL)
-        self.cut_off(ENDING)
+        self.context.engine.note_goaway(GoawayReason.FULL)
+        self.fail_call(ENDING)
 
     def _finish_drain(self) -> None:
         if not self._transport.is_closing():
@@ -276,11 +276,11 @@ class GrpcProtocol(asyncio.Protocol):
     def note_refused(self, reason: GoawayReason) -> None:
         """Notes that the core refuses new streams; the calls in work may go on for `max_connection_age_grace_s`."""
         if self._refused_s is None:
-            self._refused_s = self.front.loop.time()
-            self.front.engine.note_goaway(reason)
-            self.front.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
+            self._refused_s = self.context.loop.time()
+            self.context.engine.note_goaway(reason)
+            self.context.loop.call_later(_DRAIN_ACK_S, self._finish_drain)
 
-    def cut_off(self, refusal: Refusal) -> None:
+    def fail_call(self, refusal: Refusal) -> None:
         """Ends all calls by `refusal`, and the connection."""
         for call in list(self._open.values()):
             call.refuse(refusal)
@@ -307,7 +307,7 @@ class GrpcProtocol(asyncio.Protocol):
             events = self.core.receive(piece if self._receiving else bytes(piece), now_s)
             self._take(events, now_s)
             # Where no other message begins, all the rest has its place.
-            most = size if self._receiving and all(type(event) is DataPlaced for event in events) else _PIECE_BYTES
+            most = size if self._receiving and all(type(event) is DataWritten for event in events) else _PIECE_BYTES
 
     def _take(self, events: list[Event], now_s: float) -> None:
         """Handles what has been received, or puts it to what waits."""
@@ -319,7 +319,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._backlog += events
             if is_first:
                 self._read_on_or_not()
-                self._work_off()
+                self._process_pending()
         else:
             self.calls.follow(events, is_last=True)
 
@@ -332,7 +332,7 @@ class GrpcProtocol(asyncio.Protocol):
         else:
             self._write()
 
-    def _work_off(self) -> None:
+    def _process_pending(self) -> None:
         """Handles one slice of the backlog; goes on after others have had their turn."""
         backlog = self._backlog
         self._is_output_noticed = True
@@ -345,7 +345,7 @@ class GrpcProtocol(asyncio.Protocol):
             return
         self._write()
         if backlog:
-            self.front.loop.call_soon(self._work_off)
+            self.context.loop.call_soon(self._process_pending)
         else:
             self._read_on_or_not()
 
@@ -379,7 +379,7 @@ class GrpcProtocol(asyncio.Protocol):
             waiter = self._drains.get(stream_id)
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
-            self._unread.forget(stream_id)
+            self._unflushed.forget(stream_id)
         if self.core.has_output:
             self.notice_output()
         elif self.core.is_finished:

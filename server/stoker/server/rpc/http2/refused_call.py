@@ -22,7 +22,7 @@ class RefusedCall:
         """`block` is the whole answer."""
         self._connection = connection
         self._block = block
-        self._timer: asyncio.TimerHandle = connection.front.loop.call_later(_PATIENCE_S, self._answer)
+        self._timer: asyncio.TimerHandle = connection.context.loop.call_later(_PATIENCE_S, self._respond)
         self.stream_id = stream_id
         self.has_ended = False
         self.is_over = False
@@ -30,19 +30,19 @@ class RefusedCall:
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         """As `H2Call.feed`."""
         self.has_ended = has_ended
-        self._answer()
+        self._respond()
 
     def refuse(self, refusal: Refusal) -> None:
         """As `H2Call.refuse`; what it was refused for stays."""
-        self._answer()
+        self._respond()
 
     def abandon(self) -> None:
         """As `H2Call.abandon`."""
         self.is_over = True
         self._timer.cancel()
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         if not self.is_over:
             self.abandon()
             self._connection.send_end(self.stream_id, self._block)
-            self._connection.answered(self)
+            self._connection.responded(self)

@@ -7,9 +7,9 @@ import logging
 from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
-from stoker.server.net.listeners import PLAIN_PORT, DoorOptions, Doors
-from stoker.server.net.tls.closing import all_gone
-from stoker.server.rpc.http2.front_state import FrontState
+from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
+from stoker.server.net.tls.closing import wait_closed
+from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.http2.refusals import SHUTTING_DOWN
 from stoker.server.rpc.method import MethodTable
@@ -32,15 +32,15 @@ class H2Server:
         address: str,
         port: int,
         settings: GrpcSettings | None = None,
-        doors: DoorOptions = PLAIN_PORT,
+        listeners: ListenOptions = PLAIN_LISTENER,
     ) -> None:
-        """Listens on `address:port` once started (port 0: any free one), and wherever `doors` says."""
+        """Listens on `address:port` once started (port 0: any free one), and wherever `listeners` says."""
         self._methods = methods
         self._engine = engine
         self._limits = limits
         self._settings = settings or GrpcSettings()
-        self._doors = Doors(limits, address, port, doors)
-        self._state: FrontState | None = None
+        self._listeners = Listeners(limits, address, port, listeners)
+        self._state: ConnectionContext | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
@@ -50,8 +50,8 @@ class H2Server:
             PortInUse: the port is taken. OSError: the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        state = FrontState(self._methods, self._engine, self._limits, self._settings, loop)
-        port = await self._doors.open(functools.partial(GrpcProtocol, state))
+        state = ConnectionContext(self._methods, self._engine, self._limits, self._settings, loop)
+        port = await self._listeners.open(functools.partial(GrpcProtocol, state))
         self._state = state
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
         return port
@@ -61,16 +61,16 @@ class H2Server:
         state = self._state
         if state is None or state.is_draining:
             return
-        self._doors.close()
+        self._listeners.close()
         state.is_draining = True
         for connection in list(state.connections):
             connection.drain(GoawayReason.SHUTDOWN)
         gone = functools.partial(_within, state=state)
-        await all_gone(gone, lambda: [connection.transport for connection in state.connections], grace_s)
+        await wait_closed(gone, lambda: [connection.transport for connection in state.connections], grace_s)
         if state.calls:
             _log.warning("cutting off %d gRPC calls still in work after %g s", state.calls, grace_s)
         for connection in list(state.connections):
-            connection.cut_off(SHUTTING_DOWN)
+            connection.fail_call(SHUTTING_DOWN)
         await _within(_CLOSE_S, state)
         for connection in list(state.connections):
             connection.abort()
@@ -99,11 +99,11 @@ class H2Server:
         self._sweeper = loop.call_later(_SWEEP_PERIOD_S, self._sweep_again, loop)
 
 
-async def _within(timeout_s: float, state: FrontState) -> bool:
+async def _within(timeout_s: float, state: ConnectionContext) -> bool:
     """Waits until all connections are gone, but no longer than `timeout_s`; whether they are."""
     try:
         async with asyncio.timeout(timeout_s):
-            await state.all_gone.wait()
+            await state.wait_closed.wait()
     except TimeoutError:
         return False
     return True

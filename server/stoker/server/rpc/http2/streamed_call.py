@@ -13,8 +13,8 @@ from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooL
 from stoker.server.core.off_loop import run_off_loop
 from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
-from stoker.server.rpc.http2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
+from stoker.server.rpc.http2.response_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message
 from stoker.server.rpc.method import StreamHandler
 from stoker.server.rpc.refusal import CallFault
 from stoker.server.rpc.request_head import RequestHead
@@ -41,7 +41,7 @@ class StreamedCall(H2Call):
         self._unsent_bytes = 0
         self._receiver: asyncio.Future[None] | None = None
         self._reader = MessageReader(head.method.path, head.method.most_bytes)
-        self._task = connection.front.loop.create_task(self._run())
+        self._task = connection.context.loop.create_task(self._run())
 
     def feed(self, data: bytes | memoryview, has_ended: bool) -> None:
         try:
@@ -53,7 +53,7 @@ class StreamedCall(H2Call):
         while not self._messages:
             if self.has_ended or self.is_over:
                 return None
-            self._receiver = self._connection.front.loop.create_future()
+            self._receiver = self._connection.context.loop.create_future()
             try:
                 await self._receiver
             finally:
@@ -77,7 +77,7 @@ class StreamedCall(H2Call):
         data = message if isinstance(message, bytes) else message.SerializeToString()
         if len(data) > _MOST_MESSAGE_BYTES:
             raise TooLarge(f"an answer of {len(data)} bytes is more than a gRPC message can hold")
-        encoding, limits = self.head.answer_encoding, self._connection.front.limits
+        encoding, limits = self.head.response_encoding, self._connection.context.limits
         is_compressed = encoding is not None and len(data) >= limits.compress_min_bytes
         if encoding is not None and is_compressed:
             is_long = len(data) > limits.decode_inline_bytes
@@ -85,9 +85,9 @@ class StreamedCall(H2Call):
         if self.is_over:
             return
         connection, stream_id, core = self._connection, self.stream_id, self._connection.core
-        if not self._has_answered:
+        if not self._has_responded:
             core.send_headers(stream_id, HEADERS[encoding])
-            self._has_answered = True
+            self._has_responded = True
         prefix = PREFIX.pack(is_compressed, len(data))
         if len(data) <= _JOINED_BYTES:
             self._unsent_bytes = core.send_data(stream_id, prefix + data)
@@ -153,14 +153,14 @@ class StreamedCall(H2Call):
             self._begin_arrival()
             arriving[self.stream_id] = self
         elif size_bytes:
-            self.progress.note(size_bytes, self._connection.front.loop.time())
+            self.progress.note(size_bytes, self._connection.context.loop.time())
 
     def is_held_back(self) -> bool:
         """Whether the client may not send, as the method has messages to take first."""
         return bool(self._messages)
 
-    def _let_go(self) -> None:
-        super()._let_go()
+    def _release_message(self) -> None:
+        super()._release_message()
         self._connection.calls.arriving.pop(self.stream_id, None)
 
     def _refund(self, size_bytes: int) -> None:
@@ -184,7 +184,7 @@ class StreamedCall(H2Call):
     def _end(self) -> None:
         if self.is_over:
             return
-        if not self._has_answered:
+        if not self._has_responded:
             block = ok_without_message(self._trailers or ())
         else:
             block = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
@@ -195,6 +195,6 @@ class StreamedCall(H2Call):
         if self._unsent_bytes:
             # Counted once: so far by the call, from now on by the connection.
             self._give_back(self._unsent_bytes)
-            self._connection.leave_unread(self.stream_id, self._unsent_bytes, is_unary=False)
+            self._connection.hold_unflushed(self.stream_id, self._unsent_bytes, is_unary=False)
         self._messages.clear()
         super()._finish()

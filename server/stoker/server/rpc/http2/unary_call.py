@@ -16,8 +16,8 @@ from stoker.server.core.off_loop import run_off_loop
 from stoker.server.core.request import InFlight
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
-from stoker.server.rpc.http2.answer_blocks import HEADERS, TRAILERS_OK, ok_trailers
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
+from stoker.server.rpc.http2.response_blocks import HEADERS, TRAILERS_OK, ok_trailers
 from stoker.server.rpc.method import UnaryHandler
 from stoker.server.rpc.refusal import CallFault
 from stoker.server.rpc.request_head import RequestHead
@@ -68,8 +68,8 @@ class UnaryCall(H2Call):
 
     def _feed_piece(self, data: bytes | memoryview, has_ended: bool) -> None:
         """The general case: the request comes in several pieces, or is compressed, or wrong."""
-        reader = self._reader or self._await_rest()
-        had_room = reader.has_room
+        reader = self._reader or self._await_message()
+        had_buffer = reader.has_buffer
         self._note(len(data), has_ended)
         for message in reader.feed(data):
             if self._message is not None:
@@ -78,19 +78,19 @@ class UnaryCall(H2Call):
         if self._message is not None and reader.expected_bytes is not None:
             # Its length is all that need come of a second one: it is neither given room nor counted.
             raise CallFault(CARDINALITY)
-        if reader.has_room and not had_room:
-            self._connection.calls.place_rest(self)
+        if reader.has_buffer and not had_buffer:
+            self._connection.calls.expect_zero_copy(self)
         self._connection.core.consumed(self.stream_id, len(data))
         if has_ended:
             self._begin_whole(reader)
 
-    def note_placed(self, count: int, has_ended: bool) -> None:
-        """So many more bytes of the request have come, and stand where `room` said."""
+    def note_written(self, count: int, has_ended: bool) -> None:
+        """So many more bytes of the request have come, and stand where `receive_buffer` said."""
         reader = self._reader
         assert reader is not None
         try:
             self._note(count, has_ended)
-            for message in reader.placed(count):
+            for message in reader.buffer_written(count):
                 self._message = message
             self._connection.core.consumed(self.stream_id, count)
             if has_ended:
@@ -99,15 +99,15 @@ class UnaryCall(H2Call):
             self.fail(error)
 
     @property
-    def room(self) -> memoryview | None:
+    def receive_buffer(self) -> memoryview | None:
         """Where the rest of the request's message goes; None: it has no place yet, or no more."""
-        return None if self._reader is None else self._reader.room
+        return None if self._reader is None else self._reader.receive_buffer
 
     def _note(self, size_bytes: int, has_ended: bool) -> None:
         """Counts what has come."""
         self.has_ended = has_ended
         if self.progress is not None:
-            self.progress.note(size_bytes, self._connection.front.loop.time())
+            self.progress.note(size_bytes, self._connection.context.loop.time())
         self._hold(size_bytes)
 
     def _begin_whole(self, reader: MessageReader) -> None:
@@ -121,16 +121,16 @@ class UnaryCall(H2Call):
         self._end_arrival()
         if is_compressed:
             assert isinstance(data, bytes)
-            self._task = self._connection.front.loop.create_task(self._run_compressed(data))
+            self._task = self._connection.context.loop.create_task(self._run_compressed(data))
             return
-        self._hand_over(self.held_bytes())
+        self._start_message(self.held_bytes())
         if isinstance(data, memoryview):
             assert self.head.method.large is not None
             self._submit(self.head.method.large.submit, data)
         else:
             self._begin(data)
 
-    def _hand_over(self, share_bytes: int) -> None:
+    def _start_message(self, share_bytes: int) -> None:
         """The handler takes room for the message of `share_bytes` itself. Of the connection's share, it goes on being held."""
         if self._reservation is not None:
             self._reservation.release()
@@ -141,9 +141,9 @@ class UnaryCall(H2Call):
     def settle(self) -> None:
         super().settle()
         if self._reader is None and not self.has_ended:
-            self._await_rest()
+            self._await_message()
 
-    def _await_rest(self) -> MessageReader:
+    def _await_message(self) -> MessageReader:
         method = self.head.method
         self._reader = MessageReader(method.path, method.most_bytes, None if method.large is None else method.large.lead_bytes)
         self._begin_arrival()
@@ -157,42 +157,42 @@ class UnaryCall(H2Call):
             return
         handle = cast("UnaryHandler", method.handle)
         if not method.starts_inline:
-            self._task = self._connection.front.loop.create_task(self._run(data))
+            self._task = self._connection.context.loop.create_task(self._run(data))
             return
         work = cast("Coroutine[Any, None, bytes | Message]", handle(data, self))
         try:
             awaited = work.send(None)
         except StopIteration as done:
-            self._answer(done.value)
+            self._respond(done.value)
         except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
             self.fail(error)
         else:
             self._is_taken_over = False
-            self._task = self._connection.front.loop.create_task(self._go_on(work, awaited))
+            self._task = self._connection.context.loop.create_task(self._continue(work, awaited))
 
     def _submit(self, submit: Callable[[Sent, Call, Callable[[bytes | Exception], None]], InFlight], data: Sent) -> None:
         try:
-            flight = submit(data, self, self._told)
+            flight = submit(data, self, self._on_result)
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
             return
         if not self.is_over:
             self._flight = flight
 
-    def _told(self, answer: bytes | Exception) -> None:
+    def _on_result(self, response: bytes | Exception) -> None:
         # What is in flight knows the call: neither is to keep the other in memory.
         self._flight = None
-        if type(answer) is bytes and self.head.answer_encoding is None and not self.is_over:
-            self._send(answer, 0, _PLAIN_HEADERS)
-        elif isinstance(answer, Exception):
-            self.fail(answer)
+        if type(response) is bytes and self.head.response_encoding is None and not self.is_over:
+            self._send(response, 0, _PLAIN_HEADERS)
+        elif isinstance(response, Exception):
+            self.fail(response)
         else:
-            self._answer(answer)
+            self._respond(response)
 
     async def _run(self, data: bytes) -> None:
         handle = cast("UnaryHandler", self.head.method.handle)
         try:
-            self._answer(await handle(data, self))
+            self._respond(await handle(data, self))
         except asyncio.CancelledError:
             self._cancelled_elsewhere()
         except Exception as error:  # noqa: BLE001 - as above
@@ -206,21 +206,21 @@ class UnaryCall(H2Call):
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
         else:
-            self._hand_over(len(data))
+            self._start_message(len(data))
             await self._run(data)
 
-    async def _go_on(self, work: Coroutine[Any, None, bytes | Message], awaited: Any) -> None:
+    async def _continue(self, work: Coroutine[Any, None, bytes | Message], awaited: Any) -> None:
         """Goes on with a handler that waits for `awaited`."""
         self._is_taken_over = True
         try:
-            self._answer(await _continued(work, awaited, is_cancelled=self.is_over))
+            self._respond(await _continued(work, awaited, is_cancelled=self.is_over))
         except asyncio.CancelledError:
             self._cancelled_elsewhere()
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
 
-    def _let_go(self) -> None:
-        super()._let_go()
+    def _release_message(self) -> None:
+        super()._release_message()
         self._connection.share.held_bytes -= self._share_bytes
         self._share_bytes = 0
 
@@ -238,20 +238,20 @@ class UnaryCall(H2Call):
         if not self.is_over:
             self.fail(Cancelled("the call was cancelled by the server"))
 
-    def _answer(self, answer: bytes | Message) -> None:
+    def _respond(self, response: bytes | Message) -> None:
         if self.is_over:
             return
-        data = answer if type(answer) is bytes else cast("Message", answer).SerializeToString()
-        encoding = self.head.answer_encoding
-        if encoding is None or len(data) < self._connection.front.limits.compress_min_bytes:
+        data = response if type(response) is bytes else cast("Message", response).SerializeToString()
+        encoding = self.head.response_encoding
+        if encoding is None or len(data) < self._connection.context.limits.compress_min_bytes:
             self._send(data, 0, _PLAIN_HEADERS)
-        elif len(data) <= self._connection.front.limits.decode_inline_bytes:
+        elif len(data) <= self._connection.context.limits.decode_inline_bytes:
             self._send(encoding.compress(data), 1, HEADERS[encoding])
         else:
-            self._task = self._connection.front.loop.create_task(self._answer_compressed(data))
+            self._task = self._connection.context.loop.create_task(self._respond_compressed(data))
 
-    async def _answer_compressed(self, data: bytes) -> None:
-        encoding = self.head.answer_encoding
+    async def _respond_compressed(self, data: bytes) -> None:
+        encoding = self.head.response_encoding
         assert encoding is not None
         try:
             data = await run_off_loop(encoding.compress, data)
@@ -271,14 +271,14 @@ class UnaryCall(H2Call):
         core = connection.core
         trailers = TRAILERS_OK if self._trailers is None else ok_trailers(self._trailers)
         if size <= _JOINED_BYTES:
-            waiting = core.send_answer(stream_id, headers, _prefix(flag, size) + data, trailers)
+            waiting = core.send_response(stream_id, headers, _prefix(flag, size) + data, trailers)
         else:
             core.send_headers(stream_id, headers)
             core.send_data(stream_id, _prefix(flag, size))
             waiting = core.send_data(stream_id, data)
             core.send_headers(stream_id, trailers, end_stream=True)
         if waiting:
-            connection.leave_unread(stream_id, waiting, is_unary=True)
+            connection.hold_unflushed(stream_id, waiting, is_unary=True)
         self._finish()
 
 
@@ -299,7 +299,7 @@ def _continued(work: Coroutine[Any, None, bytes | Message], awaited: Any, *, is_
             if error is None:
                 awaited = work.send(None)
             else:
-                thrown, error = error, None
-                awaited = work.throw(thrown)
+                discarded, error = error, None
+                awaited = work.throw(discarded)
         except StopIteration as done:
             return cast("bytes | Message", done.value)

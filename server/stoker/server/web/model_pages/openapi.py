@@ -32,7 +32,7 @@ def model_document(description: ModelDescription, sample: Sample) -> Schema:
         f"{kserve}/ready": {"get": _operation("ready", "Whether it serves", {"type": "object"})},
     }
     if not signature.is_decoupled and sample.fits_json:
-        if not sample.is_answer_binary:
+        if not sample.is_response_binary:
             paths[f"{kserve}/infer"] = {"post": _infer(sample)}
         if not sample.is_sequence:
             paths[f"{serving}:predict"] = {"post": _predict(sample)}
@@ -58,7 +58,7 @@ def _about(description: ModelDescription, sample: Sample) -> str:
     text = f"Served by {platform}; {batch}."
     if signature.is_decoupled:
         text += " It answers a request any number of times: reach it by ModelStreamInfer over gRPC, or by generate_stream."
-    elif not sample.fits_json or sample.is_answer_binary:
+    elif not sample.fits_json or sample.is_response_binary:
         text += " Its FP16 or BF16 tensors have no form in JSON: they travel as binary data behind it."
     if sample.is_sequence:
         text += " Requests belong to sequences: parameters sequence_id, sequence_start, sequence_end."
@@ -91,12 +91,12 @@ def _predict(sample: Sample) -> Schema:
     }
 
 
-def _operation(name: str, summary: str, answer: Schema) -> Schema:
+def _operation(name: str, summary: str, response: Schema) -> Schema:
     return {
         "operationId": name,
         "summary": summary,
         "responses": {
-            "200": {"description": "Success", "content": {_JSON: {"schema": answer}}},
+            "200": {"description": "Success", "content": {_JSON: {"schema": response}}},
             "default": {"description": "Failure", "content": {_JSON: {"schema": {"$ref": f"{_REF}Failure"}}}},
         },
     }
@@ -123,7 +123,7 @@ def _schemas(signature: ModelSignature) -> Schema:
                 "outputs": {"type": "array", "items": wanted},
             },
         },
-        "InferAnswer": {
+        "InferResponseBody": {
             "type": "object",
             "required": ["model_name", "outputs"],
             "properties": {

@@ -2,27 +2,27 @@
 
 import json
 
+from stoker.server.web.model_pages.addresses import CallAddresses
 from stoker.server.web.model_pages.calls import Call
-from stoker.server.web.model_pages.places import Places
 from stoker.server.web.model_pages.samples import TEXT, Sample, SampleTensor
 
 
-def python_calls(sample: Sample, places: Places) -> list[Call]:
+def python_calls(sample: Sample, addresses: CallAddresses) -> list[Call]:
     """Every call from Python that fits the model."""
-    calls = [_stoker(sample, places)]
+    calls = [_stoker(sample, addresses)]
     if sample.is_decoupled:
         return calls
-    ways = [("http", places.http, places.is_http_secure)]
-    if places.grpc is not None:
-        ways.append(("grpc", places.grpc, places.is_grpc_secure))
+    ways = [("http", addresses.http, addresses.is_http_secure)]
+    if addresses.grpc is not None:
+        ways.append(("grpc", addresses.grpc, addresses.is_grpc_secure))
     for module, address, secure in ways:
-        text = _triton(sample, module, address, secure=secure, needs_key=places.needs_key)
+        text = _triton(sample, module, address, secure=secure, needs_key=addresses.needs_key)
         calls.append(Call(f"tritonclient.{module}", f"tritonclient-{module}", "python", text))
     return calls
 
 
-def _stoker(sample: Sample, places: Places) -> Call:
-    url = places.http_url if places.grpc is None else places.grpc_url
+def _stoker(sample: Sample, addresses: CallAddresses) -> Call:
+    url = addresses.http_url if addresses.grpc is None else addresses.grpc_url
     needs_type = any(tensor.datatype.value == "BF16" for tensor in sample.inputs)
     arrays = "".join(f"    {_text(tensor.name)}: {_stoker_array(tensor)},\n" for tensor in sample.inputs)
     more = _arguments(sample)
@@ -34,9 +34,9 @@ def _stoker(sample: Sample, places: Places) -> Call:
         printing = "    for name, array in outputs.items():\n        print(name, array.shape, array)\n"
         use = f"    outputs = client.infer({_text(sample.model)}, inputs{more})\n{printing}"
     imported = "TypedArray, connect" if needs_type else "connect"
-    key = ', api_key=os.environ["STOKER_API_KEY"]' if places.needs_key else ""
+    key = ', api_key=os.environ["STOKER_API_KEY"]' if addresses.needs_key else ""
     text = (
-        ("import os\n\n" if places.needs_key else "")
+        ("import os\n\n" if addresses.needs_key else "")
         + f"import numpy as np\nfrom stoker_client import {imported}\n\ninputs = {{\n{arrays}}}\n"
         + f"with connect({_text(url)}{key}) as client:\n{use}"
     )

@@ -9,9 +9,9 @@ from stoker.server.codecs.parameters import check_model_name, parse_version
 from stoker.server.engine.interface import Engine
 from stoker.server.rpc.status import kserve_status
 from stoker.server.web.endpoint import json_response
+from stoker.server.web.model_pages.addresses import GrpcAddress, addresses
 from stoker.server.web.model_pages.html import POLICY, error_page, list_page, model_page
 from stoker.server.web.model_pages.openapi import model_document
-from stoker.server.web.model_pages.places import GrpcDoor, places
 from stoker.server.web.model_pages.python_calls import python_calls
 from stoker.server.web.model_pages.samples import sample
 from stoker.server.web.model_pages.shell_calls import shell_calls
@@ -25,7 +25,7 @@ _TAG: Final = "models"
 class ModelPages:
     """What each model's pages and documents are made of. Confined to: the event loop."""
 
-    def __init__(self, engine: Engine, grpc: GrpcDoor | None, *, needs_key: bool = False) -> None:
+    def __init__(self, engine: Engine, grpc: GrpcAddress | None, *, needs_key: bool = False) -> None:
         """Pages of the models of `engine`.
 
         Args:
@@ -62,7 +62,7 @@ class ModelPages:
             # As pages have it: what KServe v2 answers for an unknown model, Triton's 400, is for its clients.
             return _page(error_page(up, error.message), 404 if isinstance(error, UnknownModel) else kserve_status(error).http)
         asked = sample(description, version)
-        where = places(request.headers.get("host", ""), request.url.scheme, self._grpc, needs_key=self._needs_key)
+        where = addresses(request.headers.get("host", ""), request.url.scheme, self._grpc, needs_key=self._needs_key)
         has_reflection = self._grpc is not None and self._grpc.has_reflection
         calls = [*shell_calls(asked, where, has_reflection=has_reflection), *python_calls(asked, where)]
         return _page(model_page(description, version, calls))

@@ -65,7 +65,7 @@ class Sample:
         is_decoupled: Whether the model answers a request any number of times.
         is_sequence: Whether requests belong to sequences.
         sequence_id: Of the type that the model takes.
-        is_answer_binary: Whether JSON cannot hold its answer.
+        is_response_binary: Whether JSON cannot hold its answer.
     """
 
     model: str
@@ -75,7 +75,7 @@ class Sample:
     is_decoupled: bool
     is_sequence: bool
     sequence_id: int | str
-    is_answer_binary: bool
+    is_response_binary: bool
 
     @property
     def is_printed(self) -> bool:
@@ -103,7 +103,7 @@ def sample(description: ModelDescription, version: int | None) -> Sample:
         is_decoupled=signature.is_decoupled,
         is_sequence=sequences is not None,
         sequence_id="1" if has_text_id else 1,
-        is_answer_binary=any(tensor.datatype in BINARY_ONLY for tensor in signature.outputs),
+        is_response_binary=any(tensor.datatype in BINARY_ONLY for tensor in signature.outputs),
     )
 
 

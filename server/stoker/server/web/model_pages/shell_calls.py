@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
+from stoker.server.web.model_pages.addresses import CallAddresses
 from stoker.server.web.model_pages.calls import Call
-from stoker.server.web.model_pages.places import Places
 from stoker.server.web.model_pages.samples import TEXT, Sample, SampleTensor
 
 _NO_JSON: Final = "FP16 and BF16 tensors travel as binary only."
@@ -21,21 +21,21 @@ _CONTENTS: Final = {
 }  # fmt: skip
 
 
-def shell_calls(sample: Sample, places: Places, *, has_reflection: bool) -> list[Call]:
+def shell_calls(sample: Sample, addresses: CallAddresses, *, has_reflection: bool) -> list[Call]:
     """Every call from a shell that fits the model."""
     calls = []
     if not sample.is_decoupled:
-        if sample.fits_json and not sample.is_answer_binary:
-            calls.append(Call("curl, JSON", "curl-json", "sh", _curl_json(sample, places)))
-        calls.append(_curl_binary(sample, places))
+        if sample.fits_json and not sample.is_response_binary:
+            calls.append(Call("curl, JSON", "curl-json", "sh", _curl_json(sample, addresses)))
+        calls.append(_curl_binary(sample, addresses))
         if sample.fits_json and not sample.is_sequence:
-            calls.append(Call("curl, TensorFlow Serving's REST", "curl-tfs", "sh", _curl_tfs(sample, places)))
+            calls.append(Call("curl, TensorFlow Serving's REST", "curl-tfs", "sh", _curl_tfs(sample, addresses)))
     elif sample.fits_json and sample.is_printed:
         note = "Each answer is a server-sent event; -N prints it as it comes."
-        calls.append(Call("curl, server-sent events", "curl-generate-stream", "sh", _curl_generate(sample, places), note))
-    if places.grpc is not None and sample.fits_json:
+        calls.append(Call("curl, server-sent events", "curl-generate-stream", "sh", _curl_generate(sample, addresses), note))
+    if addresses.grpc is not None and sample.fits_json:
         note = "" if has_reflection else "Needs a server started with --grpc-reflection."
-        calls.append(Call("grpcurl", "grpcurl", "sh", _grpcurl(sample, places), note))
+        calls.append(Call("grpcurl", "grpcurl", "sh", _grpcurl(sample, addresses), note))
     return calls
 
 
@@ -50,54 +50,53 @@ def infer_path(sample: Sample, verb: str = "infer") -> str:
     return f"/v2/models/{sample.model}{version}/{verb}"
 
 
-def _curl_json(sample: Sample, places: Places) -> str:
+def _curl_json(sample: Sample, addresses: CallAddresses) -> str:
     rest: dict[str, Any] = {"parameters": _sequence(sample)} if sample.is_sequence else {}
-    url = places.http_url + infer_path(sample)
+    url = addresses.http_url + infer_path(sample)
     if sample.is_printed:
         inputs = [{**_facts(tensor), "data": [tensor.element] * tensor.count} for tensor in sample.inputs]
-        return _posted({**rest, "inputs": inputs}, url, places)
+        return _posted({**rest, "inputs": inputs}, url, addresses)
     lines = [_python_dict(_facts(tensor), f'"data": [{_python(tensor.element)}] * {tensor.count}') for tensor in sample.inputs]
-    return _made(rest, "inputs", lines, f"{_curl(places)} {shlex.quote(url)} -d @-")
+    return _made(rest, "inputs", lines, f"{_curl(addresses)} {shlex.quote(url)} -d @-")
 
 
-def _curl_tfs(sample: Sample, places: Places) -> str:
+def _curl_tfs(sample: Sample, addresses: CallAddresses) -> str:
     version = "" if sample.version is None else f"/versions/{sample.version}"
-    url = f"{places.http_url}/v1/models/{sample.model}{version}:predict"
+    url = f"{addresses.http_url}/v1/models/{sample.model}{version}:predict"
     if sample.is_printed:
-        return _posted({"inputs": {tensor.name: tensor.nested for tensor in sample.inputs}}, url, places)
+        return _posted({"inputs": {tensor.name: tensor.nested for tensor in sample.inputs}}, url, addresses)
     lines = []
     for tensor in sample.inputs:
         value = _python(tensor.element)
         for size in reversed(tensor.shape):
             value = f"[{value}] * {size}"
         lines.append(f"{_python(tensor.name)}: {value}")
-    return _made({}, "inputs", lines, f"{_curl(places)} {shlex.quote(url)} -d @-", brackets=("{", "}"))
+    return _made({}, "inputs", lines, f"{_curl(addresses)} {shlex.quote(url)} -d @-", brackets=("{", "}"))
 
 
-def _curl_generate(sample: Sample, places: Places) -> str:
+def _curl_generate(sample: Sample, addresses: CallAddresses) -> str:
     """Flat JSON: the server gives each list its input's shape."""
     body: dict[str, Any] = {
         tensor.name: tensor.element if tensor.count == 1 else [tensor.element] * tensor.count for tensor in sample.inputs
     }
     if sample.is_sequence:
         body["parameters"] = _sequence(sample)
-    return (
-        f"{_curl(places, '-sN')} {shlex.quote(places.http_url + infer_path(sample, 'generate_stream'))} -d {shlex.quote(json.dumps(body))}"
-    )
+    url = shlex.quote(addresses.http_url + infer_path(sample, "generate_stream"))
+    return f"{_curl(addresses, '-sN')} {url} -d {shlex.quote(json.dumps(body))}"
 
 
-def _curl_binary(sample: Sample, places: Places) -> Call:
+def _curl_binary(sample: Sample, addresses: CallAddresses) -> Call:
     parameters = _sequence(sample) if sample.is_sequence else {}
-    if sample.is_answer_binary:
+    if sample.is_response_binary:
         parameters["binary_data_output"] = True
     head: dict[str, Any] = {"parameters": parameters} if parameters else {}
     head["inputs"] = [{**_facts(tensor), "parameters": {"binary_data_size": tensor.size_bytes}} for tensor in sample.inputs]
     text = json.dumps(head)
     parts = [f"printf %s {shlex.quote(text)}", *(_bytes_of(tensor) for tensor in sample.inputs)]
     lines = ";\n  ".join(parts)
-    url = shlex.quote(places.http_url + infer_path(sample))
-    curl = f"{_curl(places)} {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
-    if sample.is_answer_binary:
+    url = shlex.quote(addresses.http_url + infer_path(sample))
+    curl = f"{_curl(addresses)} {url} --data-binary @- \\\n  -H 'Inference-Header-Content-Length: {len(text)}'"
+    if sample.is_response_binary:
         curl += " -o answer.bin"
     note = "The tensors follow the JSON as raw bytes; with binary_data_output the answer's do, too."
     return Call(
@@ -105,7 +104,7 @@ def _curl_binary(sample: Sample, places: Places) -> Call:
         "curl-binary",
         "sh",
         f"{{ {lines}; }} |\n{curl}",
-        note if sample.fits_json and not sample.is_answer_binary else f"{_NO_JSON} {note}",
+        note if sample.fits_json and not sample.is_response_binary else f"{_NO_JSON} {note}",
     )
 
 
@@ -118,8 +117,8 @@ def _bytes_of(tensor: SampleTensor) -> str:
     return one if tensor.count == 1 else f"for i in $(seq {tensor.count}); do {one}; done"
 
 
-def _grpcurl(sample: Sample, places: Places) -> str:
-    options = ("" if places.is_grpc_secure else "-plaintext ") + (f"-H {_BEARER} " if places.needs_key else "")
+def _grpcurl(sample: Sample, addresses: CallAddresses) -> str:
+    options = ("" if addresses.is_grpc_secure else "-plaintext ") + (f"-H {_BEARER} " if addresses.needs_key else "")
     streaming = sample.is_decoupled
     method = f"inference.GRPCInferenceService/{'ModelStreamInfer' if streaming else 'ModelInfer'}"
     head: dict[str, Any] = {"model_name": sample.model}
@@ -134,12 +133,14 @@ def _grpcurl(sample: Sample, places: Places) -> str:
     if sample.is_printed:
         contents = [{_CONTENTS[tensor.datatype.value]: [_proto_element(tensor)] * tensor.count} for tensor in sample.inputs]
         inputs = [{**_facts(tensor), "contents": held} for tensor, held in zip(sample.inputs, contents, strict=True)]
-        return f"grpcurl {options}-d {shlex.quote(json.dumps({**head, 'inputs': inputs}))} \\\n  {shlex.quote(places.grpc or '')} {method}"
+        return (
+            f"grpcurl {options}-d {shlex.quote(json.dumps({**head, 'inputs': inputs}))} \\\n  {shlex.quote(addresses.grpc or '')} {method}"
+        )
     lines = []
     for tensor in sample.inputs:
         elements = f"[{_python(_proto_element(tensor))}] * {tensor.count}"
         lines.append(_python_dict(_facts(tensor), f'"contents": {{{_python(_CONTENTS[tensor.datatype.value])}: {elements}}}'))
-    return _made(head, "inputs", lines, f"grpcurl {options}-d @ {shlex.quote(places.grpc or '')} {method}")
+    return _made(head, "inputs", lines, f"grpcurl {options}-d @ {shlex.quote(addresses.grpc or '')} {method}")
 
 
 def _proto_element(tensor: SampleTensor) -> bool | int | float | str:
@@ -150,12 +151,12 @@ def _facts(tensor: SampleTensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype.value, "shape": list(tensor.shape)}
 
 
-def _curl(places: Places, flags: str = "-s") -> str:
-    return f"curl {flags} -H {_BEARER}" if places.needs_key else f"curl {flags}"
+def _curl(addresses: CallAddresses, flags: str = "-s") -> str:
+    return f"curl {flags} -H {_BEARER}" if addresses.needs_key else f"curl {flags}"
 
 
-def _posted(body: dict[str, Any], url: str, places: Places) -> str:
-    return f"{_curl(places)} {shlex.quote(url)} -d {shlex.quote(json.dumps(body))}"
+def _posted(body: dict[str, Any], url: str, addresses: CallAddresses) -> str:
+    return f"{_curl(addresses)} {shlex.quote(url)} -d {shlex.quote(json.dumps(body))}"
 
 
 def _made(head: dict[str, Any], key: str, lines: Sequence[str], then: str, *, brackets: tuple[str, str] = ("[", "]")) -> str:

@@ -1,0 +1,113 @@
+"""Large infer requests in JSON, parsed in short steps.
+
+A JSON parser holds the interpreter from the first byte to the last, also in a thread: 60 MB of numbers would stop the event loop for a
+third of a second, and stand in memory as Python objects of four times that. So the numbers of each long `"data"` array are cut out first,
+and made an array some thousand at a time, with a chance for the loop in between; the rest is parsed as usual.
+
+Whatever this shortcut does not understand it leaves alone: then the ordinary parser reads the whole and says what is wrong.
+"""
+
+import re
+import secrets
+from typing import Any
+
+import numpy as np
+import orjson
+
+from stoker.backends.api.errors import InvalidRequest
+from stoker.backends.api.tensor import DataType
+from stoker.server.codecs.json_tensor import packed
+from stoker.server.codecs.strict_json import bracket_levels, parse_tensor_json
+from stoker.server.core.limits import Limits
+from stoker.server.core.request import Array
+
+# In JSON an unescaped `"data"` before a colon is a key: a string cannot hold it.
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
+_FLATTEN = bytes.maketrans(b"[]", b"  ")
+_STEP_BYTES = 128 * 1024
+_SHORT_BYTES = 64 * 1024
+
+
+def parse_infer_json(text: bytes, limits: Limits) -> Any:
+    """As `parse_tensor_json`, but a long numeric `data` of an input comes as a flat array, int64 or float64, instead of a list.
+
+    Raises:
+        InvalidRequest: as `parse_tensor_json`.
+    """
+    if len(text) <= _SHORT_BYTES:
+        return parse_tensor_json(text, limits)
+    runs: dict[str, Array] = {}
+    parts: list[bytes] = []
+    at = 0
+    while (found := _DATA.search(text, at)) is not None:
+        start, end = found.end(), _run_end(text, found.end())
+        numbers = _numbers(text[start:end], limits) if end - start > _SHORT_BYTES else None
+        parts.append(text[at:start])
+        if numbers is None:
+            parts.append(text[start:end])
+        else:
+            # Unguessable, so that no client can name another tensor's numbers.
+            mark = secrets.token_hex(16)
+            runs[mark] = numbers
+            parts.append(b'"%b"' % mark.encode())
+        at = end
+    if not runs:
+        return parse_tensor_json(text, limits)
+    head = parse_tensor_json(b"".join((*parts, text[at:])), limits)
+    inputs = head.get("inputs") if isinstance(head, dict) else None
+    for tensor in inputs if isinstance(inputs, list) else ():
+        data = tensor.get("data") if isinstance(tensor, dict) else None
+        if isinstance(data, str) and data in runs:
+            tensor["data"] = runs[data]
+    return head
+
+
+def _run_end(text: bytes, start: int) -> int:
+    """Where the array at `start` ends if it holds numbers and arrays only: before the next string or end of an object."""
+    quote = text.find(b'"', start)
+    end = len(text) if quote < 0 else quote
+    # Looked for only up to the quote, so that a text of nothing but beginnings is still read through once.
+    brace = text.find(b"}", start, end)
+    end = end if brace < 0 else brace
+    return text.rfind(b"]", start, end) + 1 or end
+
+
+def _numbers(run: bytes, limits: Limits) -> Array | None:
+    """The numbers of `run`, nested as they may be; None if it is anything but one well-formed array of only integers or floats."""
+    if not run.endswith(b"]") or bracket_levels(run[1:-1], limits.json_depth) is None:
+        return None
+    pieces: list[Array] = []
+    at, end = 1, len(run) - 1
+    while at < end:
+        chunk_end = run.find(b",", at + _STEP_BYTES, end)
+        chunk_end = end if chunk_end < 0 else chunk_end
+        # Brackets become blanks: what they separate is still separated by commas, or refused.
+        text = b"[%b]" % run[at:chunk_end].translate(_FLATTEN)
+        piece = _special_piece(text, limits) if b"N" in text or b"I" in text else _piece(text)
+        if piece is None:
+            return None
+        pieces.append(piece)
+        at = chunk_end + 1
+    if run[end - 1 : end] == b",":
+        return None
+    return np.concatenate(pieces) if pieces else None
+
+
+def _piece(text: bytes) -> Array | None:
+    """The numbers of the flat list `text`; None if it holds anything else, or nothing."""
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    kind = DataType.FP64 if b"." in text or b"e" in text or b"E" in text else DataType.INT64
+    raw = packed(values, kind, text)
+    return np.frombuffer(raw, kind.numpy) if raw else None
+
+
+def _special_piece(text: bytes, limits: Limits) -> Array | None:
+    """As `_piece`, where NaN or an infinity may be among the numbers."""
+    try:
+        values = parse_tensor_json(text, limits)
+    except InvalidRequest:
+        return None
+    return np.array(values, dtype=np.float64) if set(map(type, values)) <= {int, float} else None

@@ -1,0 +1,189 @@
+"""The fronts of one server as one: opened together, stopped together."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from stoker.server.core.loopback import is_loopback
+from stoker.server.engine.interface import Engine
+from stoker.server.net.listen import PortInUse
+from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
+from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
+from stoker.server.observability.logs import Logs
+from stoker.server.observability.tracer import Tracer
+from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.kserve.extensions import Extensions
+from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.rpc.restricted_apis import Restrictions
+from stoker.server.server_config import ServerConfig
+from stoker.server.serving_start import tfs_settings
+from stoker.server.web.model_pages.addresses import GrpcAddress
+
+
+class Frontend(Protocol):
+    """A protocol front."""
+
+    async def start(self) -> int:
+        """Binds and begins to serve; returns the real port."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new work; what is in work may take `grace_s` more seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a front listens.
+
+    Attributes:
+        address: What the port is bound to.
+        port: Its number; None: only the socket is open.
+        socket_path: A Unix-domain socket, absolute; None: there is none.
+        encryption: How the port is encrypted, in a word; empty: it is plain.
+    """
+
+    address: str
+    port: int | None
+    socket_path: Path | None = None
+    encryption: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        listen_addresses = [] if self.port is None else [f"{host}:{self.port}" + (f" ({self.encryption})" if self.encryption else "")]
+        if self.socket_path is not None:
+            listen_addresses.append(f"unix:{self.socket_path}")
+        return " and ".join(listen_addresses)
+
+
+class Frontends:
+    """All fronts the configuration asks for."""
+
+    def __init__(self, engine: Engine, config: ServerConfig, logs: Logs | None = None, tracer: Tracer | None = None) -> None:
+        """Fronts of `engine`; `logs` and `tracer` are those whose settings clients may change."""
+        self._engine = engine
+        self._logs = logs
+        self._tracer = tracer
+        self._config = config
+        self._open: list[Frontend] = []
+        self._followers: dict[KeyRing, asyncio.Task[None]] = {}
+
+    async def start(self) -> dict[str, Endpoint]:
+        """Opens every front; returns where each listens, by `grpc`, `http`, `metrics`.
+
+        Raises:
+            PortInUse: a port is taken; the text names the flag that sets it. TlsError: a certificate cannot be used. OSError: an address
+                cannot be bound.
+        """
+        config, engine, limits = self._config, self._engine, self._config.limits
+        adlik = AdlikService(engine, limits, _adlik_settings(config))
+        tfs = TfsService(engine, limits, tfs_settings(config.serving_start))
+        extensions = Extensions(
+            limits,
+            config.kserve,
+            self._logs,
+            self._tracer,
+            lambda model: engine.is_model_ready(model, None),
+            api_key=config.api_key,
+            is_local=_is_local(config),
+        )
+        tls, sockets = config.tls, config.sockets
+        endpoints: dict[str, Endpoint] = {}
+        # Imported as needed: a server without gRPC, say, does not load it.
+        if config.grpc_port is not None:
+            from stoker.server.grpc_server import GrpcFrontend
+
+            ring = KeyRing("gRPC", tls.grpc, H2) if tls.grpc is not None and sockets.allow_tcp else None
+            listeners = ListenOptions(ring=ring, socket_path=sockets.grpc, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
+            grpc = GrpcFrontend(
+                engine,
+                limits,
+                config.grpc_address,
+                config.grpc_port,
+                reflection=config.grpc_reflection,
+                adlik=adlik,
+                extensions=extensions,
+                settings=config.grpc,
+                tfs=tfs,
+                listeners=listeners,
+            )
+            endpoints["grpc"] = await self._open_one(grpc, config.grpc_address, "--grpc-port", listeners)
+        http_ring = KeyRing("HTTP", tls.http, HTTP_1) if tls.http is not None and sockets.allow_tcp else None
+        if config.http_port is not None:
+            from stoker.server.web.http_server import HttpFrontend
+
+            listeners = ListenOptions(ring=http_ring, socket_path=sockets.http, socket_mode=sockets.mode, has_port=sockets.allow_tcp)
+            http = HttpFrontend(
+                engine,
+                limits,
+                config.http_address,
+                config.http_port,
+                metrics=config.metrics_on_http,
+                adlik=adlik,
+                extensions=extensions,
+                tfs=tfs,
+                listeners=listeners,
+                cors=config.cors,
+                grpc=_grpc_address(endpoints.get("grpc"), has_reflection=config.grpc_reflection),
+            )
+            endpoints["http"] = await self._open_one(http, config.http_address, "--http-port", listeners)
+        if config.metrics_port is not None:
+            from stoker.server.web.http_server import MetricsFrontend
+
+            listeners = ListenOptions(ring=http_ring) if tls.has_metrics else PLAIN_LISTENER
+            path = tfs.settings.metrics_path
+            metrics = MetricsFrontend(
+                engine,
+                limits,
+                config.metrics_address,
+                config.metrics_port,
+                serving_path=path,
+                restrictions=Restrictions(api_key=config.api_key),
+                listeners=listeners,
+            )
+            endpoints["metrics"] = await self._open_one(metrics, config.metrics_address, "--metrics-port", listeners)
+        return endpoints
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops them side by side, so that the grace time is one for all."""
+        await asyncio.gather(*(frontend.stop(grace_s) for frontend in self._open))
+        self._open.clear()
+        for follower in self._followers.values():
+            follower.cancel()
+        self._followers.clear()
+
+    async def _open_one(self, frontend: Frontend, address: str, flag: str, listeners: ListenOptions) -> Endpoint:
+        try:
+            port = await frontend.start()
+        except PortInUse as error:
+            hint = "" if error.is_socket else f": choose another with {flag}, or 0 for any free one"
+            raise PortInUse(f"{error}{hint}") from error
+        self._open.append(frontend)
+        ring, path = listeners.ring, listeners.socket_path
+        if ring is not None and ring not in self._followers:
+            self._followers[ring] = asyncio.create_task(ring.follow(self._config.tls.reload_s))
+        encryption = "" if ring is None else "mutual TLS" if ring.asks_clients else "TLS"
+        return Endpoint(address, port if listeners.has_port else None, None if path is None else path.absolute(), encryption)
+
+
+def _is_local(config: ServerConfig) -> bool:
+    """Whether clients of this machine alone reach the server."""
+    ports = ((config.grpc_port, config.grpc_address), (config.http_port, config.http_address))
+    return not config.sockets.allow_tcp or all(port is None or is_loopback(address) for port, address in ports)
+
+
+def _grpc_address(endpoint: Endpoint | None, *, has_reflection: bool) -> GrpcAddress | None:
+    if endpoint is None or endpoint.port is None:
+        return None
+    return GrpcAddress(endpoint.port, is_secure=bool(endpoint.encryption), has_reflection=has_reflection)
+
+
+def _adlik_settings(config: ServerConfig) -> AdlikSettings:
+    return AdlikSettings(
+        rest_v1=config.rest_v1,
+        prefer_adlik=config.prefer_adlik,
+        allow_operate=config.allow_model_operate,
+        operate_root=config.model_operate_root,
+        repositories=config.repositories,
+        control_mode=config.control_mode,
+    )

@@ -1,0 +1,51 @@
+"""The bytes of a complete HTTP answer."""
+
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+
+HeaderList = list[tuple[bytes, bytes]]
+
+#: Up to here head and body go out as one piece.
+_JOINED_BYTES = 512 * 1024
+Piece = bytes | memoryview
+"""Of a body. A view must stay what it is only until the answer is written."""
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+
+
+class HttpResponse:
+    """What to tell a client.
+
+    Attributes:
+        status: HTTP's number.
+        headers: All but Content-Length and Connection.
+        body: In pieces, to be sent one after the other.
+    """
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: HeaderList, body: Sequence[Piece]) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def parts(self, *, keep_alive: bool) -> Sequence[Piece]:
+        """The whole answer, in as few pieces as pays."""
+        fields = b"".join([b"%b: %b\r\n" % field for field in self.headers])
+        line = _STATUS_LINES.get(self.status) or b"HTTP/1.1 %d \r\n" % self.status
+        return joined(line + fields, self.body, keep_alive=keep_alive)
+
+
+def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence[Piece]:
+    """`start` (status line and fields, each with its line end), what ends the head, and the body."""
+    size = length(body)
+    end = b"content-length: %d\r\n\r\n" if keep_alive else b"connection: close\r\ncontent-length: %d\r\n\r\n"
+    head = start + end % size
+    if size <= _JOINED_BYTES:
+        return [b"".join((head, *body))]
+    # A slow client may take a while to read it, and by then a view of a model's output could show the next one.
+    return [head, *[piece if isinstance(piece, bytes) else bytes(piece) for piece in body]]
+
+
+def length(pieces: Iterable[Piece]) -> int:
+    """Bytes of all `pieces` together."""
+    return sum(map(len, pieces))

@@ -1,0 +1,51 @@
+"""`UnflushedResponses`: answers of one HTTP connection that are written, count against the budget, and that its client has not taken."""
+
+import asyncio
+
+from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.reservation import Reservation
+from stoker.server.net.http1.port import HttpPort
+from stoker.server.net.progress import Progress
+
+
+class UnflushedResponses:
+    """An `Upload` in the other direction: evicting it drops the connection. Confined to: the event loop."""
+
+    def __init__(self, budget: ByteBudget, transport: asyncio.Transport, port: HttpPort) -> None:
+        self._budget = budget
+        self._transport = transport
+        self._loop = port.loop
+        self._reservations: list[Reservation] = []
+        self._left_bytes = 0
+        self._progress = Progress(port.limits, port.loop.time())
+
+    def keep(self, reservation: Reservation) -> None:
+        """Holds on to what one more answer holds."""
+        self.look()
+        self._reservations.append(reservation)
+        self._left_bytes = self._transport.get_write_buffer_size()
+        self._budget.watch(self)
+
+    def release(self) -> None:
+        """The client has taken all of them, or is gone."""
+        self._budget.unwatch(self)
+        for reservation in self._reservations:
+            reservation.release()
+        self._reservations.clear()
+
+    def look(self) -> None:
+        """Notes what the client has taken; to be called now and then."""
+        left_bytes = self._transport.get_write_buffer_size()
+        self._progress.note(max(0, self._left_bytes - left_bytes), self._loop.time())
+        self._left_bytes = left_bytes
+
+    def held_bytes(self) -> int:
+        return sum(reservation.held_bytes for reservation in self._reservations)
+
+    def rate(self) -> float | None:
+        self.look()
+        return self._progress.rate(self._loop.time())
+
+    def evict(self) -> None:
+        self.release()
+        self._transport.abort()

@@ -1,0 +1,82 @@
+"""What the transport calls while large messages come passes everything on, and is put in place once."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stoker.server.rpc.http2.zero_copy_reader import _SMALL_READS, ZeroCopyReader
+from tests.fakes.h2_reads import MemoryTransport
+
+
+class Transport(MemoryTransport):
+    """Keeps each protocol that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[asyncio.BaseProtocol] = []
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.given.append(protocol)
+
+
+class Connection:
+    """Tells what was called."""
+
+    def __init__(self) -> None:
+        self.transport = Transport()
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+
+@pytest.fixture
+def rig() -> SimpleNamespace:
+    connection = Connection()
+    return SimpleNamespace(connection=connection, given=connection.transport.given, reads=ZeroCopyReader(cast("Any", connection)))
+
+
+def test_it_passes_everything_on(rig: SimpleNamespace):
+    lost = ConnectionResetError()
+    rig.reads.get_buffer(-1)
+    rig.reads.buffer_updated(7)
+    rig.reads.pause_writing()
+    rig.reads.resume_writing()
+    rig.reads.connection_lost(lost)
+    assert rig.connection.calls == [("room",), ("filled", 7), ("pause_writing",), ("resume_writing",), ("connection_lost", lost)]
+    # RFC 9113, section 9.1: who sends no more has nothing to hear either; the transport closes.
+    assert not rig.reads.eof_received()
+
+
+def test_it_is_put_in_place_once_and_taken_away_once(rig: SimpleNamespace):
+    for _ in range(2):
+        rig.reads.begin()
+        rig.reads.begin()
+        assert rig.given == [rig.reads]
+        for _ in range(2 * _SMALL_READS):
+            rig.reads.note_small_read()
+        assert rig.given == [rig.reads, rig.connection]
+        rig.given.clear()
+
+
+def test_a_large_message_begins_the_count_anew(rig: SimpleNamespace):
+    rig.reads.begin()
+    for _ in range(3):
+        for _ in range(_SMALL_READS):
+            rig.reads.note_small_read()
+        rig.reads.begin()
+    assert rig.given == [rig.reads]
+
+
+def test_a_transport_that_closes_is_left_as_it_is(rig: SimpleNamespace):
+    rig.connection.transport.is_closed = True
+    rig.reads.begin()
+    assert rig.given == []
+    rig.connection.transport.is_closed = False
+    rig.reads.begin()
+    rig.connection.transport.is_closed = True
+    for _ in range(2 * _SMALL_READS):
+        rig.reads.note_small_read()
+    assert rig.given == [rig.reads]
