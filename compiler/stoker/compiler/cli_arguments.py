@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from stoker.compiler.convert.option_fields import FLAG, PATH, TEXT, OptionSpec, nearest, option, specs
+from stoker.backends.api.nearest import did_you_mean
+from stoker.compiler.convert.option_fields import FLAG, PATH, TEXT, OptionSpec, option, specs
 from stoker.compiler.convert.options import OLD_NAMES
 from stoker.compiler.errors import OptionError
 from stoker.compiler.job_options import LEVELS, TENSORFLOW_NAMES, all_specs
@@ -157,7 +158,7 @@ class _Parser(argparse.ArgumentParser):
             name = rest[0].partition("=")[0]
             known = list(itertools.chain.from_iterable(action.option_strings for action in self._actions))
             if name.startswith("-"):
-                raise OptionError(f"there is no option {name}{nearest(name, known)}")
+                raise OptionError(f"there is no option {name}{did_you_mean(name, known)}")
             raise OptionError(f"'{rest[0]}' belongs to no option")
         return found
 

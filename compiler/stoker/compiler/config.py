@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 import yaml
 
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.cli_arguments import COMMAND_SPECS
-from stoker.compiler.convert.option_fields import OptionSpec, nearest
+from stoker.compiler.convert.option_fields import OptionSpec
 from stoker.compiler.convert.options import OLD_NAMES, today_name
 from stoker.compiler.errors import OptionError
 from stoker.compiler.job_options import SHARED_NAMES, all_specs
@@ -96,7 +97,7 @@ class _Reader:
         for key, node in entries.items():
             name = today_name(key, self._known)
             if name not in self._known:
-                self._fail(node, f"{prefix}there is no option '{key}'{nearest(key, allowed)}")
+                self._fail(node, f"{prefix}there is no option '{key}'{did_you_mean(key, allowed)}")
             if name in values:
                 self._fail(node, f"{prefix}'{key}' and '{name}' are one option, given twice")
             values[name] = self._value(self._known[name], node)

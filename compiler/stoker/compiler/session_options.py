@@ -11,7 +11,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.compiler.convert.option_fields import literal, nearest
+from stoker.backends.api.nearest import did_you_mean
+from stoker.compiler.convert.option_fields import literal
 from stoker.compiler.errors import OptionError
 from stoker.compiler.options import NO_EFFECT, CompilerOptions
 
@@ -87,7 +88,7 @@ def compiler_options(
             _warn(f"{origin} {name}", _COMPILER_WITHOUT_EFFECT[name])
             continue
         if name not in fields:
-            raise OptionError(f"{origin}: there is no option '{name}'{nearest(name, fields)}")
+            raise OptionError(f"{origin}: there is no option '{name}'{did_you_mean(name, fields)}")
         values[name] = typed(f"{origin} {name}", text, fields[name])
     for name, text in popart.items():
         if name.partition(".")[0] in _POPART_WITHOUT_EFFECT:
@@ -109,7 +110,7 @@ def _take_popart(name: str, text: Any, values: dict[str, Any], fields: Mapping[s
     ours = _POPART_MEANS.get(base)
     if ours is None:
         known = [*_POPART_MEANS, *_POPART_WITHOUT_EFFECT]
-        raise OptionError(f"popart_options: there is no session option '{name}'{nearest(name, known)}")
+        raise OptionError(f"popart_options: there is no session option '{name}'{did_you_mean(name, known)}")
     if ours in NO_EFFECT:
         _warn(f"popart_options {name}", NO_EFFECT[ours])
     if fields[ours] == Mapping[str, str]:

@@ -3,7 +3,7 @@
 import contextlib
 from importlib.metadata import entry_points
 
-from stoker.compiler.convert.option_fields import nearest
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.target import Target
 
@@ -32,7 +32,7 @@ def find_target(name: str) -> Target:
             if name in target.aliases:
                 return target
     known = target_names()
-    raise OptionError(f"there is no target '{name}'{nearest(name, known)}; installed: {', '.join(known) or 'none'}")
+    raise OptionError(f"there is no target '{name}'{did_you_mean(name, known)}; installed: {', '.join(known) or 'none'}")
 
 
 def _made(name: str, load: object) -> Target:

@@ -209,7 +209,7 @@ def test_deeper_nesting_is_refused(tmp_path: Path, levels: int) -> None:
 
 
 def test_the_number_of_fields_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.backends.onnx_files.wire.MAX_FIELDS", 50)
+    monkeypatch.setattr("stoker.backends.onnx_files.model_file.MAX_FIELDS", 50)
     tensor = b"\x20\x01" * 100
     with pytest.raises(UnreadableOnnx, match="more than 50 fields"):
         read(tmp_path, b"\x08\x0a\x3a" + bytes([len(tensor) + 3 & 127 | 128, (len(tensor) + 3) >> 7]) + b"\x2a\xc8\x01" + tensor)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.containers.framing import CLOSING_BYTES, HEADER_BYTES, ClosingRecord, Compression, RecordHeader
-from stoker.backends.containers.wire import check_wire
+from stoker.backends.containers.messages import check_wire
 from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.popef.layout import CONTAINER_VERSION, MAX_BLOBS, MAX_INFO_BYTES, POPEF
 from stoker.backends.ipu.popef.messages import BlobInfo, decode_metadata, encode_metadata
@@ -242,7 +242,7 @@ def test_a_message_of_many_empty_entries_is_refused_before_it_takes_memory() -> 
     check_wire(b"\x62\x00" * 10, {12: 10})
     with pytest.raises(PopefError, match="more than 1048576 fields"):
         check_wire(b"\x08\x00" * ((1 << 20) + 1), {}, PopefError)
-    with pytest.raises(PopefError, match="more than ten bytes"):
+    with pytest.raises(PopefError, match="longer than ten bytes"):
         check_wire(b"\xff" * 11, {}, PopefError)
 
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-from stoker.compiler.convert.option_fields import nearest
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.errors import CompileError, OptionError
 from stoker.compiler.options import CompilerOptions
 
@@ -86,7 +86,7 @@ def check_types(op_types: Iterable[str]) -> None:
     known = {schema.name for schema in (*onnx.defs.get_all_schemas_with_history(), *own)} | {*QDQRegistry, *QLinearOpsRegistry}
     for name in op_types:
         if name not in known:
-            raise OptionError(f"--int8_skip_op_types: there is no operator '{name}'{nearest(name, sorted(known))}")
+            raise OptionError(f"--int8_skip_op_types: there is no operator '{name}'{did_you_mean(name, sorted(known))}")
 
 
 def check_names(model: onnx.ModelProto, options: CompilerOptions) -> None:
@@ -102,7 +102,7 @@ def check_names(model: onnx.ModelProto, options: CompilerOptions) -> None:
     names = {node.name for node in model.graph.node}
     for name in options.int8_skip_op_names:
         if name not in names:
-            raise OptionError(f"--int8_skip_op_names: the converted model has no '{name}'{nearest(name, sorted(names))}")
+            raise OptionError(f"--int8_skip_op_names: the converted model has no '{name}'{did_you_mean(name, sorted(names))}")
 
 
 def is_transformer(model: onnx.ModelProto) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stoker.backends.onnx_files.wire import Field, WireError, WireReader
+from stoker.backends.api.wire import MAX_FIELDS, Field, WireError, WireReader
 from stoker.backends.onnx_files.zip_map import ZipMap, classifier_of
 
 #: protobuf cannot hold more in one message; larger models keep their weights beside the file.
@@ -111,7 +111,7 @@ def read_onnx_file(path: Path) -> OnnxFile:
         if data[:24] == b"version https://git-lfs.":
             raise UnreadableOnnx("it is a Git LFS pointer, not the model itself: run `git lfs pull`")
         try:
-            return _Walk(WireReader(data)).model(size)
+            return _Walk(data).model(size)
         except WireError as error:
             raise UnreadableOnnx(f"{error} ({size} bytes in all): truncated, corrupt or not ONNX") from None
 
@@ -119,15 +119,16 @@ def read_onnx_file(path: Path) -> OnnxFile:
 class _Walk:
     """One pass over a file. Methods are named after the messages of onnx.proto; `depth` counts messages from the top."""
 
-    def __init__(self, reader: WireReader) -> None:
-        self._reader = reader
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._reader = WireReader(data, noun="file", max_fields=MAX_FIELDS)
         self._external: list[ExternalTensor] = []
 
     def model(self, size: int) -> OnnxFile:
         found = OnnxFile()
         producer = {2: "", 3: ""}
         graph: Field | None = None
-        for item in self._reader.fields(0, size, 1):
+        for item in self._reader.nested_fields(0, size, 1):
             match item.number:
                 case 1:
                     found.ir_version = item.signed
@@ -272,7 +273,7 @@ class _Walk:
         """Notes the external tensors anywhere below `message`, which is a `kind`."""
         if kind == "TensorProto":
             self._tensor(message, depth)
-        elif self._reader.contains(message, _LOCATION):
+        elif self._data.find(_LOCATION, message.start, message.end) >= 0:
             for item in self._message(message, depth):
                 child = TENSOR_HOLDERS[kind].get(item.number)
                 if child is not None:
@@ -281,4 +282,4 @@ class _Walk:
     def _message(self, message: Field, depth: int) -> Iterator[Field]:
         if not message.is_message:
             raise WireError(f"field {message.number} before byte {message.end} should be a message, and is a number")
-        return self._reader.fields(message.start, message.end, depth)
+        return self._reader.nested_fields(message.start, message.end, depth)

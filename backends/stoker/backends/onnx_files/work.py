@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.backends.onnx_files.wire import Field, WireError, WireReader
+from stoker.backends.api.wire import Field, WireError, WireReader
 
 #: Stands for an operator whose name, or a name of its tensors, is not UTF-8.
 UNREADABLE = "(unreadable)"
@@ -62,8 +62,8 @@ def operator_of_open_work(path: Path) -> str | None:
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = WireReader(data)
-            for item in reader.fields(0, len(data), 1):
+            reader = WireReader(data, noun="file")
+            for item in reader.nested_fields(0, len(data), 1):
                 # Where nodes are in a GraphProto and in a FunctionProto, of which a model has any number.
                 node_number = {7: 1, 25: 7}.get(item.number)
                 if node_number is not None and (found := _first_open(reader, item, node_number)) is not None:
@@ -78,7 +78,7 @@ def _first_open(reader: WireReader, graph: Field, node_number: int) -> str | Non
     nodes: list[_Node] = []
     # An input that is left out has an empty name.
     constants = {""}
-    for item in reader.fields(graph.start, graph.end, 2):
+    for item in reader.nested_fields(graph.start, graph.end, 2):
         if item.number == node_number:
             node = _node(reader, item)
             if node.operator == "Constant":
@@ -92,7 +92,7 @@ def _first_open(reader: WireReader, graph: Field, node_number: int) -> str | Non
 
 def _node(reader: WireReader, message: Field) -> _Node:
     node = _Node("", [], [])
-    for item in reader.fields(message.start, message.end, 3):
+    for item in reader.nested_fields(message.start, message.end, 3):
         if item.number == 1:
             node.inputs.append(reader.text(item))
         elif item.number == 2:
@@ -103,4 +103,4 @@ def _node(reader: WireReader, message: Field) -> _Node:
 
 
 def _texts(reader: WireReader, message: Field, number: int) -> Iterator[str]:
-    return (reader.text(item) for item in reader.fields(message.start, message.end, 3) if item.number == number)
+    return (reader.text(item) for item in reader.nested_fields(message.start, message.end, 3) if item.number == number)

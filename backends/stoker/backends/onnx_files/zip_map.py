@@ -9,7 +9,7 @@ FLOAT, as the operator demands; exporters give it DOUBLE where the model was tra
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stoker.backends.onnx_files.wire import Field, WireError, WireReader, encoded_field, encoded_number
+from stoker.backends.api.wire import Field, WireError, WireReader, encoded_field, encoded_number
 
 _FLOAT = 1
 #: `AttributeProto.AttributeType.INT`.
@@ -86,7 +86,7 @@ def without_zip_maps(data: bytes, zip_maps: Mapping[str, ZipMap], *, has_opset: 
         zip_maps: By output, as found in it.
         has_opset: Whether it names an opset of ONNX's own operators.
     """
-    reader = WireReader(data)
+    reader = WireReader(data, noun="file")
 
     def in_graph(item: Field) -> bytes | None:
         if item.number == 1:
@@ -109,7 +109,7 @@ def _replaced(reader: WireReader, data: bytes, start: int, end: int, depth: int,
     """A message's bytes, with the payload of each field for which `change` gives another."""
     parts = []
     at = start
-    for item in reader.fields(start, end, depth):
+    for item in reader.nested_fields(start, end, depth):
         payload = change(item)
         parts.append(data[at : item.end] if payload is None else encoded_field(item.number, payload))
         at = item.end
@@ -130,7 +130,7 @@ def _tensor_value(name: str, classes: int) -> bytes:
 
 
 def _nodes(reader: WireReader, graph: Field) -> Iterator[Field]:
-    return (item for item in reader.fields(graph.start, graph.end, 2) if item.number == 1)
+    return (item for item in reader.nested_fields(graph.start, graph.end, 2) if item.number == 1)
 
 
 def _node(reader: WireReader, message: Field) -> _Node:
@@ -138,7 +138,7 @@ def _node(reader: WireReader, message: Field) -> _Node:
         raise WireError(f"a node before byte {message.end} is a number")
     node = _Node()
     attributes = []
-    for item in reader.fields(message.start, message.end, 3):
+    for item in reader.nested_fields(message.start, message.end, 3):
         match item.number:
             case 1:
                 node.inputs.append(reader.text(item))
@@ -155,7 +155,7 @@ def _node(reader: WireReader, message: Field) -> _Node:
 
 def _labels(reader: WireReader, attribute: Field) -> Iterator[str]:
     name = _text(reader, attribute, 1)
-    for item in reader.fields(attribute.start, attribute.end, 4):
+    for item in reader.nested_fields(attribute.start, attribute.end, 4):
         if item.number == 9 and name == "classlabels_strings":
             yield reader.text(item)
         elif item.number == 8 and name == "classlabels_int64s":
@@ -165,7 +165,7 @@ def _labels(reader: WireReader, attribute: Field) -> Iterator[str]:
 def _text(reader: WireReader, message: Field, number: int) -> str:
     """The last text of that field number; empty where there is none."""
     found = ""
-    for item in reader.fields(message.start, message.end, 3):
+    for item in reader.nested_fields(message.start, message.end, 3):
         if item.number == number:
             found = reader.text(item)
     return found

@@ -16,9 +16,9 @@ from typing import Any, Self
 import onnx
 import onnx_ir as ir
 
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.convert.free_dimensions import OpenBatch
 from stoker.compiler.convert.opset import convert_for_output, convert_to_internal
-from stoker.compiler.convert.option_fields import nearest
 from stoker.compiler.convert.options import COUNTS_WITH, NO_EFFECT, ConversionOptions
 from stoker.compiler.convert.recipe import SIZE_STEPS, Step, conversion_steps, finish_steps, shape_steps
 from stoker.compiler.convert.shape_functions import known_shapes, load_shape_functions
@@ -218,4 +218,4 @@ def _check_pass_names(options: ConversionOptions) -> None:
     for option, names in (("passes", options.passes), ("skip_passes", options.skip_passes)):
         for name in names:
             if name not in known:
-                raise OptionError(f"{option}: there is no pass '{name}'{nearest(name, known)}")
+                raise OptionError(f"{option}: there is no pass '{name}'{did_you_mean(name, known)}")

@@ -7,9 +7,8 @@ into the option's value, or says what it expected.
 
 import ast
 import dataclasses
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from stoker.compiler.errors import OptionError
@@ -91,12 +90,6 @@ def specs(owner: type) -> dict[str, OptionSpec]:
         for field in dataclasses.fields(owner)
         if _METADATA_KEY in field.metadata
     }
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean a, b?` for the error about an unknown `name`; empty where nothing is near."""
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def _text(value: object) -> str:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.convert.option_fields import (
     COUNT,
     FLAG,
@@ -20,7 +21,6 @@ from stoker.compiler.convert.option_fields import (
     WORDS,
     Kind,
     OptionSpec,
-    nearest,
     option,
     specs,
 )
@@ -241,7 +241,7 @@ def renamed(values: Mapping[str, object], known: Iterable[str]) -> dict[str, obj
     for name, value in values.items():
         today = today_name(name, known)
         if today not in known:
-            raise OptionError(f"there is no option '{name}'{nearest(name, known)}")
+            raise OptionError(f"there is no option '{name}'{did_you_mean(name, known)}")
         if today in told:
             raise OptionError(f"'{name}' and '{today}' are one option, given twice")
         told[today] = value

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.convert.converter import Converter
-from stoker.compiler.convert.option_fields import nearest
 from stoker.compiler.convert.options import ConversionOptions
 from stoker.compiler.convert.source import checked
 from stoker.compiler.errors import OptionError, ShapeError
@@ -70,7 +70,7 @@ def _gcu_options(request: CompileRequest, target: Target) -> CompilerOptions:
     if unknown:
         known = sorted(target.build_options | _WITHOUT_EFFECT)
         raise OptionError(
-            f"compile_options: the GCU's compiler has no {', '.join(unknown)}{nearest(unknown[0], known)}; it has {', '.join(known)}"
+            f"compile_options: the GCU's compiler has no {', '.join(unknown)}{did_you_mean(unknown[0], known)}; it has {', '.join(known)}"
         )
     settings: dict[str, Any] = {}
     if request.build_flag is not None or request.enable_fp16:

@@ -13,7 +13,8 @@ from typing import Any
 
 import onnx
 
-from stoker.compiler.convert.option_fields import COUNT, PATH, TEXT, nearest, option, specs
+from stoker.backends.api.nearest import did_you_mean
+from stoker.compiler.convert.option_fields import COUNT, PATH, TEXT, option, specs
 from stoker.compiler.errors import OptionError
 from stoker.compiler.model_compiler.kinds import (
     BUILD_FLAG,
@@ -126,7 +127,7 @@ def read_request(given: Mapping[str, Any]) -> CompileRequest:
         if name in NO_EFFECT:
             logger.warning("%s has no effect: %s", name, NO_EFFECT[name])
         elif name not in known:
-            logger.warning("there is no field '%s'%s", key, nearest(key, [*known, *NO_EFFECT]))
+            logger.warning("there is no field '%s'%s", key, did_you_mean(key, [*known, *NO_EFFECT]))
         elif name in values:
             wrong.append(f"{key}: '{name}' says the same, give one of them")
         else:

@@ -6,6 +6,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.errors import PassError
 from stoker.compiler.passes.pass_ import Pass
 
@@ -65,11 +66,7 @@ def pass_class(name: str) -> type[Pass]:
     """
     load_builtin_passes()
     if name not in _passes:
-        import difflib
-
-        near = difflib.get_close_matches(name, _passes, n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise PassError(f"there is no pass '{name}'{hint}")
+        raise PassError(f"there is no pass '{name}'{did_you_mean(name, _passes)}")
     return _passes[name]
 
 

@@ -1,10 +1,11 @@
 """The end of a message about an unknown name: what was probably meant, and what is allowed."""
 
-import difflib
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from google.protobuf.descriptor import Descriptor
+
+from stoker.backends.api.nearest import nearest
 
 #: More names than this are not all listed: the nearest of them say more.
 _FEW = 8
@@ -47,8 +48,8 @@ def allowed_names(wrong: str, allowed: Iterable[str], *, also: Iterable[str] = (
     hint = f"; did you mean '{meant}'?" if meant else ";"
     if len(names) <= most:
         return f"{hint} allowed: {', '.join(names) or 'nothing'}"
-    nearest = sorted(names, key=lambda name: (name != meant, -_likeness(wrong, name)))[:_FEW]
-    return f"{hint} allowed: {', '.join(nearest)}, ... ({len(names)} in all)"
+    near = list(dict.fromkeys([*([meant] if meant in names else []), *nearest(wrong, names, most=_FEW, closeness=0.0)]))[:_FEW]
+    return f"{hint} allowed: {', '.join(near)}, ... ({len(names)} in all)"
 
 
 @functools.cache
@@ -77,8 +78,7 @@ def _meant(wrong: str, names: list[str]) -> str | None:
         named = [name for name in by_folded if name == spelling or name.endswith(f"_{spelling}")]
         if len(named) == 1:
             return by_folded[named[0]]
-    close = max(names, key=lambda name: _likeness(wrong, name), default=None)
-    return close if close is not None and _likeness(wrong, close) >= _CLOSE else None
+    return next(iter(nearest(wrong, names, closeness=_CLOSE)), None)
 
 
 def _type_names(wrong: str) -> tuple[str, ...]:
@@ -86,10 +86,6 @@ def _type_names(wrong: str) -> tuple[str, ...]:
     bare = wrong.upper().removeprefix("TYPE_").removeprefix("DT_")
     triton, tensorflow = _TYPE_SPELLINGS.get(bare, ("", ""))
     return (f"type_{triton}".lower(), f"dt_{tensorflow}".lower()) if triton else ()
-
-
-def _likeness(wrong: str, name: str) -> float:
-    return difflib.SequenceMatcher(None, wrong[:80].lower(), name.lower()).ratio()
 
 
 def _depth(home: str) -> int:

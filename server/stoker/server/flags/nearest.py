@@ -1,10 +1,11 @@
-"""What somebody may have meant who wrote a name that there is not."""
+"""The end of an error about an unknown name: the known name that was probably meant."""
 
-import difflib
 from collections.abc import Iterable
+
+from stoker.backends.api.nearest import nearest
 
 
 def meant(name: str, known: Iterable[str], *, prefix: str = "") -> str:
     """`: is X meant?` for the end of an error, X with `prefix` before it; empty where none of the names `known` is near."""
-    found = difflib.get_close_matches(name, sorted(known), n=1)
+    found = nearest(name, sorted(known))
     return f": is {prefix}{found[0]} meant?" if found else ""

@@ -9,8 +9,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge
+from stoker.backends.api.wire import LENGTH, VARINT, VARINT_BYTES
 from stoker.server.core.limits import Limits
-from stoker.server.core.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, LENGTH, VARINT, VARINT_BYTES, WireWalk
+from stoker.server.core.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096
@@ -85,7 +86,7 @@ class _Walk(WireWalk):
         self._limits = limits
 
     def infer_request(self) -> InferWire:
-        limits, data, view = self._limits, self._data, memoryview(self._data)
+        limits, data, view = self._limits, self._bytes, memoryview(self._bytes)
         raws: list[memoryview] = []
         kept: list[memoryview] = []
         kept_from = inputs = outputs = parameters = cost = 0

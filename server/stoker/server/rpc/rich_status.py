@@ -4,7 +4,7 @@ Written by hand: it is four nested messages of two fields each, and googleapis-c
 Field numbers: google/rpc/status.proto, google/rpc/error_details.proto, google/protobuf/any.proto and duration.proto.
 """
 
-from stoker.server.core.wire_walk import encoded_varint
+from stoker.backends.api.wire import encoded_varint
 
 #: Name of the trailer.
 STATUS_DETAILS = "grpc-status-details-bin"

@@ -11,7 +11,7 @@ import enum
 
 import onnx_ir as ir
 
-from stoker.compiler.convert.option_fields import nearest
+from stoker.backends.api.nearest import did_you_mean
 from stoker.compiler.errors import OptionError
 from stoker.compiler.passes.precision.float_to_half import FloatToHalf
 from stoker.compiler.passes.precision.float_to_mixed import FloatToMixed
@@ -35,7 +35,7 @@ class BuildFlag(enum.Enum):
         found = _NAMES.get(wanted.lower())
         if found is None:
             known = [each.value for each in cls]
-            raise OptionError(f"build_flag: there is no '{text}'{nearest(wanted.lower(), known)}; expected {', '.join(known)}")
+            raise OptionError(f"build_flag: there is no '{text}'{did_you_mean(wanted.lower(), known)}; expected {', '.join(known)}")
         return cls(found)
 
 

@@ -1,11 +1,11 @@
 """Finding the nodes that a user named, and saying which names were near where there is no such node."""
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from stoker.backends.api.nearest import nearest
 from stoker.compiler.errors import PassError
 from stoker.compiler.passes.traverse import traverse_nodes
 
@@ -25,7 +25,7 @@ def find_node(model: ir.Model, name: str, *, option: str, op_types: Sequence[str
     found = [node for node in traverse_nodes(model) if node.name == name]
     if not found:
         names = sorted({node.name for node in traverse_nodes(model) if node.name and (not op_types or node.op_type in op_types)})
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        near = nearest(name, names, most=3, closeness=0.4)
         kind = "/".join(op_types) + " node" if op_types else "node"
         hint = (
             f"; nearest: {', '.join(near)}"

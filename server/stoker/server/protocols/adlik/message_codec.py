@@ -6,9 +6,9 @@ Large outputs are put together as bytes, not as a message: they are copied once 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.tensor_bytes import Raw, array_pieces
 from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields
-from stoker.server.core.wire_walk import LENGTH, encoded_varint
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2
 from stoker.server.protocols.adlik.model_spec import read_spec

@@ -7,8 +7,9 @@ contents left out, and the contents stay views of the bytes that came.
 from typing import NamedTuple
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.core.limits import Limits
-from stoker.server.core.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, LENGTH, WireWalk, encoded_varint
+from stoker.server.core.wire_walk import CONTENTS_FIELDS, FIELD_BYTES, WireWalk
 
 #: Messages up to this size are parsed as they are: not even the worst of them becomes large.
 SMALL_BYTES = 4096
@@ -58,7 +59,7 @@ class _Walk(WireWalk):
         self._contents: dict[str, memoryview] = {}
 
     def predict_request(self, output_filter: int) -> PredictWire:
-        data, limits = self._data, self._limits
+        data, limits = self._bytes, self._limits
         kept: list[bytes | memoryview] = []
         names: set[str] = set()
         outputs = 0

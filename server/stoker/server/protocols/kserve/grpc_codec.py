@@ -11,6 +11,7 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.backends.api.wire import encoded_varint
 from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.parameters import NO_PARAMETERS, classification_count, parse_version, read_parameters, refuse_shared_memory
 from stoker.server.codecs.shared_memory import Span
@@ -20,7 +21,6 @@ from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, w
 from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue
-from stoker.server.core.wire_walk import encoded_varint
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.classification import check_classes, classify

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.tensor_bytes import Raw
 from stoker.server.core.request import InferResponse
-from stoker.server.core.wire_walk import LENGTH, encoded_varint
 from stoker.server.pb import grpc_service_pb2 as pb
 
 #: Layouts kept; a model of variable shapes makes one for each.

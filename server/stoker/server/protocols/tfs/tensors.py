@@ -14,11 +14,11 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.tensor_bytes import Raw, array_from_bytes, array_pieces
 from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields, type_name, values_array
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.request import Array
-from stoker.server.core.wire_walk import LENGTH, encoded_varint
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 
 _FIELDS: Final = tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name
