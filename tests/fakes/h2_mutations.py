@@ -6,7 +6,6 @@ import struct
 from hpack import Encoder
 
 from stoker.server.net.http2.connection import ServerConnection
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import (
     ConnectionEnded,
     DataReceived,
@@ -20,7 +19,8 @@ from stoker.server.net.http2.events import (
     StreamReset,
     TrailersReceived,
 )
-from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     ACK,

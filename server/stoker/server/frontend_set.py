@@ -7,8 +7,7 @@ from typing import Protocol
 
 from stoker.server.core.loopback import is_loopback
 from stoker.server.engine.interface import Engine
-from stoker.server.net.listen import PortInUse
-from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, PortInUse
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
 from stoker.server.observability.logs import Logs
 from stoker.server.observability.tracer import Tracer

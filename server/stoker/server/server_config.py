@@ -7,8 +7,7 @@ from pathlib import Path
 from stoker.server.core.busy_poll import DEFAULT_US
 from stoker.server.core.limits import Limits
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.net.socket_settings import SocketSettings
-from stoker.server.net.tls.settings import TlsSettings
+from stoker.server.net.settings import SocketSettings, TlsSettings
 from stoker.server.observability.access_log import AccessLogSettings
 from stoker.server.observability.logs import LogSettings
 from stoker.server.observability.loop_settings import LoopWatchSettings

@@ -7,7 +7,7 @@ import pytest
 from stoker.server.flags.command import read_command
 from stoker.server.flags.tls import read_ssl_config
 from stoker.server.flags.values import FlagError
-from stoker.server.net.tls.settings import PemFiles, SslConfigFile, TlsSettings
+from stoker.server.net.settings import PemFiles, SslConfigFile, TlsSettings
 from stoker.server.server_config import ServerConfig
 
 

@@ -10,7 +10,7 @@ from stoker.server.flags.cors import CorsFlags
 from stoker.server.flags.groups import annotations
 from stoker.server.flags.sockets import SocketFlags
 from stoker.server.flags.tls import TlsFlags
-from stoker.server.net.unix_socket import MAX_PATH_BYTES
+from stoker.server.net.listeners import MAX_PATH_BYTES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "security.md").read_text()

@@ -19,7 +19,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
 from stoker.server.grpc_methods import grpc_methods
 from stoker.server.grpc_server import GrpcFrontend
-from stoker.server.net.listen import PortInUse
+from stoker.server.net.listeners import PortInUse
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings

@@ -11,7 +11,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.connection_gate import ConnectionGate
 from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.listener import HttpListener
-from stoker.server.net.listen import PortInUse
+from stoker.server.net.listeners import PortInUse
 from stoker.server.protocols.exchange import send_response
 from stoker.server.web.reserved_paths import is_reserved_path
 

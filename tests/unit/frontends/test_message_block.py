@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stoker.server.net.message_block import MessageBlocks
+from stoker.server.net.receive_buffers import MessageBlocks
 
 SIZE = 602_200
 

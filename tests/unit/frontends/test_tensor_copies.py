@@ -19,7 +19,7 @@ from stoker.server.core.model_config import DynamicBatching, InstanceGroup, Mode
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.timers import LoopTimers
 from stoker.server.execution.worker import InlineWorker
-from stoker.server.net.message_block import message_block
+from stoker.server.net.receive_buffers import message_block
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.scheduling.pending import outcome_of

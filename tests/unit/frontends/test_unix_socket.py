@@ -12,9 +12,7 @@ import pytest
 
 from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import GrpcFrontend
-from stoker.server.net.listen import PortInUse
-from stoker.server.net.listeners import ListenOptions
-from stoker.server.net.unix_socket import MAX_PATH_BYTES, UnixSocket
+from stoker.server.net.listeners import MAX_PATH_BYTES, ListenOptions, PortInUse, UnixSocket
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.both_transports import settings, transport  # noqa: F401 - a fixture

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.rpc.method import Kind
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import connected, method, run, serving

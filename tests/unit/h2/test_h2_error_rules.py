@@ -2,8 +2,8 @@
 
 import pytest
 
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import RequestStarted, StreamReset
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     ACK,

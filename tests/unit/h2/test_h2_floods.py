@@ -8,10 +8,9 @@ import tracemalloc
 import pytest
 from hpack import Encoder
 
-from stoker.server.net.http2.budgets import Flood
-from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import FloodRejected, HeadersTooLarge, StreamReset
-from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.events import Flood, FloodRejected, HeadersTooLarge, StreamReset
+from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     ACK,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.net.http2.events import DataReceived
-from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_exchange import REQUEST, Exchange
 

@@ -5,9 +5,9 @@ import h2.events
 import h2.settings
 import pytest
 
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import DataReceived, PeerLeaving, PingAcked, PingReceived, RequestStarted, StreamReset, TrailersReceived
-from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.frames import ErrorCode
+from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_exchange import REQUEST, Exchange
 from tests.fakes.h2_raw import ACK, END_HEADERS, END_STREAM, GOAWAY, PING, RST_STREAM, RawPeer, cut, frame, request, u32

@@ -8,12 +8,9 @@ from hpack.exceptions import OversizedHeaderListError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.server.net.http2.budgets import Flood
-from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import FloodRejected
-from stoker.server.net.http2.faults import ConnectionFault
-from stoker.server.net.http2.field_decoder import FieldDecoder
-from stoker.server.net.http2.header_blocks import HeaderDecoder, encode_block
+from stoker.server.net.http2.events import Flood, FloodRejected
+from stoker.server.net.http2.frames import ConnectionFault, ErrorCode
+from stoker.server.net.http2.headers import FieldDecoder, HeaderDecoder, encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, REQUEST, RawPeer, block, frame, request, u32
 

@@ -3,8 +3,8 @@
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import HeadersTooLarge, RequestStarted
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import END_HEADERS, END_STREAM, REQUEST, RST_STREAM, RawPeer, request, u32
 

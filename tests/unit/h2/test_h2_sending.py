@@ -5,9 +5,8 @@ import weakref
 import pytest
 
 from stoker.server.net.http2.connection import ServerConnection
-from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.faults import MisuseError
-from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.frames import ErrorCode, MisuseError
+from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import (
     DATA,

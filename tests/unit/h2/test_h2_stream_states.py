@@ -4,11 +4,10 @@ import itertools
 
 import pytest
 
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import DataReceived, StreamReset, TrailersReceived
-from stoker.server.net.http2.faults import MisuseError
-from stoker.server.net.http2.header_blocks import encode_block
-from stoker.server.net.http2.stream_states import NEXT, Next, Step
+from stoker.server.net.http2.frames import ErrorCode, MisuseError
+from stoker.server.net.http2.headers import encode_block
+from stoker.server.net.http2.streams import NEXT, Next, Step
 from tests.fakes.h2_raw import (
     DATA,
     END_HEADERS,

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import ConnectionEnded, DataReceived, DataWritten, StreamReset
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.http2.limits import H2Limits
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, REQUEST, RST_STREAM, RawPeer, block, frame, request, u32
 

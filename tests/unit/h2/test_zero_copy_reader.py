@@ -45,7 +45,7 @@ def test_it_passes_everything_on(rig: SimpleNamespace):
     rig.reads.pause_writing()
     rig.reads.resume_writing()
     rig.reads.connection_lost(lost)
-    assert rig.connection.calls == [("room",), ("filled", 7), ("pause_writing",), ("resume_writing",), ("connection_lost", lost)]
+    assert rig.connection.calls == [("receive_buffer",), ("filled", 7), ("pause_writing",), ("resume_writing",), ("connection_lost", lost)]
     # RFC 9113, section 9.1: who sends no more has nothing to hear either; the transport closes.
     assert not rig.reads.eof_received()
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http1.chunks import ChunkedBody
-from stoker.server.net.http1.refusal import Refusal
+from stoker.server.net.http1.body import ChunkedBody
+from stoker.server.net.http1.response import Refusal
 
 LIMITS = Limits(chunk_count=50, header_bytes=300)
 

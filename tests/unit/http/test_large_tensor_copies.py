@@ -14,7 +14,7 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.port import READ_BYTES, HttpPort
-from stoker.server.net.message_block import MessageBlocks
+from stoker.server.net.receive_buffers import MessageBlocks
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
 from tests.fakes.fake_engine import FakeEngine, model, signature

@@ -17,8 +17,8 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.listener import HttpListener
 from stoker.server.net.listeners import ListenOptions
+from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import HTTP_1, KeyRing
-from stoker.server.net.tls.settings import PemFiles
 from stoker.server.protocols.exchange import send_response
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.head import BLANK_LINE, HeadParser, RequestHead
-from stoker.server.net.http1.refusal import Refusal
+from stoker.server.net.http1.response import Refusal
 
 LIMITS = Limits(header_bytes=2000, header_count=20, url_bytes=500, http_body_bytes=10_000)
 HOST = b"Host: a\r\n"

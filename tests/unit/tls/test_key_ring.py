@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import H2, KeyRing
 from stoker.server.net.tls.material import TlsError
-from stoker.server.net.tls.settings import PemFiles
 from tests.fakes.certificates import Authority, Pair
 
 

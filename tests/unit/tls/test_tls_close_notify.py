@@ -9,9 +9,9 @@ import uvloop
 from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.net.listeners import ListenOptions
-from stoker.server.net.tls.closing import wait_closed
+from stoker.server.net.settings import PemFiles
+from stoker.server.net.tls.alerts import wait_closed
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
-from stoker.server.net.tls.settings import PemFiles
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple

@@ -13,8 +13,8 @@ import uvloop
 from stoker.server.core.limits import Limits
 from stoker.server.grpc_server import GrpcFrontend
 from stoker.server.net.listeners import Listeners, ListenOptions
+from stoker.server.net.settings import PemFiles
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing
-from stoker.server.net.tls.settings import PemFiles
 from tests.fakes.certificates import Authority
 from tests.fakes.fake_engine import FakeEngine, simple
 

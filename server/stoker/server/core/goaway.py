@@ -14,7 +14,7 @@ class GoawayReason(enum.Enum):
     IDLE = "connection_idle"
     #: It was the one without a call for the longest time when the port was full.
     FULL = "connections_full"
-    #: Its client sent more of something than its traffic accounts for; see `stoker.server.net.http2.budgets.Flood`.
+    #: Its client sent more of something than its traffic accounts for; see `stoker.server.net.http2.events.Flood`.
     CONTROL_FLOOD = "control_flood"
     RESET_FLOOD = "reset_flood"
     FAULT_FLOOD = "fault_flood"

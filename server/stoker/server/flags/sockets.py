@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from stoker.server.flags.declare import Switch, flag, option, path
 from stoker.server.flags.values import BadValue, FlagError
-from stoker.server.net.socket_settings import SOCKET_MODE, SocketSettings
+from stoker.server.net.settings import SOCKET_MODE, SocketSettings
 from stoker.server.server_config import ServerConfig
 
 _PANEL = "Network"

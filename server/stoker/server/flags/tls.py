@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from stoker.server.flags.declare import Switch, flag, path, time
 from stoker.server.flags.values import FlagError
-from stoker.server.net.tls.settings import PemFiles, SslConfigFile, TlsSettings
+from stoker.server.net.settings import PemFiles, SslConfigFile, TlsSettings
 
 _PANEL = "TLS"
 

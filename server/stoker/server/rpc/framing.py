@@ -8,7 +8,7 @@ from io import BytesIO
 from struct import Struct
 from typing import NamedTuple
 
-from stoker.server.net.message_block import message_block
+from stoker.server.net.receive_buffers import message_block
 from stoker.server.rpc.refusal import CallFault, Refusal
 
 PREFIX = Struct(">BI")

@@ -1,4 +1,8 @@
-"""One HTTP/1.1 connection: one request at a time, in order, each by the short path or through the framework, under bounds.
+"""`Phase`, where a connection stands between two of its messages.
+
+`WritingHalf`, the half of an HTTP/1.1 connection that exchanges write their answers to.
+
+One HTTP/1.1 connection: one request at a time, in order, each by the short path or through the framework, under bounds.
 
 Bytes are read message by message, never beyond the one that is in work: what a client sends ahead of its answers waits unread, at first
 here and then in the kernel. However many requests a client pipelines, it holds one read's bytes, and each has its turn of the event loop.
@@ -8,30 +12,114 @@ the bounds cost a fast request next to nothing.
 """
 
 import asyncio
-import socket
+import enum
+from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.reservation import EVICTED, Reservation
+from stoker.server.core.reservation import EVICTED, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
+from stoker.server.net.http1.backpressure import UnflushedResponses, UnsentWatch
 from stoker.server.net.http1.body import BodyFrame
-from stoker.server.net.http1.direct import Exchange
-from stoker.server.net.http1.head import RequestHead
-from stoker.server.net.http1.head_reader import HeadReader
-from stoker.server.net.http1.phase import Phase
-from stoker.server.net.http1.port import HttpPort, KnownHead
-from stoker.server.net.http1.refusal import Refusal
-from stoker.server.net.http1.unsent_watch import UnsentWatch
-from stoker.server.net.http1.writing_half import WritingHalf
+from stoker.server.net.http1.direct import DirectRoute, Exchange
+from stoker.server.net.http1.disconnect import HalfClosedClient, can_detect_disconnect
+from stoker.server.net.http1.head import HeadReader, KnownHead, RequestHead
+from stoker.server.net.http1.port import HttpPort
+from stoker.server.net.http1.response import Piece, Refusal
+
+
+class Phase(enum.Enum):
+    """What happens next on a connection."""
+
+    #: Nothing has come since the last answer.
+    IDLE = 0
+    #: A head is coming.
+    HEAD = 1
+    #: A body is coming.
+    BODY = 2
+    #: The whole request has come; its answer has not been written.
+    SENDING_RESPONSE = 3
+    #: Nothing more is said: whatever comes is dropped until the client hangs up.
+    REFUSED = 4
+
+
+class WritingHalf(asyncio.BufferedProtocol):
+    """A `Connection`, as exchanges see it; the reading half builds on it. Confined to: the event loop.
+
+    Attributes:
+        transport: What is written to, once the connection is made.
+        flow: Whether reading and writing pause; likewise.
+    """
+
+    def __init__(self, port: HttpPort) -> None:
+        self._port = port
+        self._keep_alive = True
+        self._is_stopping = False
+        self._is_last = False
+        self._share: ConnectionShare | None = None
+        self._unflushed: UnflushedResponses | None = None
+        self.transport: asyncio.Transport
+        self.flow: FlowControl
+
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._release_unflushed()
+        self.flow.resume_writing()
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keep_alive and not self._is_stopping and not self._is_last
+
+    def write_response(self, parts: Sequence[Piece]) -> None:
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
+        self._responded()
+
+    def response_reservation(self, budget: ByteBudget) -> Reservation:
+        """What an answer will hold of the budget."""
+        return Reservation(budget, self.share(budget))
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        if not self.flow.write_paused:
+            reservation.release()
+            return
+        if self._unflushed is None:
+            self._unflushed = UnflushedResponses(reservation.budget, self.transport, self._port)
+        self._unflushed.keep(reservation)
+
+    def share(self, budget: ByteBudget) -> ConnectionShare:
+        """What the requests and unread answers of the connection hold together."""
+        if self._share is None:
+            self._share = ConnectionShare(budget)
+        return self._share
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        port = self._port
+        task = port.loop.create_task(work)
+        port.tasks.add(task)
+        task.add_done_callback(port.tasks.discard)
+        return task
+
+    def _responded(self) -> None:
+        """The answer to the present request is written."""
+        raise NotImplementedError
+
+    def _release_unflushed(self) -> None:
+        if self._unflushed is not None:
+            self._unflushed.release()
+            self._unflushed = None
+
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
-#: How long an answer may take, after the client has ended its side, before the client is asked whether it still waits.
-_PROBE_DELAY_S = 0.02
 #: What may wait unread here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
 
@@ -44,15 +132,14 @@ class HttpConnection(WritingHalf):
         self._limits = port.limits
         self._phase = Phase.HEAD
         self._since_s = port.loop.time()
-        self._heads = HeadReader(port)
+        self._heads = HeadReader(port.heads)
         self._exchange: Exchange | None = None
         self._receive_buffer: memoryview | None = None
         self._body: BodyFrame | None = None
         self._awaits_go_ahead = False
-        #: The client sends no more; and the socket that is watched for its departure.
+        #: The client sends no more; and the watch for its departure.
         self._has_ended = False
-        self._watched_fd: int | None = None
-        self._probe: asyncio.TimerHandle | None = None
+        self._half_closed: HalfClosedClient | None = None
         self._version = ""
         self._is_reserved = False
         self._reservation: Reservation | None = None
@@ -104,45 +191,24 @@ class HttpConnection(WritingHalf):
         if self._has_ended:
             return True
         exchange = self._exchange
-        if not (self._is_responding() or (self._ahead and self._phase is not Phase.REFUSED)) or not self._can_detect_disconnect():
+        if not (self._is_responding() or (self._ahead and self._phase is not Phase.REFUSED)) or not can_detect_disconnect(
+            self.transport, self._version
+        ):
             return False
         self._has_ended = True
-        self._watched_fd = self._fd()
-        self._port.disconnects.watch(self._watched_fd, self.transport.abort)
+        port = self._port
+        self._half_closed = HalfClosedClient(self.transport, port.disconnects, port.loop, self._may_probe)
         if exchange is not None and not self._ahead:
             self._is_last = True
             if isinstance(exchange, AsgiExchange):
                 exchange.close_after_response()
-        if self._is_tcp():
-            self._probe = self._port.loop.call_later(_PROBE_DELAY_S, self._check_backpressure)
         return True
 
-    def _check_backpressure(self) -> None:
-        """Writes what the kernel of a client that has closed its socket answers by a reset, and what one that waits passes over."""
-        self._probe = None
-        if not self.transport.is_closing() and not (self._exchange is not None and self._exchange.has_begun):
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    def _may_probe(self) -> bool:
+        return self._exchange is None or not self._exchange.has_begun
 
     def _is_responding(self) -> bool:
         return self._phase is Phase.SENDING_RESPONSE
-
-    def _can_detect_disconnect(self) -> bool:
-        """Whether the server can distinguish a client that is gone from one that merely sends no more.
-
-        Not over TLS, whose end is that of the transport, nor where HTTP/1.0, which has no 100 Continue, comes by TCP.
-        """
-        if self.transport.get_extra_info("ssl_object") is not None:
-            return False
-        return not self._is_tcp() or self._version != "1.0"
-
-    def _is_tcp(self) -> bool:
-        return self._socket().family != socket.AF_UNIX
-
-    def _fd(self) -> int:
-        return self._socket().fileno()
-
-    def _socket(self) -> socket.socket:
-        return cast("socket.socket", self.transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._port.buffer if self._receive_buffer is None else self._receive_buffer
@@ -289,7 +355,7 @@ class HttpConnection(WritingHalf):
             self._since_s = self._port.loop.time()
         return at
 
-    def _begin(self, known: KnownHead, data: bytes, at: int) -> int:
+    def _begin(self, known: KnownHead[DirectRoute], data: bytes, at: int) -> int:
         """Begins the request whose head ends at `at`; returns the end of its body where that has come whole, else `at`."""
         head, route = known
         length = head.length
@@ -442,12 +508,9 @@ class HttpConnection(WritingHalf):
         self.transport.close()
 
     def _end_watch(self) -> None:
-        if self._watched_fd is not None:
-            self._port.disconnects.forget(self._watched_fd)
-            self._watched_fd = None
-        if self._probe is not None:
-            self._probe.cancel()
-            self._probe = None
+        if self._half_closed is not None:
+            self._half_closed.end()
+            self._half_closed = None
 
     # The end.
 

@@ -1,18 +1,19 @@
-"""The head of an HTTP/1.1 request: request line and fields, from llhttp, under the bounds, and kept for the next time.
+"""The head of an HTTP/1.1 request: request line and fields, parsed by llhttp under the limits, and a cache of parsed heads.
 
-A head is read by itself, from its first byte to its blank line: what it says follows from its bytes alone. So a head that equals one
-that was read before needs no second reading, and clients send the same one again and again. Bodies are framed in `body.py`.
+A head is parsed by itself, from its first byte to its blank line: its meaning follows from its bytes alone. Clients send the same head
+again and again, and a head that equals a cached one is not parsed again. `body.py` reads the bodies.
 """
 
 import re
 import urllib.parse
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import httptools
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.http1.refusal import Refusal
+from stoker.server.net.http1.response import Refusal
 
 #: What ends a head.
 BLANK_LINE = b"\r\n\r\n"
@@ -22,6 +23,13 @@ _LINE_BYTES = 64
 _SINGLE = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
 #: Targets that are their own path, as most are.
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
+#: Heads in the cache, and the size of the largest one.
+_KEPT_HEADS: Final = 256
+_KEPT_HEAD_BYTES: Final = 1024
+#: Heads of which it is known that they came once.
+_SEEN_ONCE: Final = 1024
+
+RouteType = TypeVar("RouteType")
 
 
 class RequestHead(NamedTuple):
@@ -193,3 +201,108 @@ class HeadParser:
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             f"the header exceeds {limits.header_bytes} bytes or {limits.header_count} fields",
         )
+
+
+class KnownHead(NamedTuple, Generic[RouteType]):
+    """A head, and the route of requests that begin with it; `route` None: the ASGI app."""
+
+    head: RequestHead
+    route: RouteType | None
+
+
+class HeadCache(Generic[RouteType]):
+    """Heads by their bytes, with their routes; at most about half a MiB. Confined to: the event loop.
+
+    Attributes:
+        limits: Bounds on what clients send.
+    """
+
+    __slots__ = ("_find_route", "_heads", "_seen_once", "limits")
+
+    def __init__(self, limits: Limits, find_route: Callable[[RequestHead], RouteType | None]) -> None:
+        """`find_route` is called once for each head that is parsed."""
+        self.limits = limits
+        self._find_route = find_route
+        self._heads: dict[bytes, KnownHead[RouteType]] = {}
+        #: Hashes of heads that came once. A head is cached from its second time on: a head that holds a request number never comes again.
+        self._seen_once: set[int] = set()
+
+    def __len__(self) -> int:
+        """How many heads are cached."""
+        return len(self._heads)
+
+    def find(self, block: bytes) -> KnownHead[RouteType]:
+        """The head `block`, complete from its first byte to its blank line.
+
+        Raises:
+            Refusal: the head is invalid or exceeds a limit.
+        """
+        known = self._heads.get(block)
+        if known is None:
+            parser = HeadParser(self.limits)
+            parser.feed(block)
+            known = self.parsed(parser)
+            if len(block) <= _KEPT_HEAD_BYTES:
+                self._keep(block, known)
+        return known
+
+    def parsed(self, parser: HeadParser) -> KnownHead[RouteType]:
+        """The head that `parser` has read in pieces.
+
+        Raises:
+            Refusal: the head is invalid or exceeds a limit.
+        """
+        head = parser.head()
+        return KnownHead(head, self._find_route(head))
+
+    def _keep(self, block: bytes, known: KnownHead[RouteType]) -> None:
+        mark = hash(block)
+        if mark not in self._seen_once:
+            if len(self._seen_once) >= _SEEN_ONCE:
+                self._seen_once.clear()
+            self._seen_once.add(mark)
+            return
+        if len(self._heads) >= _KEPT_HEADS:
+            self._heads.clear()
+        self._heads[block] = known
+
+
+class HeadReader(Generic[RouteType]):
+    """Reads the heads of one connection, one after the other; most come complete and are cached. Confined to: the event loop."""
+
+    __slots__ = ("_cache", "_parser", "_tail")
+
+    def __init__(self, cache: HeadCache[RouteType]) -> None:
+        self._cache = cache
+        self._parser: HeadParser | None = None
+        self._tail = b""
+
+    def take(self, data: bytes, at: int) -> tuple[KnownHead[RouteType] | None, int]:
+        """Reads `data` from `at`, but not beyond the next head; returns that head, once it is complete, and where reading stopped.
+
+        Raises:
+            Refusal: the head is invalid or exceeds a limit.
+        """
+        parser = self._parser
+        if parser is None:
+            if data[at] in b"\r\n":
+                # Blank lines before a message are passed over.
+                at = len(data) - len(data[at:].lstrip(b"\r\n"))
+                if at == len(data):
+                    return None, at
+            end = data.find(BLANK_LINE, at)
+            if end >= 0:
+                end += len(BLANK_LINE)
+                return self._cache.find(data[at:end]), end
+            parser = self._parser = HeadParser(self._cache.limits)
+        # The blank line may come in pieces.
+        joined = self._tail + data[at:]
+        end = joined.find(BLANK_LINE)
+        if end < 0:
+            parser.feed(data[at:])
+            self._tail = joined[-len(BLANK_LINE) + 1 :]
+            return None, len(data)
+        begin, at = at, at + end + len(BLANK_LINE) - len(self._tail)
+        parser.feed(data[begin:at])
+        self._parser, self._tail = None, b""
+        return self._cache.parsed(parser), at

@@ -12,9 +12,9 @@ from typing import Any
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.direct import DirectRoutes
-from stoker.server.net.http1.port import HttpPort, no_path
+from stoker.server.net.http1.port import HttpPort, PortConnection, no_path
 from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
-from stoker.server.net.tls.closing import wait_closed
+from stoker.server.net.tls.alerts import wait_closed
 
 _SWEEP_PERIOD_S = 0.5
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class HttpListener:
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
-    def connections(self) -> list[HttpConnection]:
+    def connections(self) -> list[PortConnection]:
         """Those that are open now."""
         return [] if self._port is None else list(self._port.connections)
 

@@ -1,7 +1,9 @@
-"""The bytes of a complete HTTP answer."""
+"""Complete responses as bytes, and the refusal: the response to a message that breaks HTTP's grammar or a limit."""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+
+import orjson
 
 HeaderList = list[tuple[bytes, bytes]]
 
@@ -49,3 +51,26 @@ def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence
 def length(pieces: Iterable[Piece]) -> int:
     """Bytes of all `pieces` together."""
     return sum(map(len, pieces))
+
+
+class Refusal(Exception):
+    """A message that is not read on."""
+
+    def __init__(self, status: HTTPStatus, text: str, *, retry_after_s: int | None = None) -> None:
+        """`retry_after_s`: when trying again makes sense; None: nothing is said of it."""
+        super().__init__(text)
+        self.status = status
+        self.text = text
+        self.retry_after_s = retry_after_s
+
+    def to_bytes(self) -> bytes:
+        """The whole answer."""
+        body = orjson.dumps({"error": self.text})
+        retry = b"" if self.retry_after_s is None else b"retry-after: %d\r\n" % self.retry_after_s
+        return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+            self.status.value,
+            self.status.phrase.encode(),
+            retry,
+            len(body),
+            body,
+        )

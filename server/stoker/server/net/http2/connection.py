@@ -9,20 +9,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stoker.server.net.http2 import frames
-from stoker.server.net.http2.control_frames import ControlFrames
 from stoker.server.net.http2.data_frames import DataFrames
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import ConnectionEnded, Event
-from stoker.server.net.http2.faults import ConnectionFault
-from stoker.server.net.http2.floods import FloodGuard
-from stoker.server.net.http2.frame_reader import FrameReader
-from stoker.server.net.http2.frames import SETTINGS
+from stoker.server.net.http2.frames import SETTINGS, ConnectionFault, ErrorCode
 from stoker.server.net.http2.header_frames import HeaderFrames
-from stoker.server.net.http2.inbound import ANY, DRAIN_PING, Inbound
+from stoker.server.net.http2.inbound import ANY, DRAIN_PING, FloodGuard, Inbound
 from stoker.server.net.http2.limits import H2Limits
-from stoker.server.net.http2.output import Inflow, Output
-from stoker.server.net.http2.sender import Data, Sender
-from stoker.server.net.http2.streams import StreamTable
+from stoker.server.net.http2.receive import ControlFrames, FrameReader
+from stoker.server.net.http2.send import Data, Output, Sender
+from stoker.server.net.http2.streams import Inflow, StreamTable
 
 Read = TypeVar("Read", bytes | memoryview, memoryview)
 
@@ -47,7 +42,7 @@ class ServerConnection:
                 )
             )
         )
-        inflow = Inflow(self._output, limits.connection_window_bytes)
+        inflow = Inflow(self._output.control, limits.connection_window_bytes)
         self._table = StreamTable(inflow, limits)
         self._sender = Sender(self._output, self._table, limits)
         #: A whole answer in one call: `Sender.respond`, without a method around it.

@@ -3,16 +3,12 @@
 from typing import Final
 
 from stoker.server.net.http2 import frames
-from stoker.server.net.http2.budgets import Flood
-from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import DataReceived
-from stoker.server.net.http2.faults import ConnectionFault, StreamFault
-from stoker.server.net.http2.frames import FLAG_END_STREAM, FLAG_PADDED, FRAME_HEADER, HEADER_BYTES
+from stoker.server.net.http2.events import DataReceived, Flood
+from stoker.server.net.http2.frames import FLAG_END_STREAM, FLAG_PADDED, FRAME_HEADER, HEADER_BYTES, ConnectionFault, ErrorCode, StreamFault
 from stoker.server.net.http2.inbound import Inbound
 from stoker.server.net.http2.limits import H2Limits
-from stoker.server.net.http2.output import Inflow, Output
-from stoker.server.net.http2.stream_states import NEXT, Next, Step
-from stoker.server.net.http2.streams import Stream, StreamTable
+from stoker.server.net.http2.send import Output
+from stoker.server.net.http2.streams import NEXT, Inflow, Next, Step, Stream, StreamTable
 
 #: Parts of at least so many bytes are handed on as views, and smaller ones that are a quarter of what was read and worth it: a view holds
 #: the whole read, which must not be much more than what the window accounts for.

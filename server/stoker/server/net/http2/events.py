@@ -1,8 +1,21 @@
-"""What a connection tells the application. Named tuples: they are made for every request."""
+"""The events of a connection, in the order in which the peer caused them. They are named tuples because each request makes some."""
 
+import enum
 from typing import NamedTuple
 
-from stoker.server.net.http2.budgets import Flood
+
+class Flood(enum.Enum):
+    """What a peer may send too much of; the value names it in metrics."""
+
+    #: SETTINGS, PING, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and empty frames, and small ones for streams that were reset here.
+    CONTROL = "control_flood"
+    #: Streams that the peer resets, and requests that are refused by REFUSED_STREAM.
+    RESETS = "reset_flood"
+    #: Streams that end because the peer broke a rule, and requests with too large headers.
+    FAULTS = "fault_flood"
+    #: Metadata of one request, far above what is allowed: it is not decoded, and what comes after it cannot be.
+    HEADERS = "oversized_metadata"
+
 
 #: Fields in their order, names in lower case.
 Headers = tuple[tuple[bytes, bytes], ...]

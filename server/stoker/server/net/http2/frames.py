@@ -1,5 +1,6 @@
-"""Frames as bytes: their header, types, flags and settings (RFC 9113, sections 4, 6 and 11.2)."""
+"""HTTP/2 frames as bytes (RFC 9113, sections 4, 6, 7 and 11.2): headers, types, flags, settings, error codes, and what breaks a rule."""
 
+import enum
 from collections.abc import Iterable
 from struct import Struct
 from typing import Final
@@ -70,3 +71,77 @@ def rst_stream(stream_id: int, code: int) -> bytes:
 def goaway(last_stream_id: int, code: int, debug: bytes) -> bytes:
     """GOAWAY."""
     return frame(GOAWAY, 0, 0, _pack_goaway(last_stream_id, code) + debug)
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a stream was reset or a connection ended."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class ConnectionFault(Exception):
+    """The peer broke a rule in a way that leaves the connection unusable (RFC 9113, section 5.4.1). Never leaves the room."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class OversizedBlock(ConnectionFault):
+    """A header block holds more than it may. It was not decoded to its end, so that no later one can be decoded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(ErrorCode.ENHANCE_YOUR_CALM, text)
+
+
+class StreamFault(Exception):
+    """The peer broke a rule that concerns one stream only (RFC 9113, section 5.4.2). Never leaves the room."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.stream_id = stream_id
+        self.code = code
+        self.text = text
+
+
+class MisuseError(Exception):
+    """The application asked for what HTTP/2 does not allow, such as data behind its own end of a stream: a bug on this side."""
+
+
+_ENTRY: Final = Struct(">HI")
+
+
+def read_settings(payload: bytes) -> dict[int, int]:
+    """The last value of each setting; unknown ones are among them.
+
+    Raises:
+        ConnectionFault: a value is out of its range, or the payload is no list of settings.
+    """
+    if len(payload) % _ENTRY.size:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+    values: dict[int, int] = {}
+    for identifier, value in _ENTRY.iter_unpack(payload):
+        if identifier == SETTING_ENABLE_PUSH and value > 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}, not 0 or 1")
+        if identifier == SETTING_INITIAL_WINDOW_SIZE and value > MOST_WINDOW_BYTES:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}, at most {MOST_WINDOW_BYTES} is allowed")
+        if identifier == SETTING_MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value <= MOST_FRAME_BYTES:
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}, {DEFAULT_FRAME_BYTES} to {MOST_FRAME_BYTES} is allowed"
+            )
+        values[identifier] = value
+    return values

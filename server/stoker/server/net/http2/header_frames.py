@@ -2,18 +2,24 @@
 
 from typing import Final
 
-from stoker.server.net.http2.budgets import Flood
-from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.events import HeadersTooLarge, RequestStarted, TrailersReceived
-from stoker.server.net.http2.faults import ConnectionFault, OversizedBlock, StreamFault
-from stoker.server.net.http2.frames import CONTINUATION, DEFAULT_WINDOW_BYTES, FLAG_END_HEADERS, FLAG_END_STREAM, FLAG_PADDED, FLAG_PRIORITY
-from stoker.server.net.http2.header_blocks import HeaderDecoder
-from stoker.server.net.http2.header_rules import MalformedError, check_trailers
+from stoker.server.net.http2.events import Flood, HeadersTooLarge, RequestStarted, TrailersReceived
+from stoker.server.net.http2.frames import (
+    CONTINUATION,
+    DEFAULT_WINDOW_BYTES,
+    FLAG_END_HEADERS,
+    FLAG_END_STREAM,
+    FLAG_PADDED,
+    FLAG_PRIORITY,
+    ConnectionFault,
+    ErrorCode,
+    OversizedBlock,
+    StreamFault,
+)
+from stoker.server.net.http2.headers import HeaderDecoder, MalformedError, check_trailers
 from stoker.server.net.http2.inbound import ANY, Inbound
 from stoker.server.net.http2.limits import H2Limits
-from stoker.server.net.http2.sender import Sender
-from stoker.server.net.http2.stream_states import NEXT, Next, Step
-from stoker.server.net.http2.streams import Stream, StreamTable
+from stoker.server.net.http2.send import Sender
+from stoker.server.net.http2.streams import NEXT, Next, Step, Stream, StreamTable
 
 #: The state of a stream that a request opens, and of one whose request is only a header. Looked up once: a member takes 70 ns.
 _OPENED: Final = NEXT[Next.IDLE][Step.RECEIVE_HEADERS]

@@ -1,12 +1,16 @@
-"""What TLS tells a client whose handshake fails, sent before the connection is closed.
+"""TLS alerts that asyncio does not send or wait for: those of failed handshakes, and close_notify at the end.
 
-OpenSSL puts an alert into its output, such as "certificate required", but asyncio and uvloop drop the connection with whatever is there,
-and the client sees an end without a reason. Here the alert travels with the error, and goes out by a second handle on the connection.
+OpenSSL puts an alert such as "certificate required" into its output. asyncio and uvloop close the connection without sending it, so that
+the client sees an end without a reason. `AlertingContext` adds the alert to the error, and `send_alert` sends it on a duplicate of the
+socket. At the end of a connection both sides send close_notify, and many clients send theirs only when they need the connection again:
+`wait_closed` bounds that wait.
 """
 
+import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 _ALERT: Final = "alert"
@@ -69,3 +73,34 @@ def send_alert(sock: socket.socket, error: OSError) -> None:
         # A client that does not hear it is as well off as before.
         with contextlib.suppress(OSError):
             sock.send(alert)
+
+
+#: How long a closed connection waits for the client's part of the farewell, while its last bytes are on their way, seconds: asyncio's own.
+CLOSE_NOTIFY_TIMEOUT_S: Final = 30.0
+#: How long at the end of the server, where all bytes were handed over, seconds.
+_FINAL_CLOSE_NOTIFY_TIMEOUT_S: Final = 0.5
+
+
+async def wait_closed(
+    gone: Callable[[float], Awaitable[bool]], transports: Callable[[], Iterable[asyncio.Transport]], grace_s: float
+) -> bool:
+    """Waits until all connections are gone, or `grace_s` is over; whether they are.
+
+    Those that are closed, with nothing left to write, are not waited for longer than a moment.
+
+    Args:
+        gone: Waits so many seconds at most; whether all are gone.
+        transports: Those of the connections that are open.
+        grace_s: How long they may take that still have to write or to work, in seconds.
+    """
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + grace_s
+    leaving: set[asyncio.Transport] = set()
+    while (left_s := ends_s - loop.time()) > 0:
+        if await gone(min(left_s, _FINAL_CLOSE_NOTIFY_TIMEOUT_S)):
+            return True
+        before, leaving = leaving, {each for each in transports() if each.is_closing() and not each.get_write_buffer_size()}
+        # Their last bytes may be on their way below TLS, which does not tell: they have a moment for that.
+        for transport in before & leaving:
+            transport.abort()
+    return await gone(0)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from stoker.backends.api.clock import Clock, SystemClock
+from stoker.server.net.settings import PemFiles, SslConfigFile
 from stoker.server.net.tls.material import TlsError, TlsMaterial, make_context, read_material
-from stoker.server.net.tls.settings import PemFiles, SslConfigFile
 
 H2: Final = "h2"
 HTTP_1: Final = "http/1.1"

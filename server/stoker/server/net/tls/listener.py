@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stoker.server.core.limits import Limits
-from stoker.server.net.tls.alerts import send_alert
-from stoker.server.net.tls.closing import CLOSE_NOTIFY_TIMEOUT_S
+from stoker.server.net.tls.alerts import CLOSE_NOTIFY_TIMEOUT_S, send_alert
 from stoker.server.net.tls.key_ring import KeyRing
 
 _BACKLOG: Final = 2048

@@ -13,7 +13,7 @@ from stoker.server.core.request import InferResponse, InFlight
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece, joined
-from stoker.server.net.message_block import message_block
+from stoker.server.net.receive_buffers import message_block
 from stoker.server.protocols.exchange import INTERNAL_TEXT, error_body, error_response, header_of
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.http_codec import Body

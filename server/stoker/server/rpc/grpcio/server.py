@@ -15,11 +15,9 @@ from google.protobuf.message import Message
 
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
-from stoker.server.net.listen import bind
-from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions
+from stoker.server.net.listeners import PLAIN_LISTENER, Identity, ListenOptions, bind, identity_of, make_way, remove_if
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import TlsMaterial
-from stoker.server.net.unix_socket import Identity, identity_of, make_way, remove_if
 from stoker.server.rpc.grpcio.call import GrpcioCall, GrpcioStreamCall
 from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
 from stoker.server.rpc.refusal import rejection_of

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from stoker.server.core.goaway import GoawayReason
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import (
     ConnectionEnded,
     DataReceived,
@@ -16,6 +15,7 @@ from stoker.server.net.http2.events import (
     StreamReset,
     TrailersReceived,
 )
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.rpc.http2.admission import Admission
 from stoker.server.rpc.http2.call import H2Call
 from stoker.server.rpc.http2.peer_monitor import PeerMonitor

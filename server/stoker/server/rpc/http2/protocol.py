@@ -15,8 +15,8 @@ from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.reservation import ConnectionShare
 from stoker.server.net.connection_gate import IDLE, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http2.connection import ServerConnection
-from stoker.server.net.http2.error_codes import ErrorCode
 from stoker.server.net.http2.events import DataWritten, Event
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.rpc.http2.call import H2Call
 from stoker.server.rpc.http2.connection_calls import ConnectionCalls
 from stoker.server.rpc.http2.connection_context import ConnectionContext

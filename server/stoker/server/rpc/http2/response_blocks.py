@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from stoker.server.net.http2.header_blocks import encode_block
+from stoker.server.net.http2.headers import encode_block
 from stoker.server.net.http2.limits import H2Limits
 from stoker.server.rpc.encodings import ACCEPTED, Encoding
 from stoker.server.rpc.grpc_codes import RESOURCE_EXHAUSTED, UNIMPLEMENTED

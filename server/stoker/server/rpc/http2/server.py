@@ -8,7 +8,7 @@ from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
-from stoker.server.net.tls.closing import wait_closed
+from stoker.server.net.tls.alerts import wait_closed
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.http2.refusals import SHUTTING_DOWN

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
 from stoker.server.core.off_loop import run_off_loop
-from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
 from stoker.server.rpc.http2.response_blocks import HEADERS, TRAILERS_OK, ok_trailers, ok_without_message

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stoker.server.net.http2.error_codes import ErrorCode
+from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.net.progress import Progress
 
 if TYPE_CHECKING:

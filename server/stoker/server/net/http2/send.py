@@ -1,15 +1,13 @@
-"""The sending half: answers under the peer's flow control, one large answer never in front of all the others.
+"""The sending half: responses under the peer's flow control, and one large response never in front of all others.
 
-What fits the windows goes to the output at once. What does not waits on its stream, by reference, and the streams that could send take
-turns, a frame each, whenever the output is taken.
+Data that fits the windows goes to the output at once. Other data waits on its stream, by reference. The streams that may send take turns,
+one frame each, whenever the transport takes the output.
 """
 
 from collections import deque
 from typing import Final
 
 from stoker.server.net.http2 import frames
-from stoker.server.net.http2.error_codes import ErrorCode
-from stoker.server.net.http2.faults import ConnectionFault, MisuseError, StreamFault
 from stoker.server.net.http2.frames import (
     CONTINUATION,
     DATA,
@@ -20,12 +18,56 @@ from stoker.server.net.http2.frames import (
     FRAME_HEADER,
     HEADERS,
     MOST_WINDOW_BYTES,
+    ConnectionFault,
+    ErrorCode,
+    MisuseError,
+    StreamFault,
 )
-from stoker.server.net.http2.header_blocks import NO_TABLE
+from stoker.server.net.http2.headers import NO_TABLE
 from stoker.server.net.http2.limits import H2Limits
-from stoker.server.net.http2.output import Output
-from stoker.server.net.http2.stream_states import NEXT, Next, Step
-from stoker.server.net.http2.streams import Stream, StreamTable
+from stoker.server.net.http2.streams import NEXT, Next, Step, Stream, StreamTable
+
+
+class Output:
+    """Pieces of frames in order. Confined to: one connection.
+
+    Attributes:
+        pieces: What `take` will give.
+        size: Bytes of it, as far as data is concerned; frames without data are counted roughly.
+    """
+
+    __slots__ = ("_control", "_most_control", "pieces", "size")
+
+    def __init__(self, most_control: int) -> None:
+        """`most_control`: frames answering the peer's own that may wait."""
+        self.pieces: list[bytes | memoryview] = []
+        self.size = 0
+        self._control = 0
+        self._most_control = most_control
+
+    def control(self, frame: bytes) -> None:
+        """Adds a frame that is not part of an answer."""
+        self.pieces.append(frame)
+        self.size += len(frame)
+        self._control += 1
+
+    def reply(self, frame: bytes) -> None:
+        """Adds a frame that the peer has provoked.
+
+        Raises:
+            ConnectionFault: the peer provokes them and does not read them.
+        """
+        self.control(frame)
+        if self._control > self._most_control:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"{self._control} control frames wait to be read")
+
+    def take(self) -> list[bytes | memoryview]:
+        pieces = self.pieces
+        self.pieces = []
+        self.size = 0
+        self._control = 0
+        return pieces
+
 
 _pack = FRAME_HEADER.pack
 _CLOSED: Final = Next.CLOSED

@@ -1,4 +1,4 @@
-"""`UnflushedResponses`: answers of one HTTP connection that are written, count against the budget, and that its client has not taken."""
+"""Clients that read slowly: responses that are written and not taken, and how long a client has taken nothing."""
 
 import asyncio
 
@@ -6,6 +6,23 @@ from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.reservation import Reservation
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.net.progress import Progress
+
+
+class UnsentWatch:
+    """Looked at from time to time, not told of each write: the bound costs a fast request nothing. Confined to: the event loop."""
+
+    __slots__ = ("_since_s", "_size_bytes")
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._since_s = 0.0
+
+    def is_stuck(self, size_bytes: int, now_s: float, most_s: float) -> bool:
+        """Whether the same `size_bytes` have waited for more than `most_s` seconds."""
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self._since_s = size_bytes, now_s
+            return False
+        return bool(size_bytes) and now_s - self._since_s > most_s
 
 
 class UnflushedResponses:
