@@ -1,0 +1,337 @@
+"""How much Python one warm inference request runs: `python -m benchmarks.request_calls`.
+
+A server runs in this process with its default settings. A client thread sends `simple` (two INT32[16] tensors) over one connection until
+everything is warm, then arms a profile function (`sys.setprofile`) in the server's thread. It counts from the read that brings the request
+to the end of that read, by which time the response is written: Python calls, source files, and the deepest stack. The clock of the threads'
+CPU time stands still, so that the model runs on the event loop whatever the load of the machine. The counts are therefore the same in every
+run, and a test bounds them (`--check`).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.models import CHECKOUT
+from stoker.server.pb import grpc_service_pb2 as pb
+
+_WARM_REQUESTS: Final = 200
+_MEASURED_REQUESTS: Final = 15
+_START_S: Final = 60.0
+_READS: Final = frozenset({"data_received", "buffer_updated"})
+_CASES: Final = ("grpc", "http-binary", "http-json")
+
+
+@dataclass(slots=True)
+class ReadCount:
+    """What one read ran.
+
+    Attributes:
+        calls: Python calls.
+        packages: Of these, how many are in each package; "other" is outside of this repository.
+        files: Source files of this repository.
+        stack_depth: The deepest stack, counted from the read.
+    """
+
+    calls: int = 0
+    packages: Counter[str] = field(default_factory=Counter)
+    files: set[str] = field(default_factory=set)
+    stack_depth: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        packages = dict(sorted(self.packages.items(), key=lambda item: -item[1]))
+        return {"calls": self.calls, "files": len(self.files), "stack_depth": self.stack_depth, "packages": packages}
+
+
+class CallCounter:
+    """A profile function that counts one read at a time, once armed. Runs in the server's thread."""
+
+    def __init__(self) -> None:
+        self.trace: list[str] | None = None
+        self._is_armed = False
+        self._count: ReadCount | None = None
+        self._read: FrameType | None = None
+        self._depth = 0
+        self._done = threading.Event()
+
+    def arm(self) -> None:
+        """The next read is counted. Called by the client."""
+        self._count = None
+        self._done.clear()
+        self._is_armed = True
+
+    def result(self) -> ReadCount:
+        """What that read ran; waits for its end. Called by the client."""
+        if not self._done.wait(_START_S) or self._count is None:
+            raise RuntimeError("the server has read nothing since the counter was armed")
+        return self._count
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if self._read is None:
+            if self._is_armed and event == "call" and frame.f_code.co_name in _READS:
+                self._read, self._depth, self._count = frame, 0, ReadCount()
+            else:
+                return
+        count = self._count
+        assert count is not None
+        if event == "call":
+            self._depth += 1
+            count.calls += 1
+            count.stack_depth = max(count.stack_depth, self._depth)
+            path = frame.f_code.co_filename
+            package = _package_of(path)
+            count.packages[package] += 1
+            if package != "other":
+                count.files.add(path)
+            if self.trace is not None:
+                self.trace.append(f"{'  ' * self._depth}{frame.f_code.co_qualname}  {package}/{Path(path).name}")
+        elif event == "return":
+            self._depth -= 1
+            if frame is self._read:
+                self._read, self._is_armed = None, False
+                self._done.set()
+
+
+def _package_of(path: str) -> str:
+    """`server.rpc` for .../stoker/server/rpc/http2/call.py; "other" for what is not in this repository."""
+    head, found, inside = path.rpartition("/stoker/")
+    if not found or not head.startswith(str(CHECKOUT)):
+        return "other"
+    return ".".join(inside.split("/")[:-1][:2])
+
+
+class GrpcClient:
+    """ModelInfer over one HTTP/2 connection, a frame sequence as grpcio sends it; all of a request in one segment."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = _connected(port)
+        # A preface, empty SETTINGS, and the acknowledgement of the server's.
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0) + _frame(4, 1, 0))
+        self._stream_id = -1
+        message = _infer_message().SerializeToString()
+        self._body = b"\0" + struct.pack(">I", len(message)) + message
+        self._received = b""
+
+    def request(self) -> bytes:
+        """The next request's frames; the client also gives back the windows that the last response took."""
+        self._stream_id += 2
+        block = _LITERAL_FIELDS if self._stream_id == 1 else _INDEXED_FIELDS
+        windows = _frame(8, 0, 0, struct.pack(">I", 160)) + _frame(8, 0, self._stream_id, struct.pack(">I", 5))
+        head, body = _frame(1, 4, self._stream_id, block), _frame(0, 1, self._stream_id, self._body)
+        return head + windows + body
+
+    def send(self, request: bytes) -> None:
+        """Sends it and reads its response.
+
+        Raises:
+            RuntimeError: the call failed.
+        """
+        self._socket.sendall(request)
+        while True:
+            while len(self._received) < 9:
+                self._received += _read(self._socket)
+            size = int.from_bytes(self._received[:3], "big")
+            while len(self._received) < 9 + size:
+                self._received += _read(self._socket)
+            kind, flags, stream_id = struct.unpack_from(">BBI", self._received, 3)
+            payload, self._received = self._received[9 : 9 + size], self._received[9 + size :]
+            if kind == 1 and flags & 1 and stream_id == self._stream_id:
+                if b"grpc-message" in payload:
+                    raise RuntimeError(f"the call failed: {payload!r}")
+                return
+
+
+class HttpClient:
+    """POST .../infer over one HTTP/1.1 connection; head and body in one segment."""
+
+    def __init__(self, port: int, *, is_binary: bool) -> None:
+        self._socket = _connected(port)
+        values = [list(range(16)), [1] * 16]
+        tensors: list[dict[str, Any]] = [
+            {"name": name, "shape": [1, 16], "datatype": "INT32", "data": data}
+            for name, data in zip(("INPUT0", "INPUT1"), values, strict=True)
+        ]
+        outputs: list[dict[str, Any]] = [{"name": name} for name in ("OUTPUT0", "OUTPUT1")]
+        extra, raw = "", b""
+        if is_binary:
+            for tensor in tensors:
+                raw += np.array(tensor.pop("data"), np.int32).tobytes()
+                tensor["parameters"] = {"binary_data_size": 64}
+            outputs = [{"name": name, "parameters": {"binary_data": True}} for name in ("OUTPUT0", "OUTPUT1")]
+        text = json.dumps({"inputs": tensors, "outputs": outputs}).encode()
+        if is_binary:
+            extra = f"Inference-Header-Content-Length: {len(text)}\r\n"
+        head = f"POST /v2/models/simple/infer HTTP/1.1\r\nHost: localhost\r\n{extra}Content-Length: {len(text + raw)}\r\n\r\n"
+        self._request = head.encode() + text + raw
+
+    def request(self) -> bytes:
+        """The request, always the same."""
+        return self._request
+
+    def send(self, request: bytes) -> None:
+        """Sends it and reads its response.
+
+        Raises:
+            RuntimeError: the response is not 200.
+        """
+        self._socket.sendall(request)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += _read(self._socket)
+        head, _, body = received.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"the request failed: {received!r}")
+        size = next(int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+        while len(body) < size:
+            body += _read(self._socket)
+
+
+def _connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=_START_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _read(connection: socket.socket) -> bytes:
+    data = connection.recv(65536)
+    if not data:
+        raise RuntimeError("the server has closed the connection")
+    return data
+
+
+def _frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
+
+
+#: RFC 7541: every field a literal with incremental indexing, and later its index; the table's newest entry is 62.
+_FIELDS: Final = (
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+    (b":authority", b"localhost"),
+    (b"te", b"trailers"),
+    (b"content-type", b"application/grpc"),
+    (b"user-agent", b"request-calls"),
+)
+_LITERAL_FIELDS: Final = b"".join(b"\x40" + bytes((len(name),)) + name + bytes((len(value),)) + value for name, value in _FIELDS)
+_INDEXED_FIELDS: Final = bytes(0x80 | 62 + len(_FIELDS) - 1 - at for at in range(len(_FIELDS)))
+
+
+def _infer_message() -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest(model_name="simple", id="1")
+    for name, values in (("INPUT0", np.arange(16, dtype=np.int32)), ("INPUT1", np.ones(16, np.int32))):
+        message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        message.raw_input_contents.append(values.tobytes())
+    return message
+
+
+def _count(client: GrpcClient | HttpClient, counter: CallCounter, warm_requests: int) -> ReadCount:
+    """What most of the measured requests ran: now and then one also gets a batch that the machine has slowed down."""
+    counts: list[ReadCount] = []
+    for at in range(warm_requests + _MEASURED_REQUESTS):
+        request = client.request()
+        if at >= warm_requests:
+            counter.arm()
+        client.send(request)
+        if at >= warm_requests:
+            counts.append(counter.result())
+    usual, _ = Counter(count.calls for count in counts).most_common(1)[0]
+    return next(count for count in counts if count.calls == usual)
+
+
+def _measure(ready: Path, counter: CallCounter, cases: Sequence[str], take: Callable[[dict[str, ReadCount]], None]) -> None:
+    """Waits for the server, counts every case, and ends the server."""
+    try:
+        deadline_s = time.monotonic() + _START_S
+        while not ready.exists() or not ready.read_text(encoding="utf-8").strip():
+            if time.monotonic() > deadline_s:
+                raise RuntimeError("the server is not ready")
+            time.sleep(0.02)
+        ports = json.loads(ready.read_text(encoding="utf-8"))
+        counts: dict[str, ReadCount] = {}
+        for case in cases:
+            if case == "grpc":
+                client: GrpcClient | HttpClient = GrpcClient(ports["grpc_port"])
+            else:
+                client = HttpClient(ports["http_port"], is_binary=case == "http-binary")
+            counts[case] = _count(client, counter, _WARM_REQUESTS)
+        take(counts)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def count_requests(cases: Sequence[str] = _CASES, *, trace: list[str] | None = None) -> Mapping[str, ReadCount]:
+    """Runs a server in this thread, which must be the main one, and counts a warm request of every case; `trace` gets their calls.
+
+    Raises:
+        RuntimeError: the server did not start or a request failed.
+    """
+    from stoker.server.main import main
+
+    counter = CallCounter()
+    counter.trace = trace
+    # Without a Python function around it, which would be counted: `int()` is 0.
+    time.thread_time_ns = int
+    counts: dict[str, ReadCount] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        repository, ready = Path(folder, "models"), Path(folder, "ready.json")
+        shutil.copytree(CHECKOUT / "model_repos" / "simple", repository / "simple")
+        client = threading.Thread(target=_measure, args=(ready, counter, cases, counts.update), daemon=True)
+        client.start()
+        flags = [f"--model_base_path={repository}", "--grpc_port=0", "--http_port=0", f"--ready_file={ready}", f"--log-file={folder}/log"]
+        sys.setprofile(counter)
+        try:
+            with Path(folder, "table").open("w", encoding="utf-8") as table, redirect_stdout(table), suppress(SystemExit):
+                main(flags)
+        finally:
+            sys.setprofile(None)
+        client.join()
+    if not counts:
+        raise RuntimeError("the requests could not be counted")
+    return counts
+
+
+def main() -> int:
+    """Prints the counts; returns 1 if a case runs more calls than `--check` allows it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES))
+    parser.add_argument("--json", type=Path, help="write the counts to this file")
+    parser.add_argument("--trace", type=Path, help="write every call, indented by depth, to this file")
+    parser.add_argument("--check", nargs="+", default=[], metavar="CASE=MAX", help="fail if a request of CASE runs more than MAX calls")
+    options = parser.parse_args()
+    calls: list[str] = []
+    counts = count_requests(options.cases, trace=calls if options.trace is not None else None)
+    print(f"{'case':12} {'calls':>6} {'files':>6} {'depth':>6}  calls by package")
+    for case, count in counts.items():
+        packages = ", ".join(f"{name} {number}" for name, number in count.packages.most_common())
+        print(f"{case:12} {count.calls:6} {len(count.files):6} {count.stack_depth:6}  {packages}")
+    if options.json is not None:
+        options.json.write_text(json.dumps({case: count.as_dict() for case, count in counts.items()}, indent=1) + "\n", encoding="utf-8")
+    if options.trace is not None:
+        options.trace.write_text("\n".join(calls) + "\n", encoding="utf-8")
+    bounds = dict(bound.split("=") for bound in options.check)
+    over = [f"{case} runs {counts[case].calls} calls, more than {most}" for case, most in bounds.items() if counts[case].calls > int(most)]
+    for line in over:
+        print(line, file=sys.stderr)
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

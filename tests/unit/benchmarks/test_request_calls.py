@@ -1,0 +1,33 @@
+"""The Python calls that one warm inference request runs are bounded: a count, the same on every machine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Calls, files and stack depth of one request; lower them with every change that makes the path shorter.
+BOUNDS = {"grpc": (183, 51, 18), "http-binary": (166, 42, 23), "http-json": (159, 41, 23)}
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    report = tmp_path_factory.mktemp("calls") / "calls.json"
+    command = [sys.executable, "-m", "benchmarks.request_calls", "--json", str(report)]
+    subprocess.run(command, cwd=Path(__file__).parents[3], check=True, capture_output=True, timeout=300)
+    return json.loads(report.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", BOUNDS)
+def test_warm_request_runs_no_more_calls_files_or_frames_than_its_bound(counts: dict, case: str):
+    calls, files, depth = BOUNDS[case]
+    measured = counts[case]
+    assert measured["calls"] <= calls, measured
+    assert measured["files"] <= files, measured
+    assert measured["stack_depth"] <= depth, measured
+
+
+@pytest.mark.parametrize("case", BOUNDS)
+def test_counted_read_holds_the_whole_request_from_the_socket_to_the_backend(counts: dict, case: str):
+    assert {"server.net", "server.scheduling", "server.execution", "backends.onnx"} <= set(counts[case]["packages"])
