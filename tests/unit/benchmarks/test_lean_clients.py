@@ -33,7 +33,7 @@ async def call_grpc(handler: Answer, message: bytes, calls: int, connections: in
     sender = GrpcSender("127.0.0.1", port, message, connections)
     await sender.connect()
     try:
-        return await asyncio.wait_for(collect(sender, calls), 30), sender.answer
+        return await asyncio.wait_for(collect(sender, calls), 30), sender.reply
     finally:
         sender.close()
         await server.stop(None)
@@ -111,7 +111,7 @@ async def call_http(chunks: list[bytes], calls: int, connections: int = 1, close
     sender = HttpSender("127.0.0.1", server.sockets[0].getsockname()[1], b"ask\n\n", ready=1, most=connections)
     await sender.connect()
     try:
-        return await asyncio.wait_for(collect(sender, calls), 30), sender.answer
+        return await asyncio.wait_for(collect(sender, calls), 30), sender.reply
     finally:
         sender.close()
         server.close()
@@ -168,6 +168,6 @@ def test_http_words_on_an_idle_connection_are_a_goodbye_and_no_answer() -> None:
         await sender.connect()
         await asyncio.wait_for(has_left.wait(), 30)
         server.close()
-        return [sender.answer == b""]
+        return [sender.reply == b""]
 
     assert asyncio.run(run()) == [True]

@@ -151,5 +151,5 @@ def test_a_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) ->
     first.close()
     assert answer(second, ONES).tolist() == [[2, 2]]
     second.close()
-    assert bench.backend._fleet is not None
-    assert bench.backend._fleet._executables == {}
+    assert bench.backend._pool is not None
+    assert bench.backend._pool._executables == {}

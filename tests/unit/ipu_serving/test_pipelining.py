@@ -26,7 +26,7 @@ def test_batches_wait_in_the_rings_while_the_device_is_busy(bench: Bench) -> Non
         return future
 
     loaded._runner.execute_async = counted
-    program = loaded.device.loaded
+    program = loaded.device.resident
     with ThreadPoolExecutor(4) as pool:
         with loaded.device.claimed(program, lambda: False):
             futures = [pool.submit(answer, instance, np.full((1, 2), number, np.float32)) for number in range(4)]

@@ -41,7 +41,7 @@ def load(
 
     async def load_and_close() -> list[str]:
         servable = await loader.load(source)
-        kinds = [type(worker).__name__ for worker in servable.scheduler._fleet._workers]
+        kinds = [type(worker).__name__ for worker in servable.scheduler._pool._workers]
         await servable.close()
         return kinds
 

@@ -147,9 +147,9 @@ def test_a_failure_told_in_other_words_has_one_line(log: Callable[[int], Log]) -
         except UnknownModel:
             raise InvalidRequest("as the protocol says it") from None
     except InvalidRequest as error:
-        written_log.access.written_log(Via.ADLIK_GRPC, error, "m", None)
-    written_log.access.written_log(Via.ADLIK_GRPC, noted, "m", None)
-    written_log.access.written_log(Via.ADLIK_GRPC, InvalidRequest("another"), "", None)
+        written_log.access.log_response(Via.ADLIK_GRPC, error, "m", None)
+    written_log.access.log_response(Via.ADLIK_GRPC, noted, "m", None)
+    written_log.access.log_response(Via.ADLIK_GRPC, InvalidRequest("another"), "", None)
     lines = written_log.lines()
     assert [line["error"] for line in lines] == ["as the engine says it", "another"]
     assert "model" not in lines[1]

@@ -659,7 +659,7 @@ def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
             async def close(self) -> None: ...
 
         worker = OnTheLoop()
-        rig.scheduler._fleet._workers[:] = [worker]
+        rig.scheduler._pool._workers[:] = [worker]
         tasks = [await rig.ask(rows=8) for _ in range(5)]
         seen = []
         for _ in range(WINDOW_TICKS + 8):
