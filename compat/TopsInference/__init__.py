@@ -1,21 +1,130 @@
 """The vendor's Python module `TopsInference`, on simulated cards.
 
 with TopsInference.device(0, 0):
-    parser = TopsInference.create_parser(TopsInference.ONNX_MODEL)
-    engine = TopsInference.create_optimizer().build(parser.read("model.onnx"))
+    network = TopsInference.create_parser(TopsInference.ONNX_MODEL).read("model.onnx")
+    engine = TopsInference.create_optimizer().build(network)
     engine.save_executable("model.exec")
 
-Reading models needs Stoker's compiler; loading and running engines does not.
+Names and arguments are those of public scripts and of the vendor's public header; their behaviour is Stoker's, on simulated cards. Every
+failure is raised as a `StatusError` and reported to all error managers. Reading models needs Stoker's compiler; loading and running
+engines does not.
 """
 
 # ruff: noqa: N999 - the name is the vendor's
 
+from importlib.metadata import version as _distribution_version
+from typing import NamedTuple
+
 from stoker_compat import warn_beside_real
 
-from stoker.backends.gcu.runtime import topsinference
-from stoker.backends.gcu.runtime.topsinference import *  # noqa: F403 - all that the vendor's module has
-from stoker.backends.gcu.runtime.topsinference import __version__  # noqa: F401 - stars leave it out
+from stoker.backends.gcu.runtime.errors import Status, StatusError
+from stoker.backends.gcu.runtime.stream import Stream
+from TopsInference.constants import BufferType, BuildFlag, DType, MemcpyKind, ParserType
+from TopsInference.device_memory import (
+    mem_alloc,
+    mem_copy,
+    mem_copy_async,
+    mem_d2h_copy,
+    mem_free,
+    mem_h2d_copy,
+)
+from TopsInference.error_manager import ErrorManager, create_error_manager
+from TopsInference.optimizer import Optimizer, create_optimizer
+from TopsInference.owned_devices import device, release_device, set_device
+from TopsInference.parser import Parser, create_parser
+from TopsInference.py_engine import PyEngine, load
+from TopsInference.py_future import PyFuture
+from TopsInference.streams import create_stream, destroy_stream, synchronize_stream
 
 warn_beside_real("TopsInference")
 
-__all__ = topsinference.__all__
+__all__ = [
+    "DT_BOOL",
+    "DT_FLOAT16",
+    "DT_FLOAT32",
+    "DT_FLOAT64",
+    "DT_INT8",
+    "DT_INT16",
+    "DT_INT32",
+    "DT_INT64",
+    "DT_UINT8",
+    "DT_UINT16",
+    "DT_UINT32",
+    "DT_UINT64",
+    "KDEFAULT",
+    "KFP16",
+    "KFP16_MIX",
+    "KINT8_MIX_FP32",
+    "KREFIT",
+    "ONNX_MODEL",
+    "TF_MODEL",
+    "TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE",
+    "TIF_ENGINE_RSC_IN_HOST_OUT_HOST",
+    "TIF_MEMCPY_DEVICE_TO_HOST",
+    "TIF_MEMCPY_HOST_TO_DEVICE",
+    "BufferType",
+    "BuildFlag",
+    "DType",
+    "ErrorManager",
+    "MemcpyKind",
+    "Optimizer",
+    "Parser",
+    "ParserType",
+    "PyEngine",
+    "PyFuture",
+    "Status",
+    "StatusError",
+    "Stream",
+    "TIFStatus",
+    "VersionInfo",
+    "__version__",
+    "create_error_manager",
+    "create_optimizer",
+    "create_parser",
+    "create_stream",
+    "destroy_stream",
+    "device",
+    "load",
+    "mem_alloc",
+    "mem_copy",
+    "mem_copy_async",
+    "mem_d2h_copy",
+    "mem_free",
+    "mem_h2d_copy",
+    "release_device",
+    "set_device",
+    "synchronize_stream",
+    "version",
+]
+
+TIFStatus = Status
+
+ONNX_MODEL, TF_MODEL = ParserType
+TIF_ENGINE_RSC_IN_HOST_OUT_HOST, TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE = BufferType
+TIF_MEMCPY_HOST_TO_DEVICE, TIF_MEMCPY_DEVICE_TO_HOST = MemcpyKind
+KDEFAULT, KFP16, KFP16_MIX = BuildFlag.KDEFAULT, BuildFlag.KFP16, BuildFlag.KFP16_MIX
+KINT8_MIX_FP32, KREFIT = BuildFlag.KINT8_MIX_FP32, BuildFlag.KREFIT
+DT_BOOL, DT_INT8, DT_INT16, DT_INT32, DT_INT64 = DType.DT_BOOL, DType.DT_INT8, DType.DT_INT16, DType.DT_INT32, DType.DT_INT64
+DT_UINT8, DT_UINT16, DT_UINT32, DT_UINT64 = DType.DT_UINT8, DType.DT_UINT16, DType.DT_UINT32, DType.DT_UINT64
+DT_FLOAT16, DT_FLOAT32, DT_FLOAT64 = DType.DT_FLOAT16, DType.DT_FLOAT32, DType.DT_FLOAT64
+
+globals().update(Status.__members__)  # TIF_SUCCESS and all the others
+__all__ += Status.__members__
+
+__version__ = f"{_distribution_version('stoker')} (Stoker, simulated)"
+
+
+class VersionInfo(NamedTuple):
+    """Of this runtime."""
+
+    major: int
+    minor: int
+    patch: int
+    tweak: int
+
+
+def version() -> VersionInfo:
+    """The version in numbers."""
+    numbers = [int(part) if part.isdecimal() else 0 for part in _distribution_version("stoker").split(".")]
+    major, minor, patch, tweak, *_ = [*numbers, 0, 0, 0, 0]
+    return VersionInfo(major, minor, patch, tweak)

@@ -1,6 +1,6 @@
 """`python -m model_compiler`: the command."""
 
-from stoker.compiler.model_compiler.command import run
+from model_compiler.command import run
 
 if __name__ == "__main__":
     run()

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.compiler.model_compiler.command import parse_json
-from stoker.compiler.model_compiler.compiling import compile_environment, compile_fields
+from model_compiler.command import parse_json
+from model_compiler.compiling import compile_environment, compile_fields
 
 __all__ = ["compile_from_env", "compile_from_json", "compile_model"]
 

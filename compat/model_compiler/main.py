@@ -1,6 +1,6 @@
-"""`model-compiler`: see `stoker.compiler.model_compiler.command`."""
+"""`model-compiler`: see `model_compiler.command`."""
 
-from stoker.compiler.model_compiler.command import main, run
+from model_compiler.command import main, run
 
 __all__ = ["main", "run"]
 

@@ -4,8 +4,8 @@
     serve --model_base_path=/tmp/enflame/model_repos
 
 `<folder>/model/resnet50.onnx` is the model; where there is none, one with weights from a seed is built, whose answers mean nothing: put a
-trained file there, and everything after it is the same. Scripts that say `import model_compiler` run as they are once stoker-compat is
-installed. Needs the extra `compile`.
+trained file there, and everything after it is the same. `model_compiler` is Adlik's interface, part of stoker-compat, which this script
+finds in the checkout. Needs the extra `compile`.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import onnx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "compat"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "resnet50"))  # the example that builds the model
 
 from build import ResNet50
-
-from stoker.compiler.model_compiler import compile_model
+from model_compiler import compile_model
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from model_compiler.compiling import compile_fields
 
 from stoker.compiler.cli import main as compile_command
 from stoker.compiler.convert.batch_rows import dependence_of_rows
 from stoker.compiler.convert.converter import Converter
 from stoker.compiler.errors import ShapeError
-from stoker.compiler.model_compiler.compiling import compile_fields
 from stoker.compiler.target import SourceModel
 from tests.fakes import networks
 from tests.fakes.graphs import parse

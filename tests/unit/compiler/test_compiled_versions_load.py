@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from model_compiler.compiling import compile_fields
 from onnx import TensorProto, helper
 
 from stoker.backends.api.registry import BackendRegistry
 from stoker.compiler.cli import main as compile_command
-from stoker.compiler.model_compiler.compiling import compile_fields
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from stoker.server.observability.metrics import Metrics

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from TopsInference.host_runs import run_on_host, submit_on_host
 
 from stoker.backends.gcu.runtime import DeviceFailed, GcuSystem, OutOfDeviceMemory, Status, StatusError, StreamClosed
-from stoker.backends.gcu.runtime.host_runs import run_on_host, submit_on_host
 from stoker.backends.simulated.faults import FaultPlan
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from TopsInference.host_runs import run_on_host, submit_on_host
 
 from stoker.backends.gcu.executable import write_executable
 from stoker.backends.gcu.program import GcuTensor
 from stoker.backends.gcu.runtime import GcuSystem, OutOfDeviceMemory, Status, StatusError
-from stoker.backends.gcu.runtime.host_runs import run_on_host, submit_on_host
 from stoker.backends.simulated.numerics import Numerics
 from tests.fakes.gcu_executables import scaled
 

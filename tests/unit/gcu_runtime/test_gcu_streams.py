@@ -5,10 +5,10 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from TopsInference.host_runs import run_on_host, submit_on_host
 
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.runtime import GcuSystem, Status, StatusError, StreamClosed, StreamTimeout
-from stoker.backends.gcu.runtime.host_runs import run_on_host, submit_on_host
 from stoker.backends.simulated.clocks import VirtualClock
 from tests.fakes.gcu_executables import scaled
 

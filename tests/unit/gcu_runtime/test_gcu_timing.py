@@ -4,11 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from TopsInference.host_runs import run_on_host
 
 from stoker.backends.gcu.hardware import I20
 from stoker.backends.gcu.runtime import Direction, GcuSystem, StreamTimeout
 from stoker.backends.gcu.runtime.card import Lane
-from stoker.backends.gcu.runtime.host_runs import run_on_host
 from stoker.backends.gcu.timing import copy_time_s
 from stoker.backends.simulated.clocks import VirtualClock
 from stoker.backends.simulated.numerics import Numerics

@@ -5,11 +5,11 @@ import threading
 
 import numpy as np
 import pytest
+import TopsInference as tops  # noqa: N813 - the name is the vendor's
+from TopsInference.owned_devices import find_device
 
 from stoker.backends.gcu.executable import write_executable
 from stoker.backends.gcu.runtime import Status, StatusError, StreamTimeout
-from stoker.backends.gcu.runtime import topsinference as tops
-from stoker.backends.gcu.runtime.topsinference.owned_devices import find_device
 from tests.fakes.gcu_executables import scaled
 
 HOST, DEVICE = tops.TIF_ENGINE_RSC_IN_HOST_OUT_HOST, tops.TIF_ENGINE_RSC_IN_DEVICE_OUT_DEVICE

@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import onnx
 import pytest
+import TopsInference as tops  # noqa: N813 - the name is the vendor's
 from onnx import TensorProto, helper
 
 from stoker.backends.gcu.runtime import Status, StatusError
-from stoker.backends.gcu.runtime import topsinference as tops
 from tests.fakes.onnx_models import model, value
 
 WEIGHT = np.float32([[1, 2], [3, 4], [5, 6]])
@@ -179,7 +179,7 @@ def test_operators_that_the_device_has_not_are_named_with_their_status():
 
 
 def test_without_the_compiler_reading_says_what_to_install(path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "stoker.backends.gcu.onnx_network", None)
+    monkeypatch.setitem(sys.modules, "TopsInference.onnx_network", None)
     with pytest.raises(StatusError, match=r"pip install 'stoker\[compile\]'") as caught:
         tops.create_parser().read(path)
     assert caught.value.status is Status.TIF_RUNTIME_PREREQUISITE_MISSING

@@ -5,18 +5,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from poprt.runtime import HostConcatRunner, HostConcatRunnerConfig, LightRunner
 
 from stoker.backends.ipu.compile.assemble import write_popef
 from stoker.backends.ipu.compile.compiler import compile_model
-from stoker.backends.ipu.runtime import (
-    DeviceManager,
-    HostConcatRunner,
-    HostConcatRunnerConfig,
-    LightRunner,
-    ModelRunner,
-    RuntimeConfig,
-    SimulatedSystem,
-)
+from stoker.backends.ipu.runtime import DeviceManager, ModelRunner, RuntimeConfig, SimulatedSystem
 from stoker.backends.simulated.clocks import VirtualClock
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.passes.layout.apply_host_concat_split import ApplyHostConcatSplit

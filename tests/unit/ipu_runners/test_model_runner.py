@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from poprt.runtime import HostConcatRunnerConfig, LightRunner, LightRunnerConfig, Runner
 
 from stoker.backends.ipu.popef.schema import DataType
 from stoker.backends.ipu.runtime import (
@@ -16,12 +17,8 @@ from stoker.backends.ipu.runtime import (
     DeviceUnavailable,
     DeviceWaitConfig,
     DeviceWaitStrategy,
-    HostConcatRunnerConfig,
-    LightRunner,
-    LightRunnerConfig,
     ModelRunner,
     PackageHashMismatch,
-    Runner,
     RunnerType,
     RuntimeConfig,
     SessionStopped,

@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx
 import pytest
+from model_compiler import compile_model
 
 import stoker.compiler.targets
-from stoker.compiler.model_compiler import compile_model
 from tests.fakes.compile_requests import Devices, image_model
 from tests.fakes.fake_target import FakeEntryPoint
 

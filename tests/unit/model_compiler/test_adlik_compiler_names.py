@@ -53,6 +53,6 @@ def test_the_compilers_functions_return_paths_and_raise(devices: Devices, reques
 
 
 def test_the_command_is_where_adlik_has_it() -> None:
-    from stoker.compiler.model_compiler import command
+    from model_compiler import command
 
     assert importlib.import_module("model_compiler.main").main is command.main

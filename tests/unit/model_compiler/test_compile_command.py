@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_compiler.callback import PAUSE_S, RETRIES, check_url, send_result
+from model_compiler.command import main
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.model_compiler.callback import PAUSE_S, RETRIES, check_url, send_result
-from stoker.compiler.model_compiler.command import main
 from tests.fakes.compile_requests import Devices
 
 

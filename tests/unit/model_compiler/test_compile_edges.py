@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_compiler.compiling import TARGETS, edges
+from model_compiler.edges import EdgeGraph, Job
+from model_compiler.request import read_request
+from model_compiler.sources import SOURCES
 
 from stoker.compiler.errors import CompileError
-from stoker.compiler.model_compiler.compiling import TARGETS, edges
-from stoker.compiler.model_compiler.edges import EdgeGraph, Job
-from stoker.compiler.model_compiler.request import read_request
-from stoker.compiler.model_compiler.sources import SOURCES
 
 
 @dataclass

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_compiler import compile_model
 
 import stoker.compiler.targets
 from stoker.backends.gcu.executable import read_executable
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.target import SimulatedGcuTarget
-from stoker.compiler.model_compiler import compile_model
 from tests.fakes.fake_target import installed
 from tests.fakes.graphs import parse
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from model_compiler import compile_model
 
 from stoker.compiler.errors import CompileError
-from stoker.compiler.model_compiler import compile_model
 from stoker.server.config.pbtxt import parse_pbtxt
 from tests.fakes.compile_requests import Devices, image_model
 from tests.fakes.graphs import parse
@@ -286,7 +286,7 @@ def test_tensorflow_models_go_through_tf2onnx_with_the_requests_fields(
         asked.append((path.name, options))
         return image_model()
 
-    monkeypatch.setattr("stoker.compiler.model_compiler.importing.read_tensorflow", read)
+    monkeypatch.setattr("model_compiler.importing.read_tensorflow", read)
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "saved_model.pb").write_bytes(b"")
     (tmp_path / "graph.pb").write_bytes(b"")

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_compiler.environment import request_fields
+from model_compiler.kinds import BuildFlag, Layout
+from model_compiler.request import NO_EFFECT, read_request
 
 from stoker.compiler.errors import OptionError
-from stoker.compiler.model_compiler.environment import request_fields
-from stoker.compiler.model_compiler.kinds import BuildFlag, Layout
-from stoker.compiler.model_compiler.request import NO_EFFECT, read_request
 
 USUAL: dict[str, Any] = {
     "serving_type": "engine",

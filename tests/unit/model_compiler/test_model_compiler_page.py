@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from model_compiler.compiling import TARGETS
+from model_compiler.request import CompileRequest
 
 import stoker.compiler.targets
 from stoker.backends.gcu.target import SimulatedGcuTarget
-from stoker.compiler.model_compiler.compiling import TARGETS
-from stoker.compiler.model_compiler.request import CompileRequest
 from tests.fakes.fake_target import installed
 
 ROOT = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from model_compiler import compile_model
 
-from stoker.compiler.model_compiler import compile_model
 from tests.fakes.compile_requests import Devices
 
 SCRIPT = """
@@ -54,9 +54,7 @@ def served(folder: Path) -> tuple[onnxruntime.InferenceSession, np.ndarray]:
 def test_without_pytorch_the_error_says_what_to_install(
     devices: Devices, failure: Any, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "stoker.compiler.model_compiler.torch_export.importlib.util.find_spec", lambda name: None if name == "torch" else object()
-    )
+    monkeypatch.setattr("model_compiler.torch_export.importlib.util.find_spec", lambda name: None if name == "torch" else object())
     for name, fields in (("m.pt2", {}), ("m.pth", {"script_path": str(script)})):
         (tmp_path / name).write_bytes(b"")
         text = failure(input_model=str(tmp_path / name), **fields)

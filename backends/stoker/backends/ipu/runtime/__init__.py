@@ -1,4 +1,4 @@
-"""Running PopEF files on simulated IPUs: devices, sessions, queues, runners."""
+"""Running PopEF files on simulated IPUs: devices, sessions, queues and `ModelRunner`; `compat/poprt/runtime` has PopRT's other runners."""
 
 from stoker.backends.ipu.popef.errors import PackageHashMismatch, PopefError
 from stoker.backends.ipu.runtime.data_desc import DataDesc
@@ -17,14 +17,8 @@ from stoker.backends.ipu.runtime.errors import (
     UnknownRuntimeError,
 )
 from stoker.backends.ipu.runtime.executable import Executable
-from stoker.backends.ipu.runtime.fusion_runner import ModelFusionRunner, ModelFusionRunnerConfig
-from stoker.backends.ipu.runtime.host_concat_runner import HostConcatConfig, HostConcatRunner, HostConcatRunnerConfig
 from stoker.backends.ipu.runtime.inference_future import InferenceFuture
-from stoker.backends.ipu.runtime.light_runner import LightRunner, LightRunnerConfig
 from stoker.backends.ipu.runtime.model_runner import ModelRunner
-from stoker.backends.ipu.runtime.pack_runner import PackRunner
-from stoker.backends.ipu.runtime.packing import PackAlgorithm
-from stoker.backends.ipu.runtime.packing_config import PackRunnerConfig
 from stoker.backends.ipu.runtime.predicates import (
     AnchorCallbackPolicy,
     AnchorPredicate,
@@ -35,7 +29,6 @@ from stoker.backends.ipu.runtime.predicates import (
 from stoker.backends.ipu.runtime.queue_manager import InputQueue, OutputQueue, QueueManager
 from stoker.backends.ipu.runtime.request_tracepoints import RequestTracepoint
 from stoker.backends.ipu.runtime.ring_buffer import InputRingBuffer, OutputRingBuffer, RingBuffer
-from stoker.backends.ipu.runtime.runner import Runner
 from stoker.backends.ipu.runtime.runtime_config import NO_BATCHING_DIM, RunnerType, RuntimeConfig
 from stoker.backends.ipu.runtime.session import Session, SessionState
 from stoker.backends.ipu.runtime.session_config import LaunchPolicy, SessionConfig
@@ -55,24 +48,14 @@ __all__ = [
     "DeviceWaitConfig",
     "DeviceWaitStrategy",
     "Executable",
-    "HostConcatConfig",
-    "HostConcatRunner",
-    "HostConcatRunnerConfig",
     "InferenceFuture",
     "InputQueue",
     "InputRingBuffer",
     "IpuRuntimeError",
     "LaunchPolicy",
-    "LightRunner",
-    "LightRunnerConfig",
-    "ModelFusionRunner",
-    "ModelFusionRunnerConfig",
     "ModelRunner",
     "OutputQueue",
     "OutputRingBuffer",
-    "PackAlgorithm",
-    "PackRunner",
-    "PackRunnerConfig",
     "PackageHashMismatch",
     "PopefError",
     "ProgramEvicted",
@@ -82,7 +65,6 @@ __all__ = [
     "RequestTimeout",
     "RequestTracepoint",
     "RingBuffer",
-    "Runner",
     "RunnerType",
     "RuntimeConfig",
     "Session",

@@ -1,0 +1,126 @@
+"""Which device a thread's calls go to.
+
+A thread that calls `set_device` owns those clusters: its calls go there, until it releases them or owns others. All other threads share
+what the main thread owns.
+"""
+
+import atexit
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from stoker.backends.gcu.runtime.device import Device
+from stoker.backends.gcu.runtime.errors import Status, StatusError
+from stoker.backends.gcu.runtime.process_mark import ProcessMark
+from stoker.backends.gcu.runtime.system import process_system
+from TopsInference.error_manager import recorded
+
+
+class _Owners:
+    """The devices of each thread, the one used last. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = ProcessMark()
+        self._owned: dict[threading.Thread, list[Device]] = {}
+
+    def add(self, device: Device) -> None:
+        with self._lock:
+            if not self._process.is_here:  # what the other process owns is not this one's
+                self._process = ProcessMark()
+                self._owned.clear()
+            ended = [thread for thread in self._owned if not thread.is_alive()]
+            abandoned = [each for thread in ended for each in self._owned.pop(thread)]
+            self._owned.setdefault(threading.current_thread(), []).append(device)
+        for each in abandoned:  # their owners cannot release them any more
+            each.release()
+
+    def remove(self, device: Device) -> bool:
+        with self._lock:
+            for thread, devices in self._owned.items():
+                if device in devices:
+                    devices.remove(device)
+                    if not devices:
+                        del self._owned[thread]
+                    return True
+            return False
+
+    def newest(self) -> Device | None:
+        with self._lock:
+            for thread in (threading.current_thread(), threading.main_thread()):
+                for device in reversed(self._owned.get(thread, ())):
+                    if not device.is_released:
+                        return device
+            return None
+
+    def release_all(self) -> None:
+        with self._lock:
+            devices = [each for owned in self._owned.values() for each in owned] if self._process.is_here else []
+            self._owned.clear()
+        for each in devices:
+            each.release()
+
+
+_owners = _Owners()
+atexit.register(_owners.release_all)  # what a script leaves behind ends before the interpreter does
+
+
+@recorded
+def set_device(card_id: int, cluster_ids: int | Sequence[int] = -1) -> Device:
+    """Makes clusters of a card this thread's, and gives the handle that `release_device` takes.
+
+    Args:
+        card_id: From 0.
+        cluster_ids: One, several, or -1 for all.
+
+    Raises:
+        StatusError: there is no such card or cluster.
+    """
+    try:
+        system = process_system()
+    except ValueError as error:
+        raise StatusError(Status.TIF_RUNTIME_PREREQUISITE_MISSING, str(error)) from error
+    device = system.acquire(card_id, cluster_ids)
+    _owners.add(device)
+    return device
+
+
+@recorded
+def release_device(handle: Device) -> bool:
+    """Gives back what `set_device` gave, with all that was made on it.
+
+    Raises:
+        StatusError: it is no such handle, or was released before.
+    """
+    if not isinstance(handle, Device) or not _owners.remove(handle):
+        raise StatusError(Status.TIF_INVALID_PARAM, f"{handle!r} is no device that is set: release_device takes what set_device gave, once")
+    handle.release()
+    return True
+
+
+@contextmanager
+def device(card_id: int, cluster_id: int | Sequence[int] = -1) -> Iterator[Device]:
+    """Owns clusters of a card while the block runs; see `set_device`."""
+    handle = set_device(card_id, cluster_id)
+    try:
+        yield handle
+    finally:
+        if not handle.is_released:
+            release_device(handle)
+
+
+def owned_device(purpose: str) -> Device:
+    """The device that this thread's calls go to.
+
+    Raises:
+        StatusError: neither this thread nor the main thread has one.
+    """
+    found = find_device()
+    if found is None:
+        raise StatusError(Status.TIF_NOT_INITIALIZED, f"{purpose}: no device is set; call set_device(card, clusters) first")
+    return found
+
+
+def find_device() -> Device | None:
+    """As `owned_device`; None where there is none."""
+    return _owners.newest()

@@ -1,0 +1,187 @@
+"""`Parser`: reads models."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stoker.backends.gcu.hardware import I20
+from stoker.backends.gcu.runtime.errors import Status, StatusError
+from TopsInference.constants import DType, ParserType
+from TopsInference.error_manager import recorded
+from TopsInference.network import Network, read_network
+
+
+class Parser:
+    """Confined to: one thread. What is set counts for the models read after it; None takes a setting back."""
+
+    def __init__(self) -> None:
+        self._input_names: list[str] | None = None
+        self._input_shapes: list[list[int]] | None = None
+        self._input_dtypes: list[DType] | None = None
+        self._output_names: list[str] | None = None
+        self._output_dtypes: list[DType] | None = None
+
+    @recorded
+    def set_input_names(self, names: str | Sequence[str] | None) -> bool:
+        """Names of all inputs, as a list or as `a,b`: the order of the shapes and types that are set.
+
+        Raises:
+            StatusError: these are no names.
+        """
+        self._input_names = _names(names, "set_input_names")
+        return True
+
+    @recorded
+    def set_output_names(self, names: str | Sequence[str] | None) -> bool:
+        """Names of the outputs wanted, as a list or as `a,b`.
+
+        Raises:
+            StatusError: these are no names.
+        """
+        self._output_names = _names(names, "set_output_names")
+        return True
+
+    @recorded
+    def set_input_dtypes(self, dtypes: str | Sequence[int | str] | None) -> bool:
+        """Types of the inputs, which must be the model's: `DT_FLOAT32,DT_INT64`, or a list of `DT_*`.
+
+        Raises:
+            StatusError: there is no such type.
+        """
+        self._input_dtypes = _dtypes(dtypes, "set_input_dtypes")
+        return True
+
+    @recorded
+    def set_output_dtypes(self, dtypes: str | Sequence[int | str] | None) -> bool:
+        """Types of the outputs wanted, which must be the model's.
+
+        Raises:
+            StatusError: there is no such type.
+        """
+        self._output_dtypes = _dtypes(dtypes, "set_output_dtypes")
+        return True
+
+    @recorded
+    def set_input_shapes(self, shapes: str | Sequence[Sequence[int]] | None) -> bool:
+        """Whole shapes of the inputs: `1,3,224,224:1,10`, a colon between inputs, or a list of lists.
+
+        Raises:
+            StatusError: a shape is none, not static, or has more dimensions than the device takes.
+        """
+        self._input_shapes = _shapes(shapes)
+        return True
+
+    def enable_graph_builder(self, is_enabled: bool = True) -> bool:
+        """Accepted: there is one way to build a graph here."""
+        return is_enabled
+
+    @recorded
+    def read(self, model: str | os.PathLike[str]) -> Network:
+        """The model in an ONNX file.
+
+        Raises:
+            StatusError: there is no such file, it cannot be read, or it is not what was set.
+        """
+        if not isinstance(model, str | os.PathLike):
+            raise StatusError(
+                Status.TIF_INVALID_PARAM,
+                f"read: a path is needed, not {type(model).__name__}; a model in memory goes to read_from_str or read_object",
+            )
+        path = Path(model)
+        if not path.is_file():
+            raise StatusError(Status.TIF_LOAD_NON_EXIST_FILE, f"read: there is no file '{path}'")
+        return self._read(path)
+
+    @recorded
+    def read_from_str(self, content: bytes) -> Network:
+        """The model in the bytes of an ONNX file.
+
+        Raises:
+            StatusError: they cannot be read, or the model is not what was set.
+        """
+        if not isinstance(content, bytes | bytearray | memoryview):
+            raise StatusError(Status.TIF_INVALID_PARAM, f"read_from_str: bytes are needed, not {type(content).__name__}")
+        return self._read(bytes(content))
+
+    @recorded
+    def read_object(self, model: Any) -> Network:
+        """An `onnx.ModelProto` in memory.
+
+        Raises:
+            StatusError: it is none, or not what was set.
+        """
+        return self._read(model)
+
+    def _read(self, model: Any) -> Network:
+        return read_network(
+            model,
+            input_names=self._input_names,
+            input_shapes=self._input_shapes,
+            input_dtypes=self._input_dtypes,
+            output_names=self._output_names,
+            output_dtypes=self._output_dtypes,
+        )
+
+
+@recorded
+def create_parser(model_type: int = ParserType.ONNX_MODEL) -> Parser:
+    """A parser of ONNX models.
+
+    Raises:
+        StatusError: another kind of model is asked for.
+    """
+    if model_type == ParserType.TF_MODEL:
+        raise StatusError(Status.TIF_PARSER_UNSUPPORTED_MODEL, "create_parser: TensorFlow models are not read; convert to ONNX first")
+    if model_type != ParserType.ONNX_MODEL:
+        raise StatusError(Status.TIF_INVALID_PARAM, f"create_parser: there is no model type {model_type!r}; there is ONNX_MODEL")
+    return Parser()
+
+
+def _names(names: Any, purpose: str) -> list[str] | None:
+    if names is None:
+        return None
+    found = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names) if isinstance(names, Sequence) else []
+    if not found or not all(isinstance(each, str) and each for each in found):
+        raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: expected a list of names or 'a,b', not {names!r}")
+    if len(set(found)) < len(found):
+        raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: a name stands twice in {names!r}")
+    return found
+
+
+def _dtypes(dtypes: Any, purpose: str) -> list[DType] | None:
+    if dtypes is None:
+        return None
+    found = dtypes.split(",") if isinstance(dtypes, str) else list(dtypes) if isinstance(dtypes, Sequence) else []
+    if not found:
+        raise StatusError(Status.TIF_INVALID_PARAM, f"{purpose}: expected a list of DT_* or 'DT_FLOAT32,...', not {dtypes!r}")
+    try:
+        return [DType[each.strip()] if isinstance(each, str) else DType(each) for each in found]
+    except (KeyError, ValueError):
+        known = ", ".join(each.name for each in DType)
+        raise StatusError(
+            Status.TIF_UN_SUPPORTED_DATA_TYPE, f"{purpose}: {dtypes!r} has a type that does not exist; there are {known}"
+        ) from None
+
+
+def _shapes(shapes: Any) -> list[list[int]] | None:
+    if shapes is None:
+        return None
+    try:
+        if isinstance(shapes, str):
+            found = [[int(size) for size in part.split(",") if size.strip()] for part in shapes.split(":")]
+        else:
+            found = [[int(size) for size in part] for part in shapes]
+    except (TypeError, ValueError):
+        raise StatusError(
+            Status.TIF_INVALID_PARAM, f"set_input_shapes: expected [[1, 3, 224, 224], ...] or '1,3,224,224:1,10', not {shapes!r}"
+        ) from None
+    for shape in found:
+        if any(size < 1 for size in shape):
+            raise StatusError(Status.TIF_MIS_MATCHED_SHAPE_OR_DIM, f"set_input_shapes: {shape} is not static; every size must be 1 or more")
+        if len(shape) > I20.max_dims:
+            raise StatusError(
+                Status.TIF_MIS_MATCHED_SHAPE_OR_DIM,
+                f"set_input_shapes: {shape} has {len(shape)} dimensions; the device takes {I20.max_dims}",
+            )
+    return found

@@ -1,0 +1,255 @@
+"""`PackLayout`: what a packed model takes and gives, from the model's own note and from the runner's configuration.
+
+`packed_transformer` leaves the note in the PopEF as opaque blob `packing`. A model that was packed by other means has none; then the
+configuration names the inputs, and the shapes tell the rest.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from poprt.runtime.packing import PackAlgorithm, RowShape
+from poprt.runtime.packing_config import FROM_MODEL, PackRunnerConfig
+from stoker.backends.ipu.opaques import PACKING, OpaqueError, load_facts
+from stoker.backends.ipu.popef.schema import Anchor, TensorType
+from stoker.backends.ipu.runtime.data_desc import user_shape
+from stoker.backends.ipu.runtime.errors import ApplicationRuntimeError
+from stoker.backends.ipu.runtime.executable import Executable
+
+#: Version of the note's JSON.
+NOTE_VERSION = 1
+#: What other packed models call their input of positions; PopRT's examples do.
+POSITION_IDS = "position_ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackGroup:
+    """Inputs whose lengths belong together.
+
+    Attributes:
+        dynamic: The input whose length counts.
+        inputs: What requests give: [length, ...] each; `dynamic` is one of them.
+        mask: The attention mask; empty if there is none.
+        positions: The input of positions; empty if there is none.
+        shape: The rows.
+    """
+
+    dynamic: str
+    inputs: tuple[str, ...]
+    mask: str
+    positions: str
+    shape: RowShape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All inputs of the group."""
+        return tuple(name for name in (*self.inputs, self.mask, self.positions) if name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackLayout:
+    """A packed model.
+
+    Attributes:
+        groups: Inputs by group; most models have one.
+        unpack_info: The input int32 [max_valid_num, 2] of (row, offset); empty if there is none.
+        max_valid_num: Sequences in a batch at most.
+        longest: Tokens of a sequence at most, as far as the model says.
+        token_outputs: Outputs [rows, row_length, ...], with the group whose tokens they are for.
+        sequence_outputs: Outputs [max_valid_num, ...].
+        is_split_allowed: Whether a sequence may go over the end of a row: attention is then done sequence by sequence.
+    """
+
+    groups: tuple[PackGroup, ...]
+    unpack_info: str
+    max_valid_num: int
+    longest: int
+    token_outputs: Mapping[str, int]
+    sequence_outputs: tuple[str, ...]
+    is_split_allowed: bool
+
+    @classmethod
+    def of(cls, executable: Executable, config: PackRunnerConfig) -> "PackLayout":
+        """The layout of `executable` under `config`.
+
+        Raises:
+            ApplicationRuntimeError: they contradict each other, the note is damaged, or the model cannot be packed so.
+        """
+        if executable.index_anchor is not None:
+            raise ApplicationRuntimeError(f"executable '{executable.name}' holds several models; a PackRunner runs one")
+        program = executable.program
+        names = {binding.anchor for graph in program.graphs for binding in (*graph.inputs, *graph.outputs)}
+        anchors = {anchor.name: anchor for anchor in executable.metadata.anchors if anchor.name in names}
+        blob = executable.model.opaques.get(PACKING)
+        reading = _Reading(executable.name, anchors, config)
+        layout = reading.from_shapes() if blob is None else reading.from_note(bytes(blob))
+        _refuse_contradiction(executable.name, layout, config)
+        return layout
+
+
+class _Reading:
+    """One executable, and what its user says about it."""
+
+    def __init__(self, name: str, anchors: Mapping[str, Anchor], config: PackRunnerConfig) -> None:
+        self._name = name
+        self._inputs = {each.name: user_shape(each) for each in anchors.values() if each.type is TensorType.INPUT}
+        self._outputs = {each.name: user_shape(each) for each in anchors.values() if each.type is TensorType.OUTPUT}
+        self._config = config
+
+    def from_note(self, blob: bytes) -> PackLayout:
+        try:
+            note = load_facts(PACKING, blob)
+        except OpaqueError as error:
+            raise ApplicationRuntimeError(f"executable '{self._name}': {error}") from error
+        if note.get("version") != NOTE_VERSION:
+            raise self._wrong("version", f"{NOTE_VERSION}", note.get("version"))
+        rows, length, limit, longest = (self._number(note, key) for key in ("rows", "row_length", "max_valid_num", "segment_max_size"))
+        inputs = tuple(self._texts(note, "token_inputs"))
+        mask, positions, unpack = (self._text(note, key) for key in ("mask_input", "position_input", "unpack_input"))
+        self._known((*inputs, mask, positions, unpack), self._inputs, "input")
+        tokens, sequences = tuple(self._texts(note, "token_outputs")), tuple(self._texts(note, "sequence_outputs"))
+        self._known((*tokens, *sequences), self._outputs, "output")
+        if not inputs:
+            raise self._wrong("token_inputs", "at least one name", [])
+        dynamic = self._config.dynamic_input_name or inputs[0]
+        if dynamic not in (*inputs, mask, positions):
+            raise ApplicationRuntimeError(
+                f"dynamic_input_name is '{dynamic}'; executable '{self._name}' was packed over {', '.join(inputs)}"
+            )
+        shape = RowShape(rows, length, self._config.delimiter_num)
+        return PackLayout(
+            groups=(PackGroup(dynamic=dynamic, inputs=inputs, mask=mask, positions=positions, shape=shape),),
+            unpack_info=unpack,
+            max_valid_num=self._limit(limit),
+            longest=longest or length,
+            token_outputs=dict.fromkeys(tokens, 0),
+            sequence_outputs=sequences,
+            is_split_allowed=longest > 0,
+        )
+
+    def from_shapes(self) -> PackLayout:
+        config = self._config
+        unpack = config.unpack_info_input_name
+        self._known((unpack,), self._inputs, "input")
+        groups = tuple(self._group(names) for names in self._groups(unpack))
+        limit = config.max_valid_num
+        if unpack and self._inputs[unpack]:
+            size = self._inputs[unpack][0]
+            limit = size if limit == FROM_MODEL else min(limit, size)
+        if limit == FROM_MODEL:
+            limit = sum(group.shape.tokens for group in groups[:1])
+        tokens: dict[str, int] = {}
+        sequences: list[str] = []
+        for name, shape in self._outputs.items():
+            leads = [(group.shape.rows, group.shape.row_length) for group in groups]
+            if shape[:2] in leads:
+                tokens[name] = leads.index((shape[0], shape[1]))
+            elif unpack and shape[:1] == self._inputs[unpack][:1]:
+                sequences.append(name)
+            else:
+                raise ApplicationRuntimeError(
+                    f"output '{name}' of executable '{self._name}' has shape {list(shape)}; a packed one begins with [rows, row length] = "
+                    f"{list(leads[0])}, or with max_valid_num where unpack_info_input_name names an input"
+                )
+        return PackLayout(
+            groups=groups,
+            unpack_info=unpack,
+            max_valid_num=limit,
+            longest=groups[0].shape.row_length,
+            token_outputs=tokens,
+            sequence_outputs=tuple(sequences),
+            is_split_allowed=False,
+        )
+
+    def _groups(self, unpack: str) -> Sequence[Sequence[str]]:
+        if self._config.dynamic_group:
+            return [list(names) for names in self._config.dynamic_group]
+        dynamic = self._config.dynamic_input_name or next((name for name, shape in self._inputs.items() if len(shape) > 1), "")
+        self._known((dynamic,), self._inputs, "input")
+        if not dynamic:
+            raise ApplicationRuntimeError(f"executable '{self._name}' has no input [rows, row length] that could be packed")
+        lead = self._inputs[dynamic][:2]
+        others = [name for name, shape in self._inputs.items() if shape[:2] == lead and name not in (dynamic, unpack)]
+        return [[dynamic, *others]]
+
+    def _group(self, names: Sequence[str]) -> PackGroup:
+        self._known(names, self._inputs, "input")
+        if not names or len(self._inputs[names[0]]) < 2:
+            raise ApplicationRuntimeError(f"dynamic_group {list(names)}: expected names of inputs [rows, row length, ...]")
+        rows, length = self._inputs[names[0]][:2]
+        for name in names:
+            if self._inputs[name][:2] != (rows, length):
+                raise ApplicationRuntimeError(
+                    f"input '{name}' has shape {list(self._inputs[name])}, '{names[0]}' in its group has {[rows, length]}"
+                )
+        mask = self._member(names, self._config.mask_name or self._config.single_row_input)
+        positions = self._member(names, self._config.position_ids_name or POSITION_IDS)
+        inputs = tuple(name for name in names if name not in (mask, positions))
+        return PackGroup(
+            dynamic=names[0], inputs=inputs, mask=mask, positions=positions, shape=RowShape(rows, length, self._config.delimiter_num)
+        )
+
+    def _member(self, names: Sequence[str], wanted: str) -> str:
+        """The input called `wanted`; where there are several groups, the one of this group whose name contains it."""
+        if not wanted or wanted in names:
+            return wanted
+        return next((name for name in names if wanted in name), "") if len(self._config.dynamic_group) > 1 else ""
+
+    def _limit(self, compiled: int) -> int:
+        wanted = self._config.max_valid_num
+        if wanted > compiled:
+            raise ApplicationRuntimeError(
+                f"max_valid_num is {wanted}; executable '{self._name}' was packed for at most {compiled} sequences in a batch"
+            )
+        return compiled if wanted == FROM_MODEL else wanted
+
+    def _known(self, names: Iterable[str], there: Mapping[str, object], kind: str) -> None:
+        unknown = [name for name in names if name and name not in there]
+        if unknown:
+            raise ApplicationRuntimeError(f"executable '{self._name}' has no {kind} '{unknown[0]}'; it has {', '.join(there) or 'none'}")
+
+    def _number(self, note: Mapping[str, object], key: str) -> int:
+        value = note.get(key)
+        least = 0 if key == "segment_max_size" else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self._wrong(key, f"a whole number from {least}", value)
+        return value
+
+    def _text(self, note: Mapping[str, object], key: str) -> str:
+        value = note.get(key)
+        if not isinstance(value, str):
+            raise self._wrong(key, "a string", value)
+        return value
+
+    def _texts(self, note: Mapping[str, object], key: str) -> list[str]:
+        value = note.get(key)
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self._wrong(key, "a list of strings", value)
+        return value
+
+    def _wrong(self, key: str, expected: str, value: object) -> ApplicationRuntimeError:
+        return ApplicationRuntimeError(f"executable '{self._name}', opaque blob '{PACKING}': '{key}' is {value!r}, expected {expected}")
+
+
+def _refuse_contradiction(name: str, layout: PackLayout, config: PackRunnerConfig) -> None:
+    mask, rows = layout.groups[0].mask, layout.groups[0].shape.rows
+    if config.compile_batch_size not in (FROM_MODEL, rows):
+        raise ApplicationRuntimeError(f"compile_batch_size is {config.compile_batch_size}; executable '{name}' has {rows} rows")
+    for field in ("mask_name", "single_row_input"):
+        wanted = getattr(config, field)
+        if wanted and len(layout.groups) == 1 and wanted != mask:
+            raise ApplicationRuntimeError(f"{field} is '{wanted}'; the mask of executable '{name}' is {mask or 'no input'!r}")
+    if config.unpack_info_input_name and config.unpack_info_input_name != layout.unpack_info:
+        raise ApplicationRuntimeError(
+            f"unpack_info_input_name is '{config.unpack_info_input_name}'; "
+            f"executable '{name}' has {layout.unpack_info or 'no such input'!r}"
+        )
+    if config.padding_remove_mask:
+        known = {each for group in layout.groups for each in group.names}
+        unknown = [each for each in (config.padding_remove_mask, *config.padding_remove_inputs) if each not in known]
+        if unknown:
+            raise ApplicationRuntimeError(f"padding-remove mode names '{unknown[0]}'; executable '{name}' packs {', '.join(sorted(known))}")
+    if config.algo is PackAlgorithm.end_to_end and rows > 1 and not layout.is_split_allowed:
+        raise ApplicationRuntimeError(
+            f"end_to_end lets sequences go over the end of rows, and attention of executable '{name}' stays within rows: "
+            "pack the model with segment_max_size, or choose next_fit or first_fit"
+        )
