@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import uvloop
 
 from stoker.server.observability import logs, loop_watch
-from stoker.server.observability.exposition import write_exposition
-from stoker.server.observability.loop_settings import LoopWatchSettings
 from stoker.server.observability.loop_watch import LoopWatch
+from stoker.server.observability.series import write_exposition
+from stoker.server.observability.settings import LoopWatchSettings
 
 #: `PyDLL` keeps the interpreter lock during a call.
 LIBC = ctypes.PyDLL(None)

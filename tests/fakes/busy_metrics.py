@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.network import GoawayReason
 from stoker.server.core.state import VersionState
-from stoker.server.observability.loop_settings import LoopWatchSettings
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
-from stoker.server.observability.metrics_settings import MetricsSettings
 from stoker.server.observability.recorder import FailureReason
+from stoker.server.observability.settings import LoopWatchSettings, MetricsSettings
 from tests.fakes.fake_clock import FakeClock
 
 

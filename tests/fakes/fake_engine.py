@@ -9,17 +9,20 @@ import numpy as np
 from stoker.backends.api.errors import NotFound, ServingError, Unavailable, UnknownModel
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.access import Via
 from stoker.server.core.byte_budget import ByteBudget, Upload
-from stoker.server.core.description import ModelDescription, ServerDescription
-from stoker.server.core.goaway import GoawayReason
-from stoker.server.core.model_config import InstanceGroup, ModelConfig
-from stoker.server.core.model_list import ListedModel
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import InstanceGroup, ListedModel, LoadOverrides, ModelConfig
+from stoker.server.core.network import GoawayReason
 from stoker.server.core.read_batching import Reads
-from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight
-from stoker.server.core.state import IndexEntry, VersionState
-from stoker.server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
+from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.state import (
+    BatchSizeStatistics,
+    Duration,
+    IndexEntry,
+    ModelDescription,
+    ModelStatistics,
+    ServerDescription,
+    VersionState,
+)
 from stoker.server.pb import model_config_pb2
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]

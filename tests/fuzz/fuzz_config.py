@@ -20,10 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.json_override import parse_config_json
-from stoker.server.config.limits import MAX_PROBLEMS, MAX_TEXT_BYTES
-from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.pbtxt import parse_config_json, parse_pbtxt
+from stoker.server.config.report import MAX_PROBLEMS, MAX_TEXT_BYTES, ConfigError
 
 #: Characters of one problem in an error text: its place, what is wrong and what is allowed.
 _MAX_PROBLEM = 4096

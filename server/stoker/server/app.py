@@ -23,23 +23,23 @@ from stoker.backends.api.cpu import usable_cores
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.core.busy_poll import BusyPoll
-from stoker.server.core.daemon_thread import any_left
 from stoker.server.core.heap_trim import trim_all, trim_when_idle
 from stoker.server.core.read_batching import Reads
+from stoker.server.core.tasks import any_left
 from stoker.server.core.time_slice import shorten_time_slice
 from stoker.server.core.timers import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.frontend_set import Endpoint, Frontends
+from stoker.server.lifecycle.listing import ModelSource
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.settings import LifecycleSettings
-from stoker.server.lifecycle.snapshot_area import snapshot_area
-from stoker.server.lifecycle.source import ModelSource
+from stoker.server.lifecycle.snapshot import snapshot_area
 from stoker.server.observability import logs
 from stoker.server.observability.access_log import AccessLog
-from stoker.server.observability.backend_families import BackendFamilies
 from stoker.server.observability.banner import address_line, print_startup, without_ready_version
+from stoker.server.observability.families import BackendFamilies
 from stoker.server.observability.logs import Logs
 from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
@@ -51,8 +51,7 @@ from stoker.server.rpc.settings import Transport
 from stoker.server.scheduling.batch_window import WINDOW_TICKS
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import model_locations
-from stoker.server.shutdown import Shutdown
-from stoker.server.teardown import delay, take_down
+from stoker.server.shutdown import Shutdown, delay, take_down
 
 log = logging.getLogger("stoker.server")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from stoker.server.core.loopback import is_loopback
+from stoker.server.core.network import is_loopback
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, ListenOptions, PortInUse
 from stoker.server.net.tls.key_ring import H2, HTTP_1, KeyRing

@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from stoker.server.config.serving_files import DEFAULT_MAX_BATCH_SIZE, read_batching, read_monitoring
-from stoker.server.core.model_list import BatchingDefaults, ListedModel
-from stoker.server.lifecycle.listed_models import ListedModels
-from stoker.server.lifecycle.model_list_file import ModelListFile, read_text_file
+from stoker.server.core.model_config import BatchingDefaults, ListedModel
+from stoker.server.lifecycle.model_list import ListedModels, ModelListFile, read_text_file
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.protocols.tfs.settings import METRICS_PATH, TfsSettings
-from stoker.server.serving_settings import ServingStart
+from stoker.server.server_config import ServingStart
 
 log = logging.getLogger("stoker.server")
 

@@ -92,7 +92,7 @@ def test_the_whole_configuration_in_adliks_form():
         dynamic_batching=DynamicBatching(preferred_batch_sizes=(2, 4), max_queue_delay_us=7),
         max_enqueued_requests=40,
     )
-    from stoker.server.core.description import ModelDescription
+    from stoker.server.core.state import ModelDescription
 
     message = config_message(ModelDescription(config, 2, (2,)))
     assert (message.platform, message.platform_version, message.algorithm) == ("topsinference", "1.2", "a")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.strict_json import parse_bounded
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.reservation import Reservation
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.protocols.adlik.model_spec import ModelQuery
 from stoker.server.protocols.adlik.predict import Predict

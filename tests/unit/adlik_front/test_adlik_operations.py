@@ -10,9 +10,9 @@ import pytest
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.lifecycle.version_policy import desired_versions
 from stoker.server.pb.adlik import operate_pb2 as pb
 from stoker.server.protocols.adlik.operations import NOT_ALLOWED, ModelOperations
 from stoker.server.protocols.adlik.repository_edit import RepositoryEditor

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.server.flags.command import read_command
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import FlagError
 from stoker.server.frontend_set import _adlik_settings
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.protocols.adlik.settings import RestV1

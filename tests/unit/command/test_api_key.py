@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.core.loopback import is_loopback
-from stoker.server.flags.api_key import MAX_KEY_BYTES, SHORT_KEY_CHARS
+from stoker.server.core.network import is_loopback
 from stoker.server.flags.command import read_command
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import FlagError
+from stoker.server.flags.protocols import MAX_KEY_BYTES, SHORT_KEY_CHARS
 from stoker.server.server_config import ServerConfig
 
 KEY = "k" * SHORT_KEY_CHARS

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stoker.server.flags.rules import backend_settings
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import FlagError
+from stoker.server.flags.serving import backend_settings
 
 
 def test_backend_settings_are_gathered_by_backend() -> None:

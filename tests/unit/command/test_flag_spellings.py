@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.server.flags.spelling import spell
+from stoker.server.flags.command import spell
 
 
 @pytest.mark.parametrize(

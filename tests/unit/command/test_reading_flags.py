@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
+from stoker.server.flags.command import Page, read_flags, spell
+from stoker.server.flags.declare import FlagError
 from stoker.server.flags.groups import annotations, defaults
-from stoker.server.flags.models import ModelFlags
-from stoker.server.flags.reading import Page, read_flags
-from stoker.server.flags.rules import ControlChoice
-from stoker.server.flags.spelling import spell
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.serving import ControlChoice, ModelFlags
 
 
 def read(*words: str, **variables: str) -> dict[str, Any]:

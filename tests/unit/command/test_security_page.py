@@ -4,12 +4,10 @@ import re
 from pathlib import Path
 
 from stoker.server.core.limits import Limits
-from stoker.server.flags.aliases import PRIMARY
-from stoker.server.flags.api_key import MAX_KEY_BYTES, ApiKeyFlags
-from stoker.server.flags.cors import CorsFlags
+from stoker.server.flags.declare import PRIMARY
 from stoker.server.flags.groups import annotations
-from stoker.server.flags.sockets import SocketFlags
-from stoker.server.flags.tls import TlsFlags
+from stoker.server.flags.network import CorsFlags, SocketFlags, TlsFlags
+from stoker.server.flags.protocols import MAX_KEY_BYTES, ApiKeyFlags
 from stoker.server.net.listeners import MAX_PATH_BYTES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from stoker.server.shutdown import Shutdown
-from stoker.server.teardown import END_S, WRITE_S, delay, take_down
+from stoker.server.shutdown import END_S, WRITE_S, Shutdown, delay, take_down
 from tests.fakes.virtual_loop import run_virtually
 
 FOREVER_S = 1e6

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.errors import InvalidRequest
-from stoker.server.config.errors import ConfigError
+from stoker.server.config.report import ConfigError
 from stoker.server.flags.command import read_command
-from stoker.server.flags.values import FlagError
-from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.flags.declare import FlagError
+from stoker.server.lifecycle.model_list import ListedModels
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.server_config import ServerConfig

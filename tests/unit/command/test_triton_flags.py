@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.flags.aliases import PIECES
 from stoker.server.flags.command import read_command
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import PIECES, FlagError
 from stoker.server.flags.without_effect import IGNORED, REFUSED_IF_TRUE
-from stoker.server.observability.metrics_settings import MetricsSettings
+from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.tracer import TraceLevel
 from stoker.server.server_config import ServerConfig
 

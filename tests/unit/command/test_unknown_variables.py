@@ -2,8 +2,7 @@
 
 import pytest
 
-from stoker.server.flags.command import read_command
-from stoker.server.flags.environment import unknown_variables
+from stoker.server.flags.command import read_command, unknown_variables
 from stoker.server.server_config import ServerConfig
 
 KNOWN = ("STOKER_HTTP_PORT", "STOKER_GRPC_PORT")

@@ -5,9 +5,9 @@ import pytest
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import complete
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.report import ConfigError
 from stoker.server.core.model_config import ModelConfig, NoVersions
 from stoker.server.pb import model_config_pb2 as pb
 from tests.fakes.named_backends import NamedBackend

@@ -4,8 +4,8 @@ import pytest
 
 from stoker.backends.api.registry import BackendRegistry
 from stoker.server.config.complete import choose_backend
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.config.report import ConfigError
 from tests.fakes.named_backends import NamedBackend, onnx_like, registry
 
 

@@ -8,8 +8,8 @@ from stoker.backends.api.candidate import Candidate, Violation, parameter_path
 from stoker.backends.api.model import FileTensor, ModelFacts, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import Completion, FindingKind, complete
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.config.report import ConfigError
 from stoker.server.core.model_config import Execution, InstanceGroup
 from tests.fakes.named_backends import NamedBackend, onnx_like
 

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.json_override import parse_config_json
-from stoker.server.config.limits import MAX_FIELD_LENGTH
-from stoker.server.config.report import Report
+from stoker.server.config.pbtxt import parse_config_json
+from stoker.server.config.report import MAX_FIELD_LENGTH, ConfigError, Report
 
 FUZZER = Path(__file__).parents[2] / "fuzz" / "fuzz_config.py"
 

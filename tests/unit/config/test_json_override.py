@@ -5,9 +5,8 @@ import json
 import pytest
 from google.protobuf import json_format
 
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.json_override import parse_config_json
-from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.pbtxt import parse_config_json, parse_pbtxt
+from stoker.server.config.report import ConfigError
 from stoker.server.pb import model_config_pb2 as pb
 
 FULL = pb.ModelConfig(name="m", backend="onnxruntime", max_batch_size=8)

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.config.backend_choice import choose_backend
-from stoker.server.config.errors import ConfigError
+from stoker.server.config.complete import choose_backend
 from stoker.server.config.model_formats import RAW_FORMATS, is_model_file, next_step
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.config.report import ConfigError
 
 
 def refusal(*files: str, config: str = "") -> str:

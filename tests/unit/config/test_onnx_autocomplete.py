@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.server.config.complete import complete
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.config.report import ConfigError
 from stoker.server.pb import model_config_pb2 as pb
 from tests.fakes.onnx_models import model, onnx_files, value
 

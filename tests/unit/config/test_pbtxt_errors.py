@@ -2,8 +2,8 @@
 
 import pytest
 
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.report import ConfigError
 
 VALID = """\
 name: "digits"

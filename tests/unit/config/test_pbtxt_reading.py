@@ -8,9 +8,9 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.config.errors import ConfigError, Problem
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.config.report import ConfigError, Problem
 from stoker.server.core.model_config import AllVersions, LatestVersions, SpecificVersions
 from stoker.server.pb import model_config_pb2 as pb
 

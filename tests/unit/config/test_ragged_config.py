@@ -6,8 +6,8 @@ from stoker.backends.api.model import FileTensor, ModelFacts, ModelSignature
 from stoker.backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
 from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import complete
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.report import ConfigError
 from tests.fakes.named_backends import NamedBackend, onnx_like
 
 FP32, INT32 = DataType.FP32, DataType.INT32

@@ -5,8 +5,8 @@ import pytest
 from stoker.backends.api.model import FileTensor, ModelFacts, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.config.complete import complete
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.report import ConfigError
 from stoker.server.core.model_config import DynamicBatching, ModelConfig
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
 from tests.fakes.named_backends import onnx_like

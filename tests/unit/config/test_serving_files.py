@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.report import Report
+from stoker.server.config.report import ConfigError, Report
 from stoker.server.config.serving_files import list_of, read_batching, read_model_list, read_monitoring
 from stoker.server.core.model_config import AllVersions, LatestVersions, SpecificVersions
 from stoker.server.pb.tensorflow_serving.config import model_server_config_pb2

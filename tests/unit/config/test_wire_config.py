@@ -4,9 +4,8 @@ import pytest
 
 from stoker.backends.api.model import FileTensor, ModelFacts
 from stoker.backends.api.tensor import DataType
-from stoker.server.config.complete import complete
+from stoker.server.config.complete import complete, to_pbtxt
 from stoker.server.config.pbtxt import parse_pbtxt
-from stoker.server.config.wire import to_pbtxt
 from stoker.server.core.model_config import ModelConfig
 from stoker.server.pb import model_config_pb2 as pb
 from tests.fakes.named_backends import onnx_like

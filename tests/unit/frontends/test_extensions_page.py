@@ -6,9 +6,8 @@ from stoker.server.codecs.shared_memory import RESERVED_PREFIXES
 from stoker.server.core.limits import Limits
 from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES
 from stoker.server.flags.groups import annotations
-from stoker.server.observability.response_statistics import MOST_POSITIONS
-from stoker.server.observability.trace_writer import QUEUE_TRACES
-from stoker.server.observability.tracer import TraceSettings
+from stoker.server.observability.statistics import MOST_POSITIONS
+from stoker.server.observability.tracer import QUEUE_TRACES, TraceSettings
 from stoker.server.rpc.restricted_apis import Category
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from stoker.server.core.limits import Limits
-from stoker.server.flags.kserve import KServeFlags
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import FlagError
+from stoker.server.flags.protocols import KServeFlags
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.header_forward import HeaderForward, PatternError

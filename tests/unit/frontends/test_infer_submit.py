@@ -8,9 +8,9 @@ import pytest
 
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError
 from stoker.backends.api.tensor import DataType
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
-from stoker.server.core.reservation import Reservation
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo

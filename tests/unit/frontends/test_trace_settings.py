@@ -8,7 +8,7 @@ import pytest
 from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge, Unsupported
 from stoker.server.core.limits import Limits
 from stoker.server.flags.command import read_command
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import FlagError
 from stoker.server.observability.span_export import Collector
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
 from stoker.server.protocols.kserve.settings import TraceStart
@@ -109,14 +109,14 @@ def started(*words: str) -> TraceStart:
 
 
 def test_mode_opentelemetry_is_refused_without_its_packages(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stoker.server.flags.trace_config.missing_packages", lambda: ["opentelemetry-sdk"])
+    monkeypatch.setattr("stoker.server.flags.protocols.missing_packages", lambda: ["opentelemetry-sdk"])
     with pytest.raises(FlagError) as refused:
         started("--trace-config=mode=opentelemetry")
     assert "needs packages that are not installed: opentelemetry-sdk" in str(refused.value)
 
 
 def test_mode_opentelemetry_says_where_spans_go(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stoker.server.flags.trace_config.missing_packages", list)
+    monkeypatch.setattr("stoker.server.flags.protocols.missing_packages", list)
     pieces = ["mode=opentelemetry", "opentelemetry,url=http://c:4318/v1/traces", "opentelemetry,resource=service.name=mine", "rate=2"]
     start = started(*(f"--trace-config={piece}" for piece in pieces))
     assert start.collector == Collector(url="http://c:4318/v1/traces", resource={"service.name": "mine"})
@@ -128,7 +128,7 @@ def test_mode_opentelemetry_says_where_spans_go(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_spans_are_batched_as_the_flag_says(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("stoker.server.flags.trace_config.missing_packages", list)
+    monkeypatch.setattr("stoker.server.flags.protocols.missing_packages", list)
     pieces = ("mode=opentelemetry", "opentelemetry,bsp_max_queue_size=64", "opentelemetry,bsp_schedule_delay=100")
     start = started(*(f"--trace-config={piece}" for piece in (*pieces, "opentelemetry,bsp_max_export_batch_size=8")))
     assert start.collector == Collector(max_queue_size=64, schedule_delay_ms=100, max_export_batch_size=8)

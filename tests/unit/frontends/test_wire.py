@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import InvalidRequest, Overloaded, ServingError, TooLarge
 from stoker.backends.api.tensor import DataType
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import MIB, Limits
-from stoker.server.core.reservation import Reservation
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.rpc.message_cost import check_control_request, split_infer_request

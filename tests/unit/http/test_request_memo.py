@@ -15,9 +15,9 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.tensor_bytes import array_to_bytes
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse
-from stoker.server.core.reservation import Reservation
 from stoker.server.protocols.kserve import http_codec, http_response
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.errors import Forbidden, InvalidRequest, ModelLoadError, Unavailable
-from stoker.server.config.errors import ConfigError
-from stoker.server.core.model_config import AllVersions, LatestVersions, SpecificVersions
-from stoker.server.core.model_list import BatchingDefaults, ListedModel
-from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.config.report import ConfigError
+from stoker.server.core.model_config import AllVersions, BatchingDefaults, LatestVersions, ListedModel, SpecificVersions
 from stoker.server.lifecycle.manager import ModelManager
-from stoker.server.lifecycle.model_list_file import ModelListFile
+from stoker.server.lifecycle.model_list import ListedModels, ModelListFile
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
 from tests.fakes.fake_clock import FakeClock
@@ -341,7 +339,7 @@ def test_a_file_of_no_text_or_no_end_is_refused(tmp_path: Path, monkeypatch: pyt
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="not UTF-8 at byte 0"):
         ModelListFile(path).read()
-    monkeypatch.setattr("stoker.server.lifecycle.model_list_file.MAX_FILE_BYTES", 3)
+    monkeypatch.setattr("stoker.server.lifecycle.model_list.MAX_FILE_BYTES", 3)
     path.write_bytes(b"1234")
     with pytest.raises(ConfigError, match="larger than 3 bytes"):
         ModelListFile(path).read()

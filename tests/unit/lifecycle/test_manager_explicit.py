@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError, Unavailable, UnknownModel
-from stoker.server.core.model_config import AllVersions, NoVersions, SpecificVersions
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import AllVersions, LoadOverrides, NoVersions, SpecificVersions
 from stoker.server.lifecycle import manager
 from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.settings import ControlMode

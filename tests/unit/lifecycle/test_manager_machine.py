@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import AllVersions, LatestVersions, LoadOverrides, NoVersions, SpecificVersions
 from stoker.server.core.state import VersionState
+from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.lifecycle.version_policy import desired_versions
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench
 

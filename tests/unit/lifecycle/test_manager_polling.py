@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from stoker.backends.api.errors import ModelLoadError, NotFound, Unavailable, UnknownModel
-from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import AllVersions, LatestVersions, LoadOverrides, NoVersions, SpecificVersions
 from stoker.server.core.state import VersionState
 from stoker.server.lifecycle.loader import BackendRaised
 from stoker.server.lifecycle.settings import ControlMode

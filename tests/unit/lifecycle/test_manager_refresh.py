@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError, Unavailable
-from stoker.server.core.model_config import AllVersions, SpecificVersions
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import AllVersions, LoadOverrides, SpecificVersions
 from stoker.server.lifecycle.settings import ControlMode
 from tests.fakes.fake_loader import FakeModel, turn
 from tests.fakes.manager_bench import Bench, in_loop

@@ -8,10 +8,10 @@ import pytest
 
 from stoker.backends.api.registry import BackendRegistry
 from stoker.cli.main import main
-from stoker.server.core.model_list import ListedModel
+from stoker.server.core.model_config import ListedModel
 from stoker.server.lifecycle.check import check_repository
-from stoker.server.lifecycle.listed_models import ListedModels
-from stoker.server.lifecycle.misplaced import misplaced_model_files, misplaced_root_files
+from stoker.server.lifecycle.model_folder import misplaced_model_files, misplaced_root_files
+from stoker.server.lifecycle.model_list import ListedModels
 from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 from tests.fakes import onnx_models
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.server.core.model_config import AllVersions, LatestVersions
-from stoker.server.lifecycle import model_folder, model_reader, repository
+from stoker.server.lifecycle import model_folder, repository
 from stoker.server.lifecycle.folder import LINKS_HINT
 from stoker.server.lifecycle.repository import ModelRepository, RepositoryUnreadable
 
@@ -121,8 +121,8 @@ def test_a_config_typo_breaks_its_model_only_and_says_where(root: Path) -> None:
 def test_a_mended_config_is_noticed_and_an_unchanged_one_is_parsed_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = add_model(root, "m", 1, config="max_batch_size: 4")
     parses: list[str] = []
-    real = model_reader.parse_pbtxt
-    monkeypatch.setattr(model_reader, "parse_pbtxt", lambda text, **more: parses.append(text) or real(text, **more))
+    real = model_folder.parse_pbtxt
+    monkeypatch.setattr(model_folder, "parse_pbtxt", lambda text, **more: parses.append(text) or real(text, **more))
     here = ModelRepository([root])
     first = here.scan().models["m"]
     assert here.scan().models["m"].config is first.config
@@ -286,9 +286,9 @@ def test_a_linked_root_is_followed(root: Path, tmp_path: Path) -> None:
 
 def test_bounds_hold(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repository, "MAX_MODELS", 2)
-    monkeypatch.setattr(model_reader, "MAX_VERSIONS", 2)
+    monkeypatch.setattr(model_folder, "MAX_VERSIONS", 2)
     monkeypatch.setattr(model_folder, "MAX_COMPANIONS", 1)
-    monkeypatch.setattr("stoker.server.lifecycle.tree.MAX_FILES_PER_VERSION", 1)
+    monkeypatch.setattr("stoker.server.lifecycle.folder.MAX_FILES_PER_VERSION", 1)
     first = add_model(root, "a", 1, 2, 3)
     second = add_model(root, "b", 1)
     add_model(root, "c", 1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
-from stoker.server.lifecycle.settle import SettleFilter
+from stoker.server.lifecycle.watch import SettleFilter
 
 S = 1_000_000_000
 

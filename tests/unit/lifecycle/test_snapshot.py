@@ -161,7 +161,7 @@ def test_folders_nested_too_deep_are_refused(version: Path, area: Path) -> None:
 
 
 def test_too_many_files_are_refused(version: Path, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.server.lifecycle.tree.MAX_FILES_PER_VERSION", 3)
+    monkeypatch.setattr("stoker.server.lifecycle.folder.MAX_FILES_PER_VERSION", 3)
     for index in range(3):
         (version / f"{index}").write_bytes(b"")
     assert_refused(version, area, "more than 3 files and folders")

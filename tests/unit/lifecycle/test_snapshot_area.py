@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.lifecycle.snapshot_area import snapshot_area
+from stoker.server.lifecycle.snapshot import snapshot_area
 
 #: Holds an area until it is killed, under a process id that is nobody's here, as a process in another container has it.
 HOLDER = """
 import os, sys, time
 from pathlib import Path
 os.getpid = lambda: 4_000_000
-from stoker.server.lifecycle.snapshot_area import snapshot_area
+from stoker.server.lifecycle.snapshot import snapshot_area
 with snapshot_area(Path(sys.argv[1])) as area:
     print(area, flush=True)
     sys.stdin.read()

@@ -1,6 +1,6 @@
 """Labels move once what they are given to serves."""
 
-from stoker.server.lifecycle.version_labels import VersionLabels
+from stoker.server.lifecycle.model_list import VersionLabels
 
 
 def test_a_label_means_the_version_it_was_given_to():

@@ -11,8 +11,8 @@ import pytest
 
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.config.errors import ConfigError
 from stoker.server.config.pbtxt import parse_pbtxt
+from stoker.server.config.report import ConfigError
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_backend import FakeBackend

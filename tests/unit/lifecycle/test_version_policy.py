@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions
-from stoker.server.lifecycle.version_policy import desired_versions
+from stoker.server.lifecycle.reconcile import desired_versions
 
 versions = st.sets(st.integers(min_value=1, max_value=2**63 - 1))
 

@@ -14,10 +14,9 @@ from fastapi.openapi.models import OpenAPI
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.validation import SignatureCheck
-from stoker.server.core.description import ModelDescription
 from stoker.server.core.limits import Limits
 from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching
-from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.core.state import IndexEntry, ModelDescription, VersionState
 from stoker.server.protocols.kserve.generate_codec import Target, decode
 from stoker.server.web.model_pages.addresses import GrpcAddress, addresses
 from stoker.server.web.model_pages.html import list_page, model_page

@@ -13,8 +13,7 @@ from stoker.backends.api.batch import BatchResult
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, UnknownModel
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.access import Via
-from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, Via
 from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
 from stoker.server.observability.metrics import Metrics
 from stoker.server.scheduling.accounting import count_batch

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from stoker.backends.api.figures import Figure
-from stoker.server.observability.backend_families import BackendFamilies
-from stoker.server.observability.exposition import write_exposition
+from stoker.server.observability.families import BackendFamilies
+from stoker.server.observability.series import write_exposition
 from tests.fakes.fake_backend import FakeBackend
 
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.caller_trace import CallerTrace, read_caller
 from stoker.server.core.request import InferRequest
-from stoker.server.core.trace import TraceRecord
+from stoker.server.core.trace import CallerTrace, TraceRecord, read_caller
 from stoker.server.observability.span_export import Collector, SpanExport
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
 from stoker.server.protocols.kserve.header_forward import HeaderForward

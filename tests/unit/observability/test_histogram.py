@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.observability.histogram import DURATION_BOUNDS_NS, ROWS_BOUNDS, Histogram
+from stoker.server.observability.statistics import DURATION_BOUNDS_NS, ROWS_BOUNDS, Histogram
 
 
 def test_a_value_on_a_bound_belongs_to_that_bucket() -> None:

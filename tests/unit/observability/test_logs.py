@@ -14,8 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.observability.log_text import FIELD_LIMIT, MESSAGE_LIMIT, JsonFormatter, TextFormatter, escaped
-from stoker.server.observability.logs import LogSettings, LogSink, configure
+from stoker.server.observability.logs import (
+    FIELD_LIMIT,
+    MESSAGE_LIMIT,
+    JsonFormatter,
+    LogSettings,
+    LogSink,
+    TextFormatter,
+    configure,
+    escaped,
+)
 
 log = logging.getLogger("stoker.test")
 

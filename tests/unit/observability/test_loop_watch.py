@@ -17,8 +17,8 @@ import pytest
 
 from stoker.server.observability import loop_monitor
 from stoker.server.observability.loop_monitor import Monitor
-from stoker.server.observability.loop_settings import LoopWatchSettings
 from stoker.server.observability.loop_watch import LoopWatch
+from stoker.server.observability.settings import LoopWatchSettings
 
 pytestmark = pytest.mark.slow
 

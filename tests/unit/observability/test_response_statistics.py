@@ -1,7 +1,7 @@
 """Single responses of decoupled models, counted by their position."""
 
-from stoker.server.core.statistics import Duration, ModelStatistics
-from stoker.server.observability.response_statistics import MOST_POSITIONS, ResponseCounts
+from stoker.server.core.state import Duration, ModelStatistics
+from stoker.server.observability.statistics import MOST_POSITIONS, ResponseCounts
 from stoker.server.protocols.kserve.descriptions import statistics_to_message
 
 

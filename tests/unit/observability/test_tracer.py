@@ -12,8 +12,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.request import EngineResult, InferRequest, InferResponse
 from stoker.server.core.trace import KEPT_ELEMENTS, KEPT_STRING_BYTES, RequestTrace, TracedTensor, TraceRecord
-from stoker.server.observability.trace_writer import TraceWriter, trace_objects
-from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
+from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings, TraceWriter, trace_objects
 
 BOTH = (TraceLevel.TIMESTAMPS, TraceLevel.TENSORS)
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.INT32, (-1,)),), (TensorSpec("OUT", DataType.INT32, (-1,)),), 0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.server.core.statistics import BatchSizeStatistics, Duration
+from stoker.server.core.state import BatchSizeStatistics, Duration
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.observability.statistics import VersionStatistics
 from tests.fakes.fake_clock import FakeClock

@@ -11,8 +11,8 @@ import pytest
 from stoker.backends.api.errors import InvalidRequest, Overloaded, TooLarge
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import MIB, Limits
-from stoker.server.core.reservation import Reservation
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, predict_pb2
 from stoker.server.protocols.tfs.model_spec import ModelQuery
 from stoker.server.protocols.tfs.rest import TfsRest

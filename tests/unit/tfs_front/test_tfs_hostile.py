@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
-from stoker.server.core.reservation import Reservation
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings

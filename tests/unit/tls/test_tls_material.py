@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.flags.tls import read_ssl_config
+from stoker.server.flags.network import read_ssl_config
 from stoker.server.net.settings import PemFiles, SslConfigFile
 from stoker.server.net.tls.material import MAX_FILE_BYTES, TlsError, make_context, pem_certificates, read_material, validity_of
 from tests.fakes.certificates import OPENSSL, Authority, Pair

@@ -1,16 +1,201 @@
-"""What a configuration must fulfil whatever the model file says: ranges, names, paths and fields that contradict each other."""
+"""Checks of a configuration: ranges, names, paths, queue policies, tensors, unsupported and contradicting fields.
+
+Where ignoring a field would change a model's answers, or promise something that is not kept, it is an error; where it only asks for a
+faster way on other hardware, or for what Triton leaves out too unless a flag switches it on, a warning. Nothing is ignored in silence.
+"""
 
 import re
+from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import PurePosixPath
 
-from stoker.server.config.limits import MAX_BATCH_SIZE, MAX_INSTANCES, MAX_WARMUP_COUNT, MAX_WARMUPS
-from stoker.server.config.queue_checks import check_batching
-from stoker.server.config.report import Report, map_path
-from stoker.server.config.suggestions import allowed_names
-from stoker.server.config.tensor_checks import check_row, check_tensors
+from stoker.backends.api.backend import Backend
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.report import (
+    MAX_BATCH_SIZE,
+    MAX_INSTANCES,
+    MAX_PRIORITY_LEVELS,
+    MAX_RANK,
+    MAX_ROW_ELEMENTS,
+    MAX_TENSORS,
+    MAX_WARMUP_COUNT,
+    MAX_WARMUPS,
+    Report,
+    allowed_names,
+    map_path,
+)
 from stoker.server.core.model_config import Execution
 from stoker.server.core.niceness import MOST_NICE
 from stoker.server.pb import model_config_pb2 as pb
+
+
+def check_unsupported(config: pb.ModelConfig, report: Report) -> None:
+    """Notes every field of `config` that has no effect here."""
+    for path in _refused(config):
+        report.error(path, "not supported by this server")
+    for path, why in _advisory(config):
+        report.warn(path, f"has no effect here: {why}")
+
+
+def _refused(config: pb.ModelConfig) -> Iterator[str]:
+    if config.HasField("ensemble_scheduling"):
+        yield "ensemble_scheduling"
+    if config.model_repository_agents.agents:
+        yield "model_repository_agents.agents"
+    if config.model_operations.op_library_filename:
+        yield "model_operations.op_library_filename"
+    for side in ("input", "output"):
+        for index, tensor in enumerate(getattr(config, side)):
+            for name in ("is_shape_tensor", "is_non_linear_format_io"):
+                if getattr(tensor, name, False):
+                    yield f"{side}[{index}].{name}"
+    for index, group in enumerate(config.instance_group):
+        if group.secondary_devices:
+            yield f"instance_group[{index}].secondary_devices"
+        if group.passive:
+            yield f"instance_group[{index}].passive"
+
+
+def _advisory(config: pb.ModelConfig) -> Iterator[tuple[str, str]]:
+    if config.response_cache.enable:
+        yield "response_cache.enable", "there is no response cache, as in a Triton started without --cache-config"
+    if config.runtime:
+        yield "runtime", "a backend has one runtime"
+    if config.cc_model_filenames:
+        yield "cc_model_filenames", "models are not chosen by CUDA compute capability"
+    if config.model_metrics.metric_control:
+        yield "model_metrics", "histogram buckets are the server's"
+    optimization = config.optimization
+    for name in ("cuda", "input_pinned_memory", "output_pinned_memory"):
+        if optimization.HasField(name):
+            yield f"optimization.{name}", "no CUDA device is used"
+    for name, why in (
+        ("priority", "all models share the host alike"),
+        ("gather_kernel_buffer_threshold", "no CUDA device is used"),
+        ("eager_batching", "batches are assembled when they run"),
+    ):
+        if getattr(optimization, name):
+            yield f"optimization.{name}", why
+    for name in ("gpu_execution_accelerator", "cpu_execution_accelerator"):
+        if len(getattr(optimization.execution_accelerators, name)):
+            yield f"optimization.execution_accelerators.{name}", "the backend's own execution is used"
+    for index, group in enumerate(config.instance_group):
+        for name in ("resources", "priority"):
+            if getattr(group.rate_limiter, name):
+                yield f"instance_group[{index}].rate_limiter.{name}", "there is no rate limiter, as in Triton with --rate-limit=off"
+        if group.profile:
+            yield f"instance_group[{index}].profile", "the backend has no optimization profiles"
+        if group.host_policy:
+            yield f"instance_group[{index}].host_policy", "the server has no host policies"
+
+
+def check_decoupled(config: pb.ModelConfig, backend: Backend, report: Report) -> None:
+    """Notes what contradicts a decoupled model, where `config` is one."""
+    if not config.model_transaction_policy.decoupled:
+        return
+    if not backend.streams:
+        report.error("model_transaction_policy.decoupled", f"backend '{backend.name}' answers every request exactly once")
+    if "execution" in config.parameters and config.parameters["execution"].string_value == Execution.INLINE.value:
+        report.error('parameters["execution"]', "a decoupled model answers from threads of its own: 'inline' is not possible")
+    if config.HasField("dynamic_batching"):
+        report.warn("dynamic_batching", "joins no requests of a decoupled model: each is a stream of its own; its queue settings hold")
+
+
+_AT = "dynamic_batching"
+
+
+def check_batching(batching: pb.ModelDynamicBatching, max_batch_size: int | None, report: Report) -> None:
+    """Notes what is wrong with `batching`; `max_batch_size` None: not known yet."""
+    for index, size in enumerate(batching.preferred_batch_size):
+        if size < 1 or (max_batch_size is not None and size > max_batch_size):
+            highest = "max_batch_size" if max_batch_size is None else f"max_batch_size ({max_batch_size})"
+            report.error(f"{_AT}.preferred_batch_size[{index}]", f"takes 1 to {highest}, not {size}")
+    levels = batching.priority_levels
+    if levels > MAX_PRIORITY_LEVELS:
+        report.error(f"{_AT}.priority_levels", f"takes 0 to {MAX_PRIORITY_LEVELS}, not {levels}")
+    if levels and not 1 <= batching.default_priority_level <= levels:
+        report.error(f"{_AT}.default_priority_level", f"takes 1 to priority_levels ({levels}), not {batching.default_priority_level}")
+    if not levels and batching.default_priority_level:
+        report.error(f"{_AT}.default_priority_level", "has no meaning without 'priority_levels'")
+    for level in batching.priority_queue_policy:
+        if not 1 <= level <= levels:
+            report.error(f"{_AT}.priority_queue_policy[{level}]", f"no such level; priority_levels is {levels}")
+    if batching.preserve_ordering:
+        _check_ordering(batching, report)
+
+
+def _check_ordering(batching: pb.ModelDynamicBatching, report: Report) -> None:
+    if batching.priority_levels > 1:
+        report.error(f"{_AT}.preserve_ordering", f"contradicts {batching.priority_levels} priority levels: they let requests overtake")
+    policies = {f"{_AT}.default_queue_policy": batching.default_queue_policy}
+    policies |= {f"{_AT}.priority_queue_policy[{level}]": policy for level, policy in batching.priority_queue_policy.items()}
+    for path, policy in policies.items():
+        if policy.timeout_action == pb.ModelQueuePolicy.DELAY:
+            report.error(f"{path}.timeout_action", "DELAY contradicts preserve_ordering: it lets requests overtake")
+
+
+Tensor = pb.ModelInput | pb.ModelOutput
+
+_IMAGE_FORMATS = {pb.ModelInput.FORMAT_NHWC: "FORMAT_NHWC", pb.ModelInput.FORMAT_NCHW: "FORMAT_NCHW"}
+
+
+def check_tensors(config: pb.ModelConfig, report: Report) -> None:
+    """Notes what is wrong with `input` and `output` by themselves."""
+    sides: tuple[tuple[str, Sequence[Tensor]], ...] = (("input", config.input), ("output", config.output))
+    for side, tensors in sides:
+        if len(tensors) > MAX_TENSORS:
+            report.error(side, f"{len(tensors)} tensors; at most {MAX_TENSORS}")
+            continue
+        seen: dict[str, int] = {}
+        for index, tensor in enumerate(tensors):
+            at = f"{side}[{index}]"
+            if not tensor.name:
+                report.error(f"{at}.name", "must be written")
+            elif seen.setdefault(tensor.name, index) != index:
+                report.error(f"{at}.name", f"'{tensor.name}' is also the name of {side}[{seen[tensor.name]}]")
+            _check_shape(tensor, at, report)
+    for index, image in enumerate(config.input):
+        if image.format in _IMAGE_FORMATS and image.dims and len(image.dims) != 3:
+            report.error(f"input[{index}].format", f"{_IMAGE_FORMATS[image.format]} needs 3 dims, not {len(image.dims)}")
+
+
+def check_row(dims: Sequence[int], path: str, report: Report, *, allows_variable: bool = True) -> bool:
+    """Whether `dims` (found at `path`) is a shape that a row of a tensor can have; notes it if not."""
+    if len(dims) > MAX_RANK:
+        report.error(path, f"{len(dims)} dimensions; at most {MAX_RANK}")
+        return False
+    lowest = "-1 (varies) or a size of at least 1" if allows_variable else "a size of at least 1"
+    wrong = [index for index, dim in enumerate(dims) if dim < 1 and not (allows_variable and dim == -1)]
+    for index in wrong:
+        report.error(f"{path}[{index}]", f"takes {lowest}, not {dims[index]}")
+    if not wrong and prod(dim for dim in dims if dim > 0) > MAX_ROW_ELEMENTS:
+        report.error(path, f"a row would have more than {MAX_ROW_ELEMENTS} elements")
+        return False
+    return not wrong
+
+
+def _check_shape(tensor: Tensor, at: str, report: Report) -> None:
+    is_sound = check_row(tensor.dims, f"{at}.dims", report)
+    if not tensor.HasField("reshape"):
+        return
+    shape = tensor.reshape.shape
+    if not tensor.dims:
+        report.error(f"{at}.reshape", "needs 'dims' beside it")
+    elif is_sound and check_row(shape, f"{at}.reshape.shape", report) and _between_variables(tensor.dims) != _between_variables(shape):
+        # As the variable sizes keep their order, the fixed sizes around each must have the same product.
+        report.error(f"{at}.reshape.shape", f"{list(shape)} does not hold the elements of dims {list(tensor.dims)}")
+
+
+def _between_variables(dims: Sequence[int]) -> list[int]:
+    """Products of the runs of fixed sizes before, between and after the variable ones."""
+    runs = [1]
+    for dim in dims:
+        if dim < 0:
+            runs.append(1)
+        else:
+            runs[-1] *= dim
+    return runs
+
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 _OWN_LABELS = frozenset({"model", "version", "reason", "le", "quantile"})
@@ -123,3 +308,21 @@ def _check_nice(config: pb.ModelConfig, report: Report) -> None:
         report.error('parameters["nice"]', f"takes a whole number from 0 to {MOST_NICE}, not '{written[:40]}'")
     elif int(written) and "execution" in config.parameters and config.parameters["execution"].string_value == Execution.INLINE.value:
         report.error('parameters["nice"]', "contradicts execution 'inline': the loop's own thread does not step back")
+
+
+def check_is_whole(parsed: ParsedConfig) -> None:
+    """Refuses a configuration that leaves open what the model file would tell.
+
+    Raises:
+        ConfigError: no backend, inputs or outputs are written; names each.
+    """
+    report = Report(parsed.source, parsed.lines, first_line=parsed.first_line)
+    written = {
+        "backend": parsed.backend or parsed.platform,
+        "input": parsed.message.input,
+        "output": parsed.message.output,
+    }
+    for field, value in written.items():
+        if not value:
+            report.error(field, "must be written: --disable-auto-complete-config leaves nothing to be told from the model file")
+    report.raise_if_any()

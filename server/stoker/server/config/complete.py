@@ -1,25 +1,210 @@
-"""From a configuration as written and a model file to the configuration that is served, with the reason for every value."""
+"""Completes a configuration from the model file, with the reason for every value, and chooses the backend."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
+
+from google.protobuf import text_format
 
 from stoker.backends.api.backend import Backend
 from stoker.backends.api.candidate import Candidate, parameter_path
-from stoker.backends.api.model import ModelFacts, ModelSignature
-from stoker.server.config.backend_choice import choose_backend
-from stoker.server.config.decoupled import check_decoupled
-from stoker.server.config.findings import Finding, FindingKind, Findings
+from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
+from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.api.tensor import BY_CONFIG_NAME
+from stoker.server.config.checks import check_decoupled
+from stoker.server.config.model_formats import conversion, next_step, next_step_of
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.ragged import batch_inputs, batch_outputs, check_ragged
-from stoker.server.config.report import Report
-from stoker.server.config.scheduling import complete_batching, complete_instances, dynamic_batching, instance_groups
-from stoker.server.config.sequences import joined_requests, sequence_batching
-from stoker.server.config.suggestions import allowed_names
-from stoker.server.config.tensors import TensorCompleter, specs
-from stoker.server.config.warmups import warmups
-from stoker.server.config.wire import normalised
-from stoker.server.core.model_config import AllVersions, Execution, LatestVersions, ModelConfig, NoVersions, SpecificVersions
+from stoker.server.config.report import (
+    MAX_WARMUP_BYTES,
+    ConfigError,
+    Finding,
+    FindingKind,
+    Findings,
+    Problem,
+    Report,
+    allowed_names,
+    map_path,
+)
+from stoker.server.config.scheduling import (
+    complete_batching,
+    complete_instances,
+    dynamic_batching,
+    instance_groups,
+    joined_requests,
+    sequence_batching,
+)
+from stoker.server.config.tensors import TensorCompleter, batch_inputs, batch_outputs, check_ragged, specs
+from stoker.server.core.model_config import (
+    AllVersions,
+    Execution,
+    LatestVersions,
+    ModelConfig,
+    NoVersions,
+    SpecificVersions,
+    Warmup,
+    WarmupInput,
+)
 from stoker.server.pb import model_config_pb2 as pb
+
+
+def choose_backend(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> tuple[Backend, str]:
+    """The backend for a version, and the file it shall load.
+
+    Args:
+        parsed: The configuration.
+        file_names: The version folder's files, as relative posix paths.
+        registry: The installed backends.
+
+    Returns:
+        The backend, and `default_model_filename` or that of the backend's own which is there; empty where it needs no file.
+
+    Raises:
+        ConfigError: no backend or more than one fits, `backend` and `platform` contradict each other, or the file named is not there.
+    """
+    report = Report(parsed.source, parsed.lines, first_line=parsed.first_line)
+    written = parsed.message.default_model_filename
+    spellings = {field: name for field, name in (("backend", parsed.backend), ("platform", parsed.platform)) if name}
+    named = {field: backend for field, name in spellings.items() if (backend := _named(field, name, registry, report)) is not None}
+    report.raise_if_any()
+    if len(named) == 2 and named["backend"] is not named["platform"]:
+        report.error("platform", f"'{parsed.platform}' is of backend '{named['platform'].name}', but 'backend' says '{parsed.backend}'")
+        report.raise_if_any()
+    backend = named.get("backend") or named.get("platform") or _by_files(parsed, file_names, registry)
+    if written and written not in file_names:
+        report.error(
+            "default_model_filename", f"the version folder has no file '{written}'{allowed_names(written, sorted(file_names)[:10])}"
+        )
+        report.raise_if_any()
+    filename = written or _own_filename(backend, file_names)
+    if filename and filename not in file_names and (step := conversion(file_names)) is not None:
+        report.error("default_model_filename", f"the version folder has no file '{filename}'; {step}")
+        report.raise_if_any()
+    return backend, filename
+
+
+def _own_filename(backend: Backend, file_names: Collection[str]) -> str:
+    """The first of the backend's own file names that the version has; where it has none of them: the default, or none if it needs none."""
+    own = (backend.default_model_filename, *backend.further_model_filenames)
+    otherwise = backend.default_model_filename if backend.needs_model_file else ""
+    return next((name for name in own if name in file_names), otherwise)
+
+
+def _named(field: str, name: str, registry: BackendRegistry, report: Report) -> Backend | None:
+    try:
+        return registry.get(name)
+    except ModelLoadError as error:
+        if name in registry.names():
+            report.error(field, error.message)
+        else:
+            known = {
+                spelling: backend
+                for backend in registry.all()
+                for spelling in (backend.name, *(backend.platforms if field == "platform" else backend.aliases))
+            }
+            offered = sorted(spelling for spelling, backend in known.items() if not backend.is_for_tests)
+            step = next_step_of(name)
+            hint = f"; {step}" if step is not None else ""
+            report.error(field, f"no {field} '{name}' is installed{allowed_names(name, offered, also=known, most=len(offered))}{hint}")
+        return None
+
+
+def _by_files(parsed: ParsedConfig, file_names: Collection[str], registry: BackendRegistry) -> Backend:
+    known = [backend for backend in registry.all() if backend.default_model_filename]
+    written = parsed.message.default_model_filename
+    if written:
+        suffix = written.rpartition(".")[2]
+        fitting = [backend for backend in known if backend.default_model_filename.rpartition(".")[2] == suffix]
+        what = f"default_model_filename '{written}'"
+    else:
+        fitting = [backend for backend in known if backend.default_model_filename in file_names]
+        what = f"the version folder, which holds {', '.join(sorted(file_names)[:10]) or 'nothing'}"
+    if len(fitting) == 1:
+        return fitting[0]
+    files = ", ".join(sorted(f"{backend.default_model_filename} ({backend.name})" for backend in known if not backend.is_for_tests))
+    if fitting:
+        message = f"must be written: {what}, fits {' and '.join(backend.name for backend in fitting)}"
+    else:
+        message = f"neither 'backend' nor 'platform' is written, and no backend fits {what}; known model files: {files or 'none'}"
+        step = next_step([written] if written else file_names)
+        message += f"; {step}" if step is not None else ""
+    raise ConfigError([Problem(parsed.source, parsed.first_line, "backend", message)])
+
+
+def warmups(message: pb.ModelConfig, signature: ModelSignature, report: Report) -> tuple[Warmup, ...]:
+    """The samples to run before READY; notes those that `signature` would refuse."""
+    return tuple(_sample(sample, index, signature, report) for index, sample in enumerate(message.model_warmup))
+
+
+def _sample(sample: pb.ModelWarmup, index: int, signature: ModelSignature, report: Report) -> Warmup:
+    at = f"model_warmup[{index}]"
+    most = max(1, signature.max_batch_size)
+    if sample.batch_size > most:
+        report.error(f"{at}.batch_size", f"takes 0 to {most} (max_batch_size is {signature.max_batch_size}), not {sample.batch_size}")
+    rows = max(1, sample.batch_size)
+    inputs: dict[str, WarmupInput] = {}
+    for name, tensor in sample.inputs.items():
+        spec = signature.input(name)
+        if spec is None:
+            report.error(map_path(f"{at}.inputs", name), f"no such input{allowed_names(name, [known.name for known in signature.inputs])}")
+            continue
+        inputs[name] = _input(tensor, spec, map_path(f"{at}.inputs", name), report)
+    missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs and not spec.optional]
+    if missing:
+        report.error(f"{at}.inputs", f"lacks input(s) {', '.join(missing)}")
+    size_bytes = sum(rows * prod(each.dims) * each.datatype.numpy.itemsize for each in inputs.values())
+    if size_bytes > MAX_WARMUP_BYTES:
+        report.error(f"{at}.inputs", f"the sample would take {size_bytes} bytes; at most {MAX_WARMUP_BYTES}")
+    return Warmup(name=sample.name or f"sample {index}", batch_size=rows, count=max(1, sample.count), inputs=inputs)
+
+
+def _input(tensor: pb.ModelWarmup.Input, spec: TensorSpec, at: str, report: Report) -> WarmupInput:
+    datatype = BY_CONFIG_NAME[pb.DataType.Name(tensor.data_type)]
+    if datatype is not spec.datatype:
+        report.error(f"{at}.data_type", f"{datatype.config_name}, but the model takes {spec.datatype.config_name}")
+    if len(tensor.dims) != len(spec.dims) or any(dim not in (-1, size) for dim, size in zip(spec.dims, tensor.dims, strict=True)):
+        report.error(f"{at}.dims", f"{list(tensor.dims)}, but the model takes {list(spec.dims)}")
+    return WarmupInput(
+        datatype=datatype,
+        dims=tuple(tensor.dims),
+        is_random=tensor.WhichOneof("input_data_type") == "random_data",
+        data_file=tensor.input_data_file or None,
+    )
+
+
+def normalised(message: pb.ModelConfig, backend: str, platform: str, model_filename: str, max_enqueued_requests: int) -> pb.ModelConfig:
+    """A copy of a completed message with everything written out that Triton writes out, so that clients find it.
+
+    `max_enqueued_requests` (0: none) is Adlik's bound of the queue, said in Triton's words.
+    """
+    full = pb.ModelConfig()
+    full.CopyFrom(message)
+    full.backend = backend
+    full.platform = platform
+    full.default_model_filename = model_filename
+    if not full.HasField("version_policy"):
+        full.version_policy.latest.num_versions = 1
+    if full.HasField("dynamic_batching"):
+        if full.max_batch_size and not full.dynamic_batching.preferred_batch_size:
+            full.dynamic_batching.preferred_batch_size.append(full.max_batch_size)
+        if max_enqueued_requests:
+            full.dynamic_batching.default_queue_policy.max_queue_size = min(max_enqueued_requests, (1 << 32) - 1)
+    full.optimization.input_pinned_memory.SetInParent()
+    full.optimization.output_pinned_memory.SetInParent()
+    return full
+
+
+def to_pbtxt(config: ModelConfig) -> str:
+    """The completed configuration as the text of a config.pbtxt that says all of it."""
+    message = pb.ModelConfig.FromString(config.wire)
+    # Written out for clients, but without effect in a file.
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        if not getattr(message.optimization, name).enable:
+            message.optimization.ClearField(name)
+    if not message.optimization.ListFields():
+        message.ClearField("optimization")
+    return text_format.MessageToString(message, use_short_repeated_primitives=True, as_utf8=True)
+
 
 __all__ = ["Completion", "Finding", "FindingKind", "choose_backend", "complete"]
 

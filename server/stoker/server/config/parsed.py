@@ -2,12 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stoker.server.config.errors import Problem
-from stoker.server.core.model_config import VersionPolicy
-from stoker.server.core.model_list import BatchingDefaults
+from stoker.server.config.report import Problem
+from stoker.server.core.model_config import (
+    AllVersions,
+    BatchingDefaults,
+    LatestVersions,
+    ListedModel,
+    NoVersions,
+    SpecificVersions,
+    VersionPolicy,
+)
 from stoker.server.pb import model_config_pb2 as pb
 
 
@@ -60,3 +67,30 @@ class ParsedConfig:
 
 def _restored(values: dict[str, Any]) -> ParsedConfig:
     return ParsedConfig(**{**values, "message": pb.ModelConfig.FromString(values["message"])})
+
+
+def as_listed(parsed: ParsedConfig, model: ListedModel) -> ParsedConfig:
+    """The configuration with what the list says of it."""
+    message = pb.ModelConfig()
+    message.CopyFrom(parsed.message)
+    platform = parsed.platform
+    if model.platform and not (parsed.backend or platform):
+        platform = message.platform = model.platform
+    policy = model.version_policy
+    if policy is None:
+        return replace(parsed, message=message, platform=platform)
+    message.ClearField("version_policy")
+    _write_policy(policy, message.version_policy)
+    return replace(parsed, message=message, platform=platform, version_policy=policy)
+
+
+def _write_policy(policy: VersionPolicy, target: pb.ModelVersionPolicy) -> None:
+    match policy:
+        case LatestVersions(count):
+            target.latest.num_versions = count
+        case AllVersions():
+            target.all.SetInParent()
+        case SpecificVersions(versions):
+            target.specific.versions.extend(versions)
+        case NoVersions():
+            pass  # a list cannot say it

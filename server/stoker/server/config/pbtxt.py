@@ -1,17 +1,175 @@
-"""config.pbtxt to `ParsedConfig`: the text's tree, bound to the schema of both dialects, translated into Triton's form, checked."""
+"""Reads config.pbtxt, or a ModelConfig in JSON, of Triton's or Adlik's schema into `ParsedConfig`.
 
+Adlik's configuration shares most names with Triton's. What it has beyond them is added to a private copy of the schema: a few fields, and
+TensorFlow's names of the element types. So either form, and an unambiguous mixture, is read by the same code with the same error messages.
+
+The forms differ in one meaning: Adlik batches every model, Triton only those with a scheduler. `AdlikForm.is_adlik` says which one holds.
+
+proto3's JSON mapping: proto field names or their camelCase, maps as objects, 64-bit integers as numbers or strings, null for "not written".
+"""
+
+import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-from stoker.server.config.binding import Binder
-from stoker.server.config.checks import check_config
-from stoker.server.config.dialect import ADLIK_NUMBERS, AdlikForm, new_message, to_triton
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
+
+from stoker.server.config.checks import check_config, check_unsupported
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.report import Report
-from stoker.server.config.suggestions import field_homes
-from stoker.server.config.syntax import Block, parse_tree
-from stoker.server.config.unsupported import check_unsupported
+from stoker.server.config.report import MAX_DEPTH, MAX_TEXT_BYTES, ConfigError, Problem, Report, field_homes
+from stoker.server.config.text_format import Binder, Block, Entry, Scalar, ScalarKind, Value, parse_tree
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.pb import model_config_pb2 as pb
+
+#: Numbers of what is Adlik's alone start here; `1000 + n` is TensorFlow's name for Triton's element type `n`.
+ADLIK_NUMBERS = 1000
+
+_TENSORFLOW_TYPES = {
+    "DT_BOOL": pb.TYPE_BOOL,
+    "DT_UINT8": pb.TYPE_UINT8,
+    "DT_UINT16": pb.TYPE_UINT16,
+    "DT_UINT32": pb.TYPE_UINT32,
+    "DT_UINT64": pb.TYPE_UINT64,
+    "DT_INT8": pb.TYPE_INT8,
+    "DT_INT16": pb.TYPE_INT16,
+    "DT_INT32": pb.TYPE_INT32,
+    "DT_INT64": pb.TYPE_INT64,
+    "DT_HALF": pb.TYPE_FP16,
+    "DT_FLOAT": pb.TYPE_FP32,
+    "DT_DOUBLE": pb.TYPE_FP64,
+    "DT_STRING": pb.TYPE_STRING,
+    "DT_BFLOAT16": pb.TYPE_BF16,
+}
+#: Platforms that only Adlik's configurations name so (`tensorrt_plan` is both's).
+ADLIK_PLATFORMS = frozenset({
+    "tensorflow", "tensorflow-tensorrt", "tensorflow_lite", "openvino", "paddle", "tvm", "libtorch", "topsinference", "ml", "onnx",
+})  # fmt: skip
+#: Top-level fields that both forms have; any other tells Triton's.
+_SHARED_FIELDS = frozenset({
+    "name", "platform", "version_policy", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
+    "platform_version", "algorithm",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdlikForm:
+    """What a configuration says beyond Triton's fields.
+
+    Attributes:
+        is_adlik: Whether Adlik's meaning holds: every model with a max_batch_size is batched.
+        max_enqueued_batches: Bound of the queue in batches; 0: not written.
+        serves_nothing: Whether the version policy is `none`.
+    """
+
+    is_adlik: bool = False
+    max_enqueued_batches: int = 0
+    serves_nothing: bool = False
+
+
+def new_message() -> Message:
+    """An empty message of the extended schema."""
+    return _EXTENDED()
+
+
+def to_triton(message: Message, numeric_enums: list[str], report: Report) -> tuple[pb.ModelConfig, AdlikForm]:
+    """Takes a message of the extended schema apart into Triton's form and the rest; notes contradictions between the two forms."""
+    batching = message.dynamic_batching  # type: ignore[attr-defined] # the class is made at run time
+    policy = message.version_policy  # type: ignore[attr-defined]
+    none_is_written = policy.WhichOneof("policy_choice") == "none"
+    has_tensorflow_types = _rename_types(message)
+    own_fields = [name for name in ("platform_version", "algorithm") if getattr(message, name)]
+    is_marked = bool(
+        own_fields or none_is_written or has_tensorflow_types or batching.max_enqueued_batches or batching.pad_variable_length_inputs
+    )
+    form = AdlikForm(
+        is_adlik=is_marked or (message.platform in ADLIK_PLATFORMS and not _is_tritons(message)),  # type: ignore[attr-defined]
+        max_enqueued_batches=batching.max_enqueued_batches,
+        serves_nothing=none_is_written,
+    )
+    _check(message, form, numeric_enums, report)
+    for name in own_fields:
+        # Kept where a backend, and a client of the model's configuration, can read it.
+        message.parameters[name].string_value = getattr(message, name)  # type: ignore[attr-defined]
+        message.ClearField(name)
+    if none_is_written:
+        message.ClearField("version_policy")
+    batching_is_written = message.HasField("dynamic_batching")
+    if batching_is_written:
+        batching.ClearField("max_enqueued_batches")
+        batching.ClearField("pad_variable_length_inputs")
+    return pb.ModelConfig.FromString(message.SerializeToString()), form
+
+
+def _check(message: Message, form: AdlikForm, numeric_enums: list[str], report: Report) -> None:
+    batching = message.dynamic_batching  # type: ignore[attr-defined]
+    if form.max_enqueued_batches < 0:
+        report.error("dynamic_batching.max_enqueued_batches", f"takes 0 or more, not {form.max_enqueued_batches}")
+    policies = {"dynamic_batching.default_queue_policy": batching.default_queue_policy}
+    policies |= {f"dynamic_batching.priority_queue_policy[{key}]": policy for key, policy in batching.priority_queue_policy.items()}
+    for path, policy in policies.items():
+        if form.max_enqueued_batches and policy.max_queue_size:
+            report.error(f"{path}.max_queue_size", "contradicts 'max_enqueued_batches': both bound the same queue, write one of them")
+    if batching.pad_variable_length_inputs:
+        report.warn("dynamic_batching.pad_variable_length_inputs", "has no effect: requests of different shapes are batched apart")
+    if form.is_adlik:
+        for path in numeric_enums:
+            if path.endswith(".data_type"):
+                report.error(
+                    path, "a number means another type in Adlik's form than in Triton's; write a name such as TYPE_FP32 or DT_FLOAT"
+                )
+
+
+def _is_tritons(message: Message) -> bool:
+    """Whether something in the (already renamed) message is Triton's alone."""
+    tensors = [*message.input, *message.output]  # type: ignore[attr-defined]
+    return any(field.name not in _SHARED_FIELDS for field, _ in message.ListFields()) or any(tensor.data_type for tensor in tensors)
+
+
+def _rename_types(message: Message) -> bool:
+    """Replaces TensorFlow's element types by Triton's everywhere below `message`; whether there were any."""
+    found = False
+    for field, value in message.ListFields():
+        if field.enum_type is not None and field.enum_type.name == "DataType" and value >= ADLIK_NUMBERS:
+            setattr(message, field.name, value - ADLIK_NUMBERS)
+            found = True
+        elif field.message_type is not None:
+            is_map = field.message_type.GetOptions().map_entry
+            members = value.values() if is_map else value if field.is_repeated else [value]
+            for member in members:
+                if isinstance(member, Message):
+                    found |= _rename_types(member)
+    return found
+
+
+def _extended_class() -> type[Message]:
+    file = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(file)
+    messages = {message.name: message for message in file.message_type}
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for owner, name, kind in (
+        ("ModelConfig", "platform_version", kinds.TYPE_STRING),
+        ("ModelConfig", "algorithm", kinds.TYPE_STRING),
+        ("ModelDynamicBatching", "max_enqueued_batches", kinds.TYPE_INT64),
+        ("ModelDynamicBatching", "pad_variable_length_inputs", kinds.TYPE_BOOL),
+    ):
+        number = ADLIK_NUMBERS + len(messages[owner].field)
+        messages[owner].field.add(name=name, json_name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    messages["ModelVersionPolicy"].field.add(
+        name="none", json_name="none", number=ADLIK_NUMBERS, type=kinds.TYPE_MESSAGE, label=kinds.LABEL_OPTIONAL,
+        type_name=".inference.ModelVersionPolicy.All", oneof_index=0,
+    )  # fmt: skip
+    types = next(enum for enum in file.enum_type if enum.name == "DataType")
+    for name, number in _TENSORFLOW_TYPES.items():
+        types.value.add(name=name, number=ADLIK_NUMBERS + number)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("inference.ModelConfig"))
+
+
+_EXTENDED = _extended_class()
 
 
 def parse_pbtxt(text: str, *, source: str, model_name: str, is_named_elsewhere: bool = False) -> ParsedConfig:
@@ -89,3 +247,77 @@ def _version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
     if choice == "specific":
         return SpecificVersions(tuple(sorted(set(policy.specific.versions))))
     return LatestVersions(policy.latest.num_versions if choice == "latest" else 1)
+
+
+#: A string that is not closed is one to the end: looking for its end from every quote within it would take quadratic time.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+class _Number(str):
+    """Digits as written: never converted by the JSON parser, so that no hostile number costs anything."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object's members, kept apart from arrays; a dict would hide duplicates."""
+
+    __slots__ = ()
+
+
+def parse_config_json(text: str, *, model_name: str) -> ParsedConfig:
+    """Reads the `config` parameter of a load.
+
+    Raises:
+        ConfigError: not JSON, too large, too deep, or wrong as `parse_pbtxt` says; its problems have no line.
+    """
+    source = f"{model_name} (config of the load request)"
+
+    def fail(message: str) -> NoReturn:
+        raise ConfigError([Problem.of(source, None, "(top level)", message)])
+
+    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+        fail(f"longer than {MAX_TEXT_BYTES} bytes")
+    if _depth(text) > MAX_DEPTH:
+        fail(f"nested deeper than {MAX_DEPTH}")
+    try:
+        value = json.loads(text, object_pairs_hook=_Object, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+    except json.JSONDecodeError as error:
+        fail(f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})")
+    if not isinstance(value, _Object):
+        fail("takes a JSON object")
+    return read_tree(_block(value), source=source, model_name=model_name, first_line=None)
+
+
+def _depth(text: str) -> int:
+    deepest = depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        if match.group() in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif match.group() in "]}":
+            depth -= 1
+    return deepest
+
+
+def _block(members: _Object) -> Block:
+    return Block(tuple(_entry(name, value) for name, value in members if value is not None), None)
+
+
+def _entry(name: str, value: Any) -> Entry:
+    if isinstance(value, list) and not isinstance(value, _Object):
+        return Entry(name, tuple(_value(item) for item in value), is_list=True, line=None)
+    return Entry(name, (_value(value),), is_list=False, line=None)
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, _Object):
+        return _block(value)
+    if isinstance(value, bool):
+        return Scalar(ScalarKind.WORD, "true" if value else "false", None)
+    if isinstance(value, _Number):
+        return Scalar(ScalarKind.NUMBER, str(value), None)
+    if isinstance(value, str):
+        return Scalar(ScalarKind.STRING, value, None)
+    # null or a list within a list: no field takes either, and the binder says so.
+    return Scalar(ScalarKind.WORD, "null" if value is None else "a list within a list", None)

@@ -1,11 +1,153 @@
-"""`Report`: collects what is wrong or remarkable while one configuration is read, and knows which line every field stands on."""
+"""Problems, findings and suggestions that reading one configuration collects, and the bounds of a configuration."""
 
+import enum
+import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from stoker.server.config.errors import ConfigError, Problem
-from stoker.server.config.limits import MAX_DEPTH, MAX_PROBLEMS
+from google.protobuf.descriptor import Descriptor
+
+from stoker.backends.api.errors import ModelLoadError, ServingError
+from stoker.backends.api.nearest import nearest
+
+#: Bytes of a config.pbtxt or of a JSON override.
+MAX_TEXT_BYTES = 1 << 20
+#: Blocks within blocks; the deepest field of ModelConfig lies at 7.
+MAX_DEPTH = 32
+#: Problems collected before reading stops.
+MAX_PROBLEMS = 50
+#: Characters of a problem's field, and of its message: both may repeat what the configuration says.
+MAX_FIELD_LENGTH, MAX_MESSAGE_LENGTH = 256, 2048
+
+MAX_BATCH_SIZE = 65_536
+#: Inputs, or outputs, of one model.
+MAX_TENSORS = 1024
+#: Dimensions of one tensor, batch dimension left out (numpy allows 64 with it).
+MAX_RANK = 32
+#: Elements of one row of a tensor: no gRPC message carries more.
+MAX_ROW_ELEMENTS = (1 << 31) - 1
+#: Instances of one model version, over all its groups.
+MAX_INSTANCES = 64
+#: Priority levels of one queue: each has a queue of its own.
+MAX_PRIORITY_LEVELS = 1000
+MAX_WARMUPS = 100
+#: All inputs of one warm-up sample together, in bytes: few characters of a configuration make a sample of any size.
+MAX_WARMUP_BYTES = 1 << 30
+#: Runs of one warm-up sample.
+MAX_WARMUP_COUNT = 1000
+#: Sequences in progress of one instance. Each keeps its states in memory, even while its client says nothing.
+MAX_CANDIDATES = 65_536
+#: One state of one sequence, in bytes, where it begins.
+MAX_STATE_BYTES = 1 << 30
+
+#: Batching inferred from a model file that allows it uses this max_batch_size. Triton's ONNX backend takes 4, which refuses most first
+#: requests; memory is committed for the rows that come, not for this bound.
+DEFAULT_MAX_BATCH_SIZE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        source: Short file name, such as `digits/config.pbtxt`.
+        line: 1-based; None where the source has no lines.
+        field: Path of the field, such as `input[1].dims`.
+        message: What is wrong and what is allowed.
+    """
+
+    source: str
+    line: int | None
+    field: str
+    message: str
+
+    @classmethod
+    def of(cls, source: str, line: int | None, field: str, message: str) -> "Problem":
+        """A problem whose texts are bounded and can be sent: field and message may repeat whatever a configuration holds."""
+        return cls(source, line, _cut(field, MAX_FIELD_LENGTH), _cut(message, MAX_MESSAGE_LENGTH))
+
+    def __str__(self) -> str:
+        where = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"{where}: {self.field}: {self.message}"
+
+
+def _cut(text: str, length: int) -> str:
+    """`text` in at most `length` characters, all of which have a UTF-8 form (JSON can write a lone surrogate)."""
+    shown = text[: length + 1].encode("utf-8", "backslashreplace").decode()
+    return shown if len(shown) <= length else f"{shown[: length - 3]}..."
+
+
+class ConfigError(ModelLoadError):
+    """A configuration that cannot be used. `str()` is one line: `file:line: field: message` of each problem, joined by `; `.
+
+    Attributes:
+        problems: Everything wrong, in the order of their lines.
+        warnings: What would be accepted without the effect expected, were it not for the problems.
+    """
+
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
+
+
+def problem_lines(error: ServingError) -> tuple[str, ...]:
+    """The message of `error`; one for each problem if it has several."""
+    return tuple(str(problem) for problem in error.problems) if isinstance(error, ConfigError) else (error.message,)
+
+
+class FindingKind(enum.Enum):
+    """Where a value came from."""
+
+    WRITTEN = "written"
+    INFERRED = "inferred"
+    DEFAULT = "default"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One value of a completed configuration.
+
+    Attributes:
+        field: Path of the field.
+        kind: Where the value came from.
+        text: The value, and why where it was not written.
+    """
+
+    field: str
+    kind: FindingKind
+    text: str
+
+
+class Findings:
+    """Collects findings in order. Confined to: one completion."""
+
+    def __init__(self) -> None:
+        self._all: list[Finding] = []
+
+    def written(self, field: str, text: str) -> None:
+        """A value that the configuration says."""
+        self._all.append(Finding(field, FindingKind.WRITTEN, text))
+
+    def inferred(self, field: str, text: str) -> None:
+        """A value that the model file says."""
+        self._all.append(Finding(field, FindingKind.INFERRED, text))
+
+    def default(self, field: str, text: str) -> None:
+        """A value that holds because nobody says another."""
+        self._all.append(Finding(field, FindingKind.DEFAULT, text))
+
+    def warning(self, field: str, text: str) -> None:
+        """Something without the effect expected."""
+        self._all.append(Finding(field, FindingKind.WARNING, text))
+
+    def all(self) -> tuple[Finding, ...]:
+        """Everything found so far."""
+        return tuple(self._all)
+
 
 #: One step of a path: a field, an index, a map's key.
 _STEP = re.compile(r"""\.?\w+|\[-?\d+\]|\["(?:[^"\\]|\\.)*+"\]""")
@@ -87,3 +229,99 @@ def _ends(path: str) -> list[int]:
 def map_path(path: str, key: object) -> str:
     """Path of a map's entry: `parameters["execution"]`, `priority_queue_policy[2]`."""
     return f"{path}[{key}]" if isinstance(key, int) else f"{path}[{json.dumps(key, ensure_ascii=False)}]"
+
+
+#: More names than this are not all listed: the nearest of them say more.
+_FEW = 8
+#: Share of letters in common from which a name counts as a misspelling of another.
+_CLOSE = 0.7
+#: Spellings of element types that other formats use, without prefix: to Triton's name and to TensorFlow's.
+_TYPE_SPELLINGS = {
+    "BOOLEAN": ("BOOL", "BOOL"),
+    "HALF": ("FP16", "HALF"),
+    "FLOAT16": ("FP16", "HALF"),
+    "FP16": ("FP16", "HALF"),
+    "FLOAT": ("FP32", "FLOAT"),
+    "FLOAT32": ("FP32", "FLOAT"),
+    "FP32": ("FP32", "FLOAT"),
+    "DOUBLE": ("FP64", "DOUBLE"),
+    "FLOAT64": ("FP64", "DOUBLE"),
+    "FP64": ("FP64", "DOUBLE"),
+    "BFLOAT16": ("BF16", "BFLOAT16"),
+    "BF16": ("BF16", "BFLOAT16"),
+    "BYTES": ("STRING", "STRING"),
+    "STR": ("STRING", "STRING"),
+    "INT": ("INT32", "INT32"),
+    "LONG": ("INT64", "INT64"),
+}  # fmt: skip
+
+
+def allowed_names(wrong: str, allowed: Iterable[str], *, also: Iterable[str] = (), most: int = _FEW) -> str:
+    """The end of a message about a name that is not among `allowed`: `; did you mean 'x'? allowed: x, y, z`.
+
+    Of many names only the nearest are listed: `; did you mean 'x'? allowed: x, y, ... (27 in all)`.
+
+    Args:
+        wrong: The name.
+        allowed: In the order in which they are listed.
+        also: Further names that may have been meant, and are not listed.
+        most: So many names are all listed.
+    """
+    names = list(allowed)
+    meant = _meant(wrong, list(dict.fromkeys([*names, *also])))
+    hint = f"; did you mean '{meant}'?" if meant else ";"
+    if len(names) <= most:
+        return f"{hint} allowed: {', '.join(names) or 'nothing'}"
+    near = list(dict.fromkeys([*([meant] if meant in names else []), *nearest(wrong, names, most=_FEW, closeness=0.0)]))[:_FEW]
+    return f"{hint} allowed: {', '.join(near)}, ... ({len(names)} in all)"
+
+
+@functools.cache
+def field_homes(root: Descriptor) -> Mapping[str, tuple[str, ...]]:
+    """For every field name below `root`: the blocks nearest to the top that have such a field, by path; empty for the top level."""
+    homes: dict[str, list[str]] = {}
+    for name, home in sorted(_fields(root, ""), key=lambda found: _depth(found[1])):
+        found = homes.setdefault(name, [])
+        if home not in found and (not found or _depth(home) == _depth(found[0])):
+            found.append(home)
+    return {name: tuple(paths) for name, paths in homes.items()}
+
+
+def belonging(homes: Iterable[str]) -> str:
+    """The end of a message about a field that stands in the wrong block: `; it belongs inside 'dynamic_batching'`."""
+    first, *others = [f"inside '{home}'" if home else "at the top level" for home in homes]
+    places = f"{', '.join([first, *others[:-1]])} or {others[-1]}" if others else first
+    return f"; it belongs {places}"
+
+
+def _meant(wrong: str, names: list[str]) -> str | None:
+    by_folded = {name.lower(): name for name in names}
+    folded = wrong.lower()
+    for spelling in (folded, *_type_names(wrong)):
+        # `CPU` for KIND_CPU, `value` for string_value.
+        named = [name for name in by_folded if name == spelling or name.endswith(f"_{spelling}")]
+        if len(named) == 1:
+            return by_folded[named[0]]
+    return next(iter(nearest(wrong, names, closeness=_CLOSE)), None)
+
+
+def _type_names(wrong: str) -> tuple[str, ...]:
+    """What an element type of that spelling is called here, in lower case."""
+    bare = wrong.upper().removeprefix("TYPE_").removeprefix("DT_")
+    triton, tensorflow = _TYPE_SPELLINGS.get(bare, ("", ""))
+    return (f"type_{triton}".lower(), f"dt_{tensorflow}".lower()) if triton else ()
+
+
+def _depth(home: str) -> int:
+    return home.count(".") + 1 if home else 0
+
+
+def _fields(message: Descriptor, path: str) -> Iterator[tuple[str, str]]:
+    """Name and home of every field; the schema has no message within itself."""
+    for field in message.fields:
+        yield field.name, path
+        inner = field.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            inner = inner.fields_by_name["value"].message_type
+        if inner is not None:
+            yield from _fields(inner, f"{path}.{field.name}" if path else field.name)

@@ -1,12 +1,19 @@
-"""The scheduler and the instances of a completed configuration, and their form in the rest of the server."""
+"""Scheduler, instances and sequence batching of a completed configuration, in the form that the server reads.
+
+Both strategies become one: a sequence's requests run one after the other, and requests of different sequences share batches. What the model
+remembers must be in `state`, so that no row of the batch and no instance belongs to a sequence.
+"""
+
+from collections.abc import Sequence
 
 from stoker.backends.api.backend import Backend
-from stoker.server.config.findings import Findings
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import BY_CONFIG_NAME, DataType, element_count
+from stoker.server.config.checks import check_batching
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.queue_checks import check_batching
-from stoker.server.config.report import Report
-from stoker.server.core.model_config import DynamicBatching, InstanceGroup, QueuePolicy, TimeoutAction
-from stoker.server.core.model_list import BatchingDefaults
+from stoker.server.config.report import MAX_CANDIDATES, MAX_STATE_BYTES, Findings, Report
+from stoker.server.core.model_config import BatchingDefaults, DynamicBatching, InstanceGroup, QueuePolicy, TimeoutAction
+from stoker.server.core.sequence import ControlInput, ControlKind, SequenceBatching, SequenceState
 from stoker.server.pb import model_config_pb2 as pb
 
 _KINDS = pb.ModelInstanceGroup
@@ -140,3 +147,145 @@ def _described(message: pb.ModelConfig) -> str:
         sizes = f"preferred size {message.max_batch_size} (max_batch_size, as none is written)" if message.max_batch_size else "no sizes"
     levels = f", {batching.priority_levels} priority levels" if batching.priority_levels else ""
     return f"{sizes}, delay {batching.max_queue_delay_microseconds} us{levels}"
+
+
+#: Triton's default of `max_sequence_idle_microseconds`.
+DEFAULT_IDLE_US = 1_000_000
+_ID_TYPES = frozenset({"TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING"})
+_AT = "sequence_batching"
+
+
+def own_inputs(config: pb.ModelConfig) -> frozenset[str]:
+    """The model's inputs that clients do not see."""
+    batching = config.sequence_batching
+    return frozenset((*(control.name for control in batching.control_input), *(state.input_name for state in batching.state)))
+
+
+def own_outputs(config: pb.ModelConfig) -> frozenset[str]:
+    """The model's outputs that clients need not see."""
+    return frozenset(state.output_name for state in config.sequence_batching.state)
+
+
+def sequence_batching(config: pb.ModelConfig, report: Report) -> SequenceBatching | None:
+    """The sequences of a completed `config`; None where it has none, or notes what is wrong."""
+    if not config.HasField(_AT):
+        return None
+    batching = config.sequence_batching
+    if batching.iterative_sequence:
+        report.error(f"{_AT}.iterative_sequence", "not supported by this server")
+    if config.model_transaction_policy.decoupled:
+        report.error(_AT, "contradicts model_transaction_policy.decoupled")
+    if config.model_warmup:
+        report.error("model_warmup", "not supported beside sequence_batching")
+    if batching.direct.minimum_slot_utilization:
+        report.warn(f"{_AT}.direct.minimum_slot_utilization", "has no effect here: sequences have no fixed slots")
+    _check_oldest(batching.oldest, config.max_batch_size, report)
+    controls = _controls(batching, report)
+    states = _states(batching, report)
+    names = [tensor.name for tensor in config.input]
+    for name in (*(control.name for control in controls), *(state.input.name for state in states)):
+        if name in names:
+            report.error(_AT, f"'{name}' is also an input of the model's clients, or named twice")
+        names.append(name)
+    if report.has_problems:
+        return None
+    instances = sum(max(1, group.count) for group in config.instance_group) or 1
+    candidates = batching.oldest.max_candidate_sequences if batching.HasField("oldest") else 0
+    most = instances * (candidates or max(1, config.max_batch_size))
+    return SequenceBatching(batching.max_sequence_idle_microseconds or DEFAULT_IDLE_US, most, controls, states)
+
+
+def joined_requests(config: pb.ModelConfig) -> DynamicBatching | None:
+    """How requests of different sequences are joined."""
+    if config.max_batch_size <= 1:
+        return None
+    oldest, direct = config.sequence_batching.oldest, config.sequence_batching.direct
+    return DynamicBatching(
+        preferred_batch_sizes=tuple(sorted(set(oldest.preferred_batch_size))),
+        max_queue_delay_us=oldest.max_queue_delay_microseconds or direct.max_queue_delay_microseconds,
+        preserve_ordering=oldest.preserve_ordering,
+    )
+
+
+def _check_oldest(oldest: pb.ModelSequenceBatching.StrategyOldest, max_batch_size: int, report: Report) -> None:
+    candidates = oldest.max_candidate_sequences
+    if not 0 <= candidates <= MAX_CANDIDATES:
+        report.error(f"{_AT}.oldest.max_candidate_sequences", f"takes 1 to {MAX_CANDIDATES}, or 0 for max_batch_size, not {candidates}")
+    for index, size in enumerate(oldest.preferred_batch_size):
+        if not 1 <= size <= max(1, max_batch_size):
+            report.error(f"{_AT}.oldest.preferred_batch_size[{index}]", f"takes 1 to {max(1, max_batch_size)}, not {size}")
+
+
+def _controls(batching: pb.ModelSequenceBatching, report: Report) -> tuple[ControlInput, ...]:
+    controls: list[ControlInput] = []
+    for index, given in enumerate(batching.control_input):
+        at = f"{_AT}.control_input[{index}]"
+        if not given.name:
+            report.error(f"{at}.name", "must be written")
+        if len(given.control) != 1:
+            report.error(f"{at}.control", f"takes exactly one control, not {len(given.control)}")
+            continue
+        control = _control(given.name, given.control[0], f"{at}.control[0]", report)
+        if control is not None:
+            if control.kind in (known.kind for known in controls):
+                report.error(f"{at}.control[0].kind", f"{control.kind.value} is there twice")
+            controls.append(control)
+    return tuple(controls)
+
+
+def _control(name: str, control: pb.ModelSequenceBatching.Control, at: str, report: Report) -> ControlInput | None:
+    kind = ControlKind(pb.ModelSequenceBatching.Control.Kind.Name(control.kind))
+    if kind is ControlKind.ID:
+        written = pb.DataType.Name(control.data_type)
+        if written not in _ID_TYPES:
+            report.error(f"{at}.data_type", f"takes {', '.join(sorted(_ID_TYPES))}, not {written}")
+            return None
+        return ControlInput(kind, name, BY_CONFIG_NAME[written])
+    pairs: tuple[tuple[DataType, Sequence[float]], ...] = (
+        (DataType.INT32, control.int32_false_true),
+        (DataType.FP32, control.fp32_false_true),
+        (DataType.BOOL, control.bool_false_true),
+    )
+    found = [(datatype, values) for datatype, values in pairs if len(values)]
+    if len(found) != 1 or len(found[0][1]) != 2:
+        report.error(at, f"{kind.value} takes exactly one of int32_false_true, fp32_false_true and bool_false_true, with two values")
+        return None
+    [(datatype, values)] = found
+    return ControlInput(kind, name, datatype, (values[0], values[1]))
+
+
+def _states(batching: pb.ModelSequenceBatching, report: Report) -> tuple[SequenceState, ...]:
+    states: list[SequenceState] = []
+    for index, state in enumerate(batching.state):
+        at = f"{_AT}.state[{index}]"
+        if not state.input_name or not state.output_name:
+            report.error(at, "needs input_name and output_name")
+        if state.data_type == pb.TYPE_INVALID or not state.dims:
+            report.error(at, "needs data_type and dims")
+            continue
+        initial = list(state.initial_state[0].dims) if state.initial_state else []
+        if len(state.initial_state) > 1 or any(each.data_file for each in state.initial_state):
+            report.error(f"{at}.initial_state", "takes one initial state, of zero_data")
+        if initial and (
+            len(initial) != len(state.dims) or any(dim not in (-1, size) for dim, size in zip(state.dims, initial, strict=True))
+        ):
+            report.error(f"{at}.initial_state[0].dims", f"{initial}, but the state has dims {list(state.dims)}")
+        if state.use_same_buffer_for_input_output or state.use_growable_memory:
+            report.warn(at, "its buffer settings have no effect here: each request gets the state as an array of its own")
+        datatype = BY_CONFIG_NAME[pb.DataType.Name(state.data_type)]
+        dims = tuple(state.dims)
+        if any(size < -1 or size == 0 for size in dims):
+            report.error(f"{at}.dims", f"takes sizes of at least 1, and -1 for one that varies, not {list(dims)}")
+            continue
+        first_bytes = element_count(initial or [max(1, size) for size in dims]) * datatype.numpy.itemsize
+        if first_bytes > MAX_STATE_BYTES:
+            report.error(f"{at}.dims", f"make a state of {first_bytes} bytes for each sequence; at most {MAX_STATE_BYTES} are kept")
+            continue
+        states.append(
+            SequenceState(
+                TensorSpec(state.input_name, datatype, dims),
+                TensorSpec(state.output_name, datatype, dims),
+                tuple(initial) or tuple(max(1, dim) for dim in dims),
+            )
+        )
+    return tuple(states)

@@ -9,13 +9,9 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from stoker.server.config.binding import Binder
-from stoker.server.config.limits import MAX_BATCH_SIZE
-from stoker.server.config.report import Report, map_path
-from stoker.server.config.suggestions import field_homes
-from stoker.server.config.syntax import Block, Entry, Scalar, parse_tree
-from stoker.server.core.model_config import AllVersions, LatestVersions, SpecificVersions, VersionPolicy
-from stoker.server.core.model_list import BatchingDefaults, ListedModel
+from stoker.server.config.report import MAX_BATCH_SIZE, Report, field_homes, map_path
+from stoker.server.config.text_format import Binder, Block, Entry, Scalar, parse_tree
+from stoker.server.core.model_config import AllVersions, BatchingDefaults, LatestVersions, ListedModel, SpecificVersions, VersionPolicy
 from stoker.server.pb.tensorflow_serving.config import model_server_config_pb2, monitoring_config_pb2, ssl_config_pb2
 from stoker.server.pb.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from stoker.backends.api.backend import Backend
-from stoker.server.core.daemon_thread import in_daemon_thread
+from stoker.server.core.tasks import in_daemon_thread
 
 log = logging.getLogger("stoker.server")
 

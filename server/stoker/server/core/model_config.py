@@ -1,4 +1,4 @@
-"""A model's configuration after parsing, normalising and completing: what the rest of the server reads.
+"""A model's configuration after parsing, normalising and completing, and lists of models. Plain data.
 
 `stoker.server.config` makes it from config.pbtxt (Triton's or Adlik's form), from a JSON override, or from the model file alone.
 """
@@ -6,6 +6,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
@@ -179,3 +180,52 @@ class ModelConfig:
     def inner(self) -> "ModelConfig":
         """This configuration as instances are loaded and run by it: with the tensors that clients do not see."""
         return self if self.sequences is None else replace(self, signature=self.sequences.extend(self.signature))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """One model of the list.
+
+    Attributes:
+        name: What clients call it; its folder may be called otherwise.
+        base_path: The folder that holds its version folders.
+        version_policy: Which versions to serve; None: what config.pbtxt says, or the highest.
+        version_labels: Versions by label.
+        platform: What the version folders hold, in the words of config.pbtxt; empty: to be told from the files.
+    """
+
+    name: str
+    base_path: Path
+    version_policy: VersionPolicy | None = None
+    version_labels: Mapping[str, int] = field(default_factory=dict)
+    platform: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingDefaults:
+    """How models are batched whose configuration leaves it open.
+
+    Attributes:
+        max_batch_size: Rows of a batch, where the model file sets no bound; None: the server's own default.
+        max_queue_delay_us: How long a request waits for a fuller batch.
+        preferred_batch_sizes: Rows worth waiting for.
+        max_enqueued_batches: Bound of the queue, in batches; 0: the server's own.
+    """
+
+    max_batch_size: int | None = None
+    max_queue_delay_us: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_enqueued_batches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOverrides:
+    """A configuration (ModelConfig as JSON) and files that replace the repository's for this load.
+
+    Attributes:
+        config_json: None: use config.pbtxt.
+        files: By path relative to the model folder, such as `1/model.onnx`; only with `config_json`.
+    """
+
+    config_json: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)

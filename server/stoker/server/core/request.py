@@ -1,5 +1,6 @@
-"""Requests and responses between a frontend and the engine: plain data, no protocol."""
+"""Requests and responses between a frontend and the engine, and the facts for the access log. Plain data, no protocol."""
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,10 +10,38 @@ import numpy as np
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.responses import ResponseSink
-from stoker.server.core.access import AccessNote, Via
-from stoker.server.core.caller_trace import CallerTrace
 from stoker.server.core.sequence import SequenceMark
-from stoker.server.core.trace import RequestTrace
+from stoker.server.core.trace import CallerTrace, RequestTrace
+
+
+class Via(enum.StrEnum):
+    """By which protocol, and over which transport, a request came."""
+
+    KSERVE_GRPC = "kserve-grpc"
+    KSERVE_HTTP = "kserve-http"
+    GENERATE = "generate-http"
+    TFS_GRPC = "tfs-grpc"
+    TFS_HTTP = "tfs-http"
+    ADLIK_GRPC = "adlik-grpc"
+    ADLIK_HTTP = "adlik-http"
+
+
+class AccessNote:
+    """Filled in by the scheduler for the requests that will be logged; the others have none. Confined to: the event loop.
+
+    Attributes:
+        is_logged: Its line is written.
+        queue_ns: How long the request waited; None: it never left the queue.
+        compute_ns: The time of the batch that it was in: inputs, model, outputs.
+    """
+
+    __slots__ = ("compute_ns", "is_logged", "queue_ns")
+
+    def __init__(self) -> None:
+        self.is_logged = False
+        self.queue_ns: int | None = None
+        self.compute_ns: int | None = None
+
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 ParameterValue = bool | int | float | str

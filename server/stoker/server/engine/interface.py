@@ -9,16 +9,12 @@ from typing import Protocol
 
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.access import Via
 from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.description import ModelDescription, ServerDescription
-from stoker.server.core.goaway import GoawayReason
-from stoker.server.core.model_list import ListedModel
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import ListedModel, LoadOverrides
+from stoker.server.core.network import GoawayReason
 from stoker.server.core.read_batching import Reads
-from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.core.state import IndexEntry
-from stoker.server.core.statistics import ModelStatistics
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
 
 
 class Engine(Protocol):

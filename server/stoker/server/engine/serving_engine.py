@@ -8,16 +8,12 @@ from contextlib import suppress
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.access import Via
 from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.description import ModelDescription, ServerDescription
-from stoker.server.core.goaway import GoawayReason
-from stoker.server.core.model_list import ListedModel
-from stoker.server.core.overrides import LoadOverrides
+from stoker.server.core.model_config import ListedModel, LoadOverrides
+from stoker.server.core.network import GoawayReason
 from stoker.server.core.read_batching import Reads
-from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.core.state import IndexEntry
-from stoker.server.core.statistics import ModelStatistics
+from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
 from stoker.server.engine.response_stream import ResponseStream
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.observability.access_log import AccessLog, AccessLogSettings

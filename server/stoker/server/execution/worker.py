@@ -17,8 +17,8 @@ from stoker.backends.api.batch import BatchProcessor, BatchResult, Share, proces
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.daemon_thread import NAME_PREFIX, in_daemon_thread
 from stoker.server.core.niceness import raise_niceness
+from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread
 
 
 @dataclass(slots=True, eq=False)

@@ -6,20 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, get_type_hints
 
-from stoker.server.flags.adlik import AdlikFlags
-from stoker.server.flags.api_key import ApiKeyFlags
-from stoker.server.flags.cors import CorsFlags
 from stoker.server.flags.declare import BOOLEAN_METAVAR, Flag
-from stoker.server.flags.grpc import GrpcFlags
-from stoker.server.flags.kserve import KServeFlags
-from stoker.server.flags.logs import LogFlags
-from stoker.server.flags.metrics import MetricsFlags
-from stoker.server.flags.models import ModelFlags
-from stoker.server.flags.network import NetworkFlags
-from stoker.server.flags.serving import ServingFlags
-from stoker.server.flags.sockets import SocketFlags
+from stoker.server.flags.network import CorsFlags, GrpcFlags, NetworkFlags, SocketFlags, TlsFlags
+from stoker.server.flags.observability import LogFlags, MetricsFlags
+from stoker.server.flags.protocols import AdlikFlags, ApiKeyFlags, KServeFlags
+from stoker.server.flags.serving import ModelFlags, ServingFlags
 from stoker.server.flags.tensorflow import TensorflowFlags
-from stoker.server.flags.tls import TlsFlags
 from stoker.server.flags.without_effect import FlagsWithoutEffect
 
 

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from stoker.server.flags.declare import Switch, flag, number, option, path
-from stoker.server.flags.values import FlagError
+from stoker.server.flags.declare import FlagError, Switch, flag, number, option, path
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.serving_settings import ServingStart
+from stoker.server.server_config import ServingStart
 
 _PANEL = "TensorFlow Serving"
 _DAY_S = 86_400

@@ -8,8 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
-from stoker.server.flags.declare import BOOLEAN_METAVAR, option
-from stoker.server.flags.values import FALSE, TRUE, FlagError
+from stoker.server.flags.declare import BOOLEAN_METAVAR, FALSE, TRUE, FlagError, option
 
 _PANEL = "Without effect"
 _NO_CUDA = "no CUDA device is used"

@@ -15,22 +15,17 @@ from typing import Any
 from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.config.backend_choice import choose_backend
-from stoker.server.config.complete import complete
-from stoker.server.config.errors import ConfigError, problem_lines
-from stoker.server.config.findings import Finding, FindingKind
+from stoker.server.config.complete import choose_backend, complete, to_pbtxt
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.wire import to_pbtxt
+from stoker.server.config.report import ConfigError, Finding, FindingKind, problem_lines
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
 from stoker.server.lifecycle.bounds import TRIAL_LOAD_BYTES, TRIAL_TIMEOUT_S
-from stoker.server.lifecycle.labels import read_labels
 from stoker.server.lifecycle.listing import ModelListing, VersionListing
-from stoker.server.lifecycle.loader import VersionSource
+from stoker.server.lifecycle.loader import VersionSource, read_labels, read_samples
+from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.lifecycle.trial_load import TrialLoads
-from stoker.server.lifecycle.version_policy import desired_versions
-from stoker.server.lifecycle.warmup import read_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,15 @@
-"""What a look at the repository saw: immutable, comparable, without a handle on anything."""
+"""`ModelListing`: what one scan of a model source found, and what the parameters of an explicit load change in it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
+from stoker.backends.api.errors import InvalidRequest
 from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.pbtxt import parse_config_json
+from stoker.server.core.model_config import LoadOverrides
+from stoker.server.lifecycle.bounds import parse_version, relative_file, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +77,94 @@ class RepositorySnapshot:
 
     models: Mapping[str, ModelListing] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+class ModelSource(Protocol):
+    """What the manager knows of it. Calls block, and may come from threads."""
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders to watch for changes."""
+
+    def check_roots(self) -> None:
+        """Looks whether there is anything to read.
+
+        Raises:
+            RepositoryUnreadable: there is not.
+        """
+
+    def scan(self) -> RepositorySnapshot:
+        """Everything that is there now.
+
+        Raises:
+            RepositoryUnreadable: nothing could ever be read.
+        """
+
+    def find(self, name: str) -> ModelListing | None:
+        """The model `name` as it is now; None if there is none."""
+
+
+VersionFiles = Mapping[int, Mapping[str, bytes]]
+
+
+def split_files(files: Mapping[str, bytes]) -> VersionFiles:
+    """The files by version, each path relative to its version folder.
+
+    Args:
+        files: By `<version>/<path>`, with or without a leading `file:`.
+
+    Raises:
+        InvalidRequest: a path has no version in front, or is not a clean relative path.
+    """
+    by_version: dict[int, dict[str, bytes]] = {}
+    for name, content in files.items():
+        plain = name.removeprefix("file:")
+        first, _, rest = plain.partition("/")
+        version = parse_version(first)
+        if version is None or not rest:
+            raise InvalidRequest(f"file override {shown(name)} must be named '<version>/<file>', such as '1/model.onnx'")
+        path = relative_file(rest).as_posix()
+        if by_version.setdefault(version, {}).setdefault(path, content) is not content:
+            raise InvalidRequest(f"file override {shown(plain)} is given twice")
+    return by_version
+
+
+def check_overrides(name: str, overrides: LoadOverrides) -> None:
+    """Refuses what no repository content can make right.
+
+    Raises:
+        InvalidRequest: files without a config.
+    """
+    if overrides.files and overrides.config_json is None:
+        raise InvalidRequest(f"failed to load '{name}', file overrides need a 'config' override as well")
+
+
+def apply_overrides(name: str, found: ModelListing | None, overrides: LoadOverrides, roots: tuple[Path, ...]) -> ModelListing | None:
+    """What to load: the repository's listing with the override's config, or, where files come along, those files and nothing else.
+
+    Raises:
+        ModelLoadError: the config is wrong.
+        InvalidRequest: a file's name is.
+    """
+    if overrides.config_json is None:
+        return found
+    if overrides.files:
+        directory = found.directory if found is not None else roots[0] / name
+        versions = {
+            v: VersionListing(version=v, directory=directory / str(v), fingerprint="sent") for v in sorted(split_files(overrides.files))
+        }
+        found = ModelListing(
+            name=name,
+            directory=directory,
+            root_index=0,
+            config=None,
+            error=None,
+            fingerprint="sent",
+            versions=versions,
+            has_config_file=True,
+        )
+    if found is None:
+        return None
+    config = parse_config_json(overrides.config_json, model_name=name)
+    # The override replaces config.pbtxt, so what is wrong with that file is no obstacle; a listing without versions still tells it.
+    return replace(found, config=config, error=found.error if not found.versions else None, fingerprint="sent")

@@ -7,40 +7,155 @@ says what and where.
 import asyncio
 import itertools
 import logging
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from stoker.backends.api.backend import Backend, Instance, LoadRequest
+import numpy as np
+
+from stoker.backends.api.backend import Arrays, Backend, Instance, LoadRequest
+from stoker.backends.api.batch import Array, BatchItem, processor_for
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.cpu import threads_for_instance
 from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.files import ModelFiles
-from stoker.backends.api.model import ModelFacts
+from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.config.backend_choice import choose_backend
-from stoker.server.config.complete import complete
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.findings import FindingKind
+from stoker.backends.api.tensor import element_count
+from stoker.server.config.checks import check_is_whole
+from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.parsed import ParsedConfig
-from stoker.server.config.whole import check_is_whole
-from stoker.server.core.daemon_thread import in_daemon_thread
-from stoker.server.core.model_config import Execution, ModelConfig
+from stoker.server.config.report import ConfigError, FindingKind
+from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
 from stoker.server.core.niceness import raise_niceness
+from stoker.server.core.tasks import in_daemon_thread
 from stoker.server.core.timers import Timers
 from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
 from stoker.server.execution.stream_worker import StreamWorker
 from stoker.server.execution.worker import InlineWorker, InstanceWorker, ThreadWorker
-from stoker.server.lifecycle.labels import read_labels
+from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
-from stoker.server.lifecycle.warmup import warm
 from stoker.server.observability.recorder import ServerRecorder
 from stoker.server.scheduling.batch_window import WINDOW_TICKS
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
+
+MAX_LABEL_FILE_BYTES = 16 << 20
+
+
+def read_labels(model_dir: Path, config: ModelConfig, links_root: Path | None = None) -> dict[str, tuple[str, ...]]:
+    """Labels by output name, for the outputs that have a label file; `links_root` as `open_sibling`.
+
+    Raises:
+        ModelLoadError: a file is missing, outside the model folder, too large, or not UTF-8.
+    """
+    return {output: _read(model_dir, output, name, links_root) for output, name in config.label_files.items()}
+
+
+def _read(model_dir: Path, output: str, name: str, links_root: Path | None) -> tuple[str, ...]:
+    where = f"label_filename '{name}' of output '{output}'"
+    with (
+        open_sibling(model_dir, name, links_root, what=where, where="the model folder") as descriptor,
+        open(descriptor, "rb", closefd=False) as file,
+    ):
+        content = file.read(MAX_LABEL_FILE_BYTES + 1)
+    if len(content) > MAX_LABEL_FILE_BYTES:
+        raise ModelLoadError(f"{where}: larger than {MAX_LABEL_FILE_BYTES} bytes")
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"{where}: not UTF-8 at byte {error.start}") from error
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(line.strip() for line in lines)
+
+
+#: Where `input_data_file` names are looked up, below the model folder (as in Triton).
+WARMUP_FOLDER = "warmup"
+
+
+class _Unread:
+    """Takes what a decoupled model answers, and drops it."""
+
+    def put(self, outputs: Arrays) -> bool:
+        return True
+
+
+def warm(config: ModelConfig, instances: Sequence[Instance], model_dir: Path, clock: Clock, links_root: Path | None = None) -> None:
+    """Runs every sample on every instance; `links_root` as `open_sibling`.
+
+    Raises:
+        ModelLoadError: a sample does not fit the signature, its file does not fit its shape, or running it failed.
+    """
+    for sample, item in zip(config.warmups, read_samples(config, model_dir, links_root), strict=True):
+        for instance in instances:
+            processor = processor_for(instance, config.signature, clock)
+            for _ in range(max(1, sample.count)):
+                outcome = processor.process([item]).outcomes[0]
+                if isinstance(outcome, ServingError):
+                    raise ModelLoadError(f"model_warmup '{sample.name}' failed: {outcome.message}") from outcome
+
+
+def read_samples(config: ModelConfig, model_dir: Path, links_root: Path | None = None) -> Iterator[BatchItem]:
+    """The samples as they are run, one after the other, in the order of `config.warmups`; touches no device.
+
+    Raises:
+        ModelLoadError: a sample does not fit the signature, or its file does not fit its shape.
+    """
+    for sample in config.warmups:
+        yield _item(sample, config.signature, model_dir, links_root)
+
+
+def _item(sample: Warmup, signature: ModelSignature, model_dir: Path, links_root: Path | None) -> BatchItem:
+    unknown = sorted(sample.inputs.keys() - {spec.name for spec in signature.inputs})
+    missing = [spec.name for spec in signature.inputs if spec.name not in sample.inputs and not spec.optional]
+    if unknown or missing:
+        raise ModelLoadError(f"model_warmup '{sample.name}': unknown inputs {unknown}, missing inputs {missing}")
+    rows = max(1, sample.batch_size) if signature.is_batched else 1
+    arrays = {
+        name: _array(sample, name, tensor, (rows, *tensor.dims) if signature.is_batched else tensor.dims, model_dir, links_root)
+        for name, tensor in sample.inputs.items()
+    }
+    names = tuple(spec.name for spec in signature.outputs)
+    return BatchItem(arrays, rows, names, responses=_Unread() if signature.is_decoupled else None)
+
+
+def _array(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path, links_root: Path | None) -> Array:
+    dtype = tensor.datatype.numpy
+    if tensor.data_file is not None:
+        return _from_file(sample, name, tensor, shape, model_dir, links_root)
+    if tensor.datatype.is_bytes:
+        return np.full(shape, b"", dtype=np.object_)
+    if tensor.is_random:
+        generator = np.random.default_rng(0)
+        if dtype.kind == "f":
+            return generator.random(shape, dtype=np.float32).astype(dtype)
+        return generator.integers(0, 2, size=shape).astype(dtype)
+    return np.zeros(shape, dtype=dtype)
+
+
+def _from_file(sample: Warmup, name: str, tensor: WarmupInput, shape: tuple[int, ...], model_dir: Path, links_root: Path | None) -> Array:
+    where = f"model_warmup '{sample.name}', input '{name}', input_data_file '{tensor.data_file}'"
+    if tensor.datatype.is_bytes:
+        raise ModelLoadError(f"{where}: a file can hold fixed-size types only, not BYTES")
+    expected = element_count(shape) * tensor.datatype.item_bytes
+    path = f"{WARMUP_FOLDER}/{tensor.data_file}"
+    with (
+        open_sibling(model_dir, path, links_root, what=where, where=f"the model's {WARMUP_FOLDER} folder") as descriptor,
+        open(descriptor, "rb", closefd=False) as file,
+    ):
+        size = os.fstat(descriptor).st_size
+        if size != expected:
+            raise ModelLoadError(f"{where}: holds {size} bytes, shape {list(shape)} of {tensor.datatype.value} needs {expected}")
+        array = np.fromfile(file, dtype=tensor.datatype.numpy, count=element_count(shape))
+        if array.size != element_count(shape):
+            raise ModelLoadError(f"{where}: changed while it was read")
+        return array.reshape(shape)
+
 
 log = logging.getLogger("stoker.lifecycle")
 

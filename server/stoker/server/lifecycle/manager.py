@@ -1,4 +1,6 @@
-"""`ModelManager`: keeps what serves in line with what is wanted. Behind it stands the only writer of the table name/version -> state.
+"""`ModelManager`: brings the served versions in line with the desired state. The state of a version is written below it only.
+
+It stands between the manager, which decides why something changes (a scan, a load, an unload), and the `Reconciler`, which makes it so.
 
 Each event (a scan, an explicit load, an unload) changes only the `DesiredState` of a model; the `Reconciler` does the rest. Explicit loads
 and unloads of one model run one after the other. Different models never wait for each other, except for a load slot.
@@ -6,31 +8,206 @@ and unloads of one model run one after the other. Different models never wait fo
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
 
 from stoker.backends.api.clock import Clock
-from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unavailable, UnknownModel
-from stoker.server.core.daemon_thread import in_daemon_thread
-from stoker.server.core.model_list import ListedModel
-from stoker.server.core.overrides import LoadOverrides
+from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable, UnknownModel
+from stoker.server.core.model_config import ListedModel, LoadOverrides, NoVersions
 from stoker.server.core.state import IndexEntry, VersionState
-from stoker.server.lifecycle.desired_state import DesiredState
-from stoker.server.lifecycle.listed_models import ListedModels
+from stoker.server.core.tasks import in_daemon_thread
+from stoker.server.lifecycle.bounds import MODEL_NAME_RULE, is_model_name, shown
+from stoker.server.lifecycle.listing import ModelListing, ModelSource, RepositorySnapshot, apply_overrides, check_overrides, split_files
 from stoker.server.lifecycle.loader import Loader
-from stoker.server.lifecycle.model_list import ListFollower, ModelList
-from stoker.server.lifecycle.model_locks import SHUTTING_DOWN, ModelLocks
-from stoker.server.lifecycle.names import MODEL_NAME_RULE, is_model_name, shown
-from stoker.server.lifecycle.overrides import apply_overrides, check_overrides, split_files
-from stoker.server.lifecycle.reconciler import NOT_POLLED
+from stoker.server.lifecycle.model_list import ListedModels, ListFollower, ModelList
+from stoker.server.lifecycle.reconcile import desired_versions
+from stoker.server.lifecycle.reconciler import NOT_POLLED, Reconciler
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
-from stoker.server.lifecycle.settle import SettleFilter
-from stoker.server.lifecycle.source import ModelSource
-from stoker.server.lifecycle.table import ModelRecord
-from stoker.server.lifecycle.watch import RepositoryWatcher
+from stoker.server.lifecycle.table import ModelRecord, Target
+from stoker.server.lifecycle.watch import RepositoryWatcher, SettleFilter
 from stoker.server.observability.recorder import ServerRecorder
 
+SHUTTING_DOWN = "the server is shutting down"
+_log = logging.getLogger("stoker.lifecycle")
+
+
+class ModelLocks:
+    """Confined to: the event loop."""
+
+    def __init__(self) -> None:
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work on any model is being done, also that of a caller who went away."""
+        return bool(self._busy)
+
+    async def run_locked(self, name: str, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Does `operation` on the model `name` once what was asked for of it before is done.
+
+        Raises:
+            As `run_shielded`.
+        """
+
+        async def run() -> None:
+            async with self._busy.setdefault(name, asyncio.Lock()):
+                await operation()
+
+        await self.run_shielded(run())
+
+    async def run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does `work`; it goes on if the caller is cancelled.
+
+        Raises:
+            Unavailable: all work was given up meanwhile. And what `work` raises.
+        """
+        task = self.begin(work)
+        # Not awaited directly: a caller who goes away must not leave half a load behind.
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise Unavailable(SHUTTING_DOWN)
+        task.result()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begins `work`, for which nobody need wait; a defect in it is logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def give_up(self) -> list[asyncio.Task[Any]]:
+        """Cancels all work; returns it, for somebody to wait until it has ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, ServingError):
+            _log.error("a lifecycle task ended by an error", exc_info=error)
+
+
 log = logging.getLogger("stoker.lifecycle")
+
+NO_VERSIONS = "at least one version must be available under the version policy of model '{}'"
+
+
+class DesiredState:
+    """Confined to: the event loop.
+
+    Attributes:
+        records: The table, by model name: every model that was asked for at least once. Written here and by the reconciler only.
+        on_disk: What the repository held when it was last looked at.
+        reconciler: Does what follows; tells when it is done.
+    """
+
+    def __init__(self, loader: Loader, recorder: ServerRecorder, clock: Clock, settings: LifecycleSettings) -> None:
+        """Begins with no model at all."""
+        self.records: dict[str, ModelRecord] = {}
+        self.on_disk = RepositorySnapshot()
+        self.reconciler = Reconciler(loader, recorder, clock, settings, self.collect_garbage)
+
+    def begin(self, snapshot: RepositorySnapshot, names: Iterable[str]) -> None:
+        """Makes the models `names` of the first `snapshot` required, there or not."""
+        _log_notes(snapshot.notes)
+        self.on_disk = snapshot
+        for name in names:
+            record = self.records[name] = ModelRecord(name, is_required=True)
+            if name in snapshot.models:
+                self.set_desired(record, snapshot.models[name])
+            else:
+                self.reconciler.fail_model(record, NOT_POLLED)
+
+    def take(self, snapshot: RepositorySnapshot) -> None:
+        """Makes `snapshot` what is wanted, of every model."""
+        _log_notes(set(snapshot.notes) - set(self.on_disk.notes))
+        self.on_disk = snapshot
+        for name, listing in snapshot.models.items():
+            record = self.record(name)
+            record.is_required = True
+            if record.listing is None or record.listing.mark != listing.mark:
+                self.set_desired(record, listing)
+        for name in self.records.keys() - snapshot.models.keys():
+            self.records[name].listing = None
+            self.remove_desired(self.records[name])
+
+    def set_model(self, name: str, found: ModelListing | None) -> ModelRecord:
+        """Makes what was found of one model (None: it is not there) what is wanted of it. What has failed before is tried again."""
+        self.observe_model(name, found)
+        record = self.record(name)
+        record.listing = found
+        if found is None:
+            self.remove_desired(record)
+            return record
+        record.is_required = True
+        for known in record.versions.values():
+            if known.failed is not None:
+                known.failed, known.reason = None, ""
+        self.set_desired(record, found)
+        return record
+
+    def observe(self, snapshot: RepositorySnapshot) -> None:
+        """Takes note of `snapshot`; what is wanted stays as it was."""
+        self.on_disk = snapshot
+        for record in list(self.records.values()):
+            self.collect_garbage(record)
+
+    def observe_model(self, name: str, found: ModelListing | None) -> None:
+        """Takes note of one model as it was found; None: it is not there. What is wanted stays as it was."""
+        models = {other: listing for other, listing in self.on_disk.models.items() if other != name}
+        self.on_disk = RepositorySnapshot(models if found is None else {**models, name: found}, self.on_disk.notes)
+
+    def record(self, name: str) -> ModelRecord:
+        """The record of a model, made if need be."""
+        return self.records.setdefault(name, ModelRecord(name))
+
+    def set_desired(
+        self, record: ModelRecord, listing: ModelListing, serial: int = 0, files: Mapping[int, Mapping[str, bytes]] | None = None
+    ) -> None:
+        """Makes `listing` what is wanted of the model and begins what follows; `serial` above 0: whether or not it is new."""
+        record.listing = listing
+        config = listing.config
+        if config is None:
+            # What is wanted cannot be told, so what was wanted stays so.
+            self.reconciler.fail_model(record, listing.error or NOT_POLLED)
+            return
+        desired = desired_versions(config.version_policy, listing.versions)
+        if not desired and not isinstance(config.version_policy, NoVersions):
+            self.reconciler.fail_model(record, NO_VERSIONS.format(record.name))
+            if serial:
+                return
+        else:
+            record.error = ""
+        record.targets = {version: Target.of(listing, version, serial, (files or {}).get(version, {})) for version in sorted(desired)}
+        self.reconciler.reconcile(record)
+
+    def remove_desired(self, record: ModelRecord) -> None:
+        """Nothing of the model is wanted any more."""
+        record.is_required = False
+        record.targets = {}
+        record.error = ""
+        self.reconciler.reconcile(record)
+
+    def collect_garbage(self, record: ModelRecord) -> None:
+        """Drops records of what neither serves nor is in the repository."""
+        on_disk = self.on_disk.models.get(record.name)
+        held = () if on_disk is None else on_disk.versions
+        for version, known in list(record.versions.items()):
+            if known.state is VersionState.UNLOADED and not (version in held and known.has_served):
+                self.reconciler.forget(record, version)
+        if not record.versions and not record.is_required and on_disk is None and self.records.get(record.name) is record:
+            del self.records[record.name]
+
+
+def _log_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        log.info("%s", note)
+
 
 ALL_MODELS = "*"
 CONTROL_REFUSED = "explicit model load / unload is not allowed if polling is enabled"

@@ -1,4 +1,6 @@
-"""Reads the parts of one model folder, by descriptor.
+"""Reads one model folder: its configuration, its versions, and model files that lie in the wrong folder.
+
+Texts name paths relative to the repository only, so that clients may read them.
 
 Nothing here blocks on a FIFO, reads without a bound, or follows a link unless links are allowed.
 """
@@ -6,18 +8,126 @@ Nothing here blocks on a FIFO, reads without a bound, or follows a link unless l
 import contextlib
 import errno
 import os
+import re
+import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.server.lifecycle.bounds import MAX_COMPANIONS, MAX_CONFIG_BYTES, MAX_FOLDER_ENTRIES
-from stoker.server.lifecycle.folder import LINKS_HINT, Folder, LinkRefused
-from stoker.server.lifecycle.listing import VersionListing
-from stoker.server.lifecycle.names import parse_version, shown
-from stoker.server.lifecycle.tree import EntryKind, TreeEntry, entry_of, fingerprint, kind_of, list_tree
+from stoker.server.config.model_formats import conversion, ir_files, is_model_file, is_served, served_name
+from stoker.server.config.parsed import ParsedConfig
+from stoker.server.config.pbtxt import empty_config, parse_pbtxt
+from stoker.server.config.report import problem_lines
+from stoker.server.core.model_config import BatchingDefaults
+from stoker.server.lifecycle.bounds import (
+    MAX_COMPANIONS,
+    MAX_CONFIG_BYTES,
+    MAX_FOLDER_ENTRIES,
+    MAX_VERSIONS,
+    is_model_name,
+    parse_version,
+    shown,
+)
+from stoker.server.lifecycle.folder import (
+    LINKS_HINT,
+    EntryKind,
+    Folder,
+    LinkRefused,
+    TreeEntry,
+    entry_of,
+    fingerprint,
+    kind_of,
+    list_tree,
+    open_root,
+)
+from stoker.server.lifecycle.listing import ModelListing, VersionListing
+
+#: Files named in one text at most.
+_MOST_FILES = 10
+
+
+def model_files(names: Collection[str]) -> list[str]:
+    """The model files among `names`, with the weights that lie beside them, sorted."""
+    models = {name for name in names if is_model_file(name)}
+    beside = {name for name in names if any(name.startswith((f"{model}.", f"{model}_", f"{_stem(model)}.data")) for model in models)}
+    return sorted(models | beside | set(ir_files(names)))
+
+
+def misplaced_root_files(names: Mapping[str, bool]) -> Mapping[str, str]:
+    """What is wrong with model files that lie beside the model folders, and the cure.
+
+    Args:
+        names: Of the files, by whether they are links.
+
+    Returns:
+        By the name that the model gets.
+    """
+    by_model: dict[str, list[str]] = {}
+    for file in model_files(names):
+        by_model.setdefault(_model_name(file), []).append(file)
+    return {
+        model: f"{_files(files)} in the repository itself; a model is a folder with version folders in it. {_cure(model, files, names)}"
+        for model, files in sorted(by_model.items())
+    }
+
+
+def misplaced_model_files(model: str, names: Mapping[str, bool]) -> str | None:
+    """What is wrong with the folder `model` that has no version folder and holds `names`; None where no model file is among them.
+
+    `names` say whether they are links.
+    """
+    files = model_files(names)
+    if not files:
+        return None
+    return f"{_files(files)} in the model folder, which has no version folder such as '1'. {_cure(model, files, names, folder=f'{model}/')}"
+
+
+def _cure(model: str, files: Collection[str], links: Mapping[str, bool], *, folder: str = "") -> str:
+    """The commands that make of `files`, which lie in `folder`, version 1 of `model`."""
+    version = f"{model}/1"
+    served = any(is_served(file) for file in files) or ir_files(files)
+    # A config.json makes Hugging Face models of weights.
+    if not served and (step := conversion({*files, *(folder + name for name in links if name == "config.json")})) is not None:
+        return f"{step[:1].upper()}{step[1:]}; the result belongs in {version}/"
+    # A link that is relative leads to nothing from elsewhere.
+    moves = [
+        f"{'cp -L' if links[file] else 'mv'} {_argument(folder + file)} {_argument(f'{version}/{_target(file, files)}')}"
+        for file in sorted(files)
+    ]
+    return f"In the repository: mkdir -p {_argument(version)} && {' && '.join(moves)}"
+
+
+def _argument(path: str) -> str:
+    """The path as a shell command has it, which does not read it as an option."""
+    return shlex.quote(f"./{path}" if path.startswith("-") else path)
+
+
+def _target(file: str, files: Collection[str]) -> str:
+    """What `file` is called in its version folder: models as their backend looks for them, other files as they are."""
+    if file in ir_files(files):
+        return f"model{PurePosixPath(file).suffix}"
+    models = [each for each in files if is_served(each)]
+    return served_name(file) if models == [file] else file
+
+
+def _model_name(file: str) -> str:
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", _stem(file)).strip("_")
+    return stem if is_model_name(stem) else "model"
+
+
+def _stem(file: str) -> str:
+    """The name without its suffixes, and without the number that a part of one model's weights has (`-00001-of-00002`)."""
+    return re.sub(r"-[0-9]{5}-of-[0-9]{5}\Z", "", file.partition(".")[0])
+
+
+def _files(files: Collection[str]) -> str:
+    named = ", ".join(shown(file) for file in sorted(files)[:_MOST_FILES])
+    more = len(files) - _MOST_FILES
+    return f"{named}{f' and {more} more' if more > 0 else ''} {'lies' if len(files) == 1 else 'lie'}"
+
 
 CONFIG_NAME = "config.pbtxt"
 #: Folder of warm-up data next to the version folders.
@@ -148,3 +258,129 @@ def has_file(folder: int, path: str) -> bool:
 def content_digest(content: bytes | None) -> str:
     """A short text that is equal for equal content; None stands for no file."""
     return "none" if content is None else blake2b(content, digest_size=16).hexdigest()
+
+
+#: Files named in one text at most.
+_MOST_NAMED = 10
+
+
+class ModelReader:
+    """Reads model folders; a configuration that has not changed is parsed once. Confined to: one caller at a time."""
+
+    def __init__(
+        self, batching_defaults: BatchingDefaults | None = None, config_name: str | None = None, *, follows_links: bool = False
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            batching_defaults: For models that leave their batching open.
+            config_name: Instead of config.pbtxt, configs/<config_name>.pbtxt is read where a model has it.
+            follows_links: Whether links are followed, in a folder without `parent` to what is below it.
+        """
+        self._follows_links = follows_links
+        self._defaults = batching_defaults or BatchingDefaults()
+        self._config_path = None if config_name is None else f"{CONFIGS_DIR}/{config_name}.pbtxt"
+        self._parsed: dict[tuple[Path, str], tuple[bytes, ParsedConfig | ModelLoadError]] = {}
+
+    def read(
+        self, index: int, directory: Path, name: str, notes: list[str], *, parent: Folder | None = None, is_named_elsewhere: bool = False
+    ) -> ModelListing | None:
+        """The model `name` as it is now; None where the folder has neither a configuration nor versions, or is gone.
+
+        Args:
+            index: Which root holds it.
+            directory: Its folder.
+            name: The model's name.
+            notes: Takes what is passed over.
+            parent: The folder around it, through which it is then reached; else by its path.
+            is_named_elsewhere: The folder, and so config.pbtxt, may call the model otherwise.
+        """
+        names: set[str] = set()
+        versions: dict[int, VersionListing] = {}
+        opening = open_root(directory, follows_links=self._follows_links) if parent is None else parent.folder(directory.name)
+        try:
+            with opening as folder:
+                names = entries(folder.descriptor)
+                numbers = sorted(number for entry in names if (number := parse_version(entry)) is not None)
+                versions = {v: listing for v in numbers[-MAX_VERSIONS:] if (listing := read_version(folder, directory, v)) is not None}
+                if len(numbers) > MAX_VERSIONS:
+                    notes.append(f"model '{name}': only the highest {MAX_VERSIONS} of {len(numbers)} versions are taken")
+                misplaced = None if versions else self._misplaced(folder, directory, names, is_listed=parent is None)
+                if CONFIG_NAME not in names and not versions:
+                    return None if misplaced is None else broken_listing(index, directory, name, misplaced)
+                notes.extend(passed_over(folder.descriptor, name, names))
+                beside = fingerprint(companions(folder, names))
+                path = self._chosen(folder.descriptor)
+                content = read_config(folder, path) if path != CONFIG_NAME or CONFIG_NAME in names else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return broken_listing(index, directory, name, f"the model folder cannot be read: {error.strerror}")
+        except ModelLoadError as error:
+            found = broken_listing(index, directory, name, error.message)
+            return replace(found, versions=versions, has_config_file=CONFIG_NAME in names)
+        parsed = self._parse(directory, name, path, content, is_named_elsewhere=is_named_elsewhere)
+        problems = () if isinstance(parsed, ParsedConfig) else problem_lines(parsed)
+        reasons = () if isinstance(parsed, ParsedConfig) else (parsed.message,)
+        if misplaced is not None:
+            problems, reasons = (*problems, misplaced), (*reasons, misplaced)
+        return ModelListing(
+            name=name,
+            directory=directory,
+            root_index=index,
+            config=parsed if isinstance(parsed, ParsedConfig) and not reasons else None,
+            error="; ".join(reasons) or None,
+            problems=problems,
+            fingerprint=f"{content_digest(content)} {beside}",
+            versions=versions,
+            has_config_file=content is not None,
+            links_root=None if not self._follows_links else directory if parent is None else directory.parent,
+        )
+
+    def forget_all_but(self, directories: Iterable[Path]) -> None:
+        """Drops what is kept of other folders."""
+        kept = set(directories)
+        self._parsed = {key: parsed for key, parsed in self._parsed.items() if key[0] in kept}
+
+    def _misplaced(self, folder: Folder, directory: Path, names: Iterable[str], *, is_listed: bool) -> str | None:
+        files = plain_files(folder, model_files(set(names)))
+        if files and is_listed and parse_version(directory.name) is not None:
+            named = ", ".join(map(shown, sorted(files)[:_MOST_NAMED]))
+            return f"its base_path is a version folder, which holds {named}; give the folder around it"
+        return misplaced_model_files(directory.name, files)
+
+    def _chosen(self, folder: int) -> str:
+        return self._config_path if self._config_path is not None and has_file(folder, self._config_path) else CONFIG_NAME
+
+    def _parse(
+        self, directory: Path, name: str, path: str, content: bytes | None, *, is_named_elsewhere: bool
+    ) -> ParsedConfig | ModelLoadError:
+        if content is None:
+            return replace(empty_config(name), batching_defaults=self._defaults)
+        known = self._parsed.get((directory, name))
+        if known is not None and known[0] == content:
+            return known[1]
+        result: ParsedConfig | ModelLoadError
+        try:
+            parsed = parse_pbtxt(content.decode(), source=f"{name}/{path}", model_name=name, is_named_elsewhere=is_named_elsewhere)
+            result = replace(parsed, batching_defaults=self._defaults)
+        except UnicodeDecodeError as error:
+            result = ModelLoadError(f"{name}/{path}: not UTF-8 at byte {error.start}")
+        except ModelLoadError as error:
+            result = error
+        self._parsed[directory, name] = (content, result)
+        return result
+
+
+def broken_listing(index: int, directory: Path, name: str, error: str) -> ModelListing:
+    """A model of which nothing can be told but why."""
+    return ModelListing(
+        name=name,
+        directory=directory,
+        root_index=index,
+        config=None,
+        error=error,
+        problems=(error,),
+        fingerprint=error,
+        versions={},
+    )

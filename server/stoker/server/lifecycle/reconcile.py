@@ -1,4 +1,4 @@
-"""From what is and what is wanted to the next safe actions for one model. Pure: no clock, no I/O, no memory of its own.
+"""Computes which versions a policy desires, and the next safe actions for one model. Pure: no clock, no I/O, no state.
 
 The plan depends only on its arguments, so it may be made again at any time (after a scan, a load, a failure, a restart) and repeating it is
 harmless. It promises, and the tests prove:
@@ -9,8 +9,27 @@ harmless. It promises, and the tests prove:
 4. Convergence: when every action has been done, the next plan is empty.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
+
+
+def desired_versions(policy: VersionPolicy, available: Collection[int]) -> frozenset[int]:
+    """The versions that `policy` wants.
+
+    Only a policy that names versions can want one that is not `available`: such a version is missing, and whoever reports readiness must
+    say so instead of leaving it out.
+    """
+    match policy:
+        case LatestVersions(count):
+            return frozenset(sorted(available)[-count:] if count > 0 else ())
+        case AllVersions():
+            return frozenset(available)
+        case SpecificVersions(versions):
+            return frozenset(versions)
+        case NoVersions():
+            return frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""`Servable`: one loaded version in service. A request borrows it until it is answered; unloading waits for the last borrower."""
+"""`Servable`: one loaded version that requests borrow. `Retirement` closes it after the last request has ended."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from stoker.backends.api.files import ModelFiles
@@ -73,3 +74,71 @@ class Servable:
     def _notice_idle(self) -> None:
         if self._is_retired and not self.scheduler.unanswered:
             self._idle.set()
+
+
+log = logging.getLogger("stoker.lifecycle")
+
+#: How long closing may take once requests are no longer waited for, seconds: only at the end of the process.
+CLOSE_TIMEOUT_S = 0.5
+
+
+class Retirement:
+    """Waits for the last borrower of each servable handed over. Confined to: the event loop."""
+
+    def __init__(self, patience_s: float) -> None:
+        """After `patience_s` a servable that is still held is named in the log."""
+        self._patience_s = patience_s
+        self._leaving: dict[asyncio.Task[None], Servable] = {}
+
+    def __len__(self) -> int:
+        return len(self._leaving)
+
+    def begin(self, servable: Servable, gone: Callable[[], None] = lambda: None) -> None:
+        """Lets nobody new borrow `servable`; calls `gone` once it is closed."""
+        servable.retire()
+        task = asyncio.create_task(self._leave(servable, gone))
+        self._leaving[task] = servable
+        task.add_done_callback(self._leaving.pop)
+
+    async def wait_for(self, name: str, timeout_s: float) -> None:
+        """Returns when all retired versions of model `name` are closed, or after `timeout_s`."""
+        tasks = [task for task, servable in self._leaving.items() if servable.name == name]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    def abandon(self, why: str) -> None:
+        """Answers whatever requests these still hold as UNAVAILABLE with `why`."""
+        for servable in self._leaving.values():
+            servable.abandon(why)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Waits up to `timeout_s` for all to be closed, then closes the others under the requests that hold them."""
+        if not self._leaving:
+            return
+        _, held = await asyncio.wait(list(self._leaving), timeout=timeout_s)
+        servables = [self._leaving[task] for task in held]
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        if not servables:
+            return
+        names = ", ".join(f"'{servable.name}' version {servable.version}" for servable in servables)
+        log.warning("closing while requests still hold them: %s", names)
+        _, stuck = await asyncio.wait([asyncio.create_task(servable.close()) for servable in servables], timeout=CLOSE_TIMEOUT_S)
+        if stuck:
+            log.error("%d of these did not close within %g s", len(stuck), CLOSE_TIMEOUT_S)
+
+    async def _leave(self, servable: Servable, gone: Callable[[], None]) -> None:
+        drained = asyncio.ensure_future(servable.drained())
+        try:
+            done, _ = await asyncio.wait({drained}, timeout=self._patience_s)
+            if not done:
+                log.warning("model '%s' version %d is still held by requests after %g s", servable.name, servable.version, self._patience_s)
+            await drained
+        except asyncio.CancelledError:
+            drained.cancel()
+            raise
+        except Exception:  # a backend may raise anything while it closes; the version is out of service in any case
+            log.exception("closing model '%s' version %d raised", servable.name, servable.version)
+        finally:
+            gone()

@@ -1,4 +1,7 @@
-"""Decides when to look at the repository again: when files change, when something has to settle, and at the latest every poll interval.
+"""Decides when to scan the repository again, and hides a change until its files have settled.
+
+A folder that is being copied looks complete at any moment; only that it stops changing tells that it is. The same patience with what
+vanishes makes `rm -r model && cp -r new model` a change of a model instead of its end. Pure: the time is a parameter.
 
 File events only ever trigger a scan, and what a scan sees decides; so events that come twice, late or not at all (network file systems,
 exhausted inotify limits) cost nothing but time.
@@ -8,9 +11,124 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from watchfiles import awatch
+
+from stoker.server.lifecycle.listing import ModelListing, RepositorySnapshot, VersionListing
+
+Part = TypeVar("Part", ModelListing, VersionListing)
+
+
+@dataclass(slots=True)
+class _Watched(Generic[Part]):
+    """One part of the repository: as it counts now, and what it may become."""
+
+    accepted: Part | None = None
+    seen: Part | None = None
+    since_ns: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        return _mark(self.seen) == _mark(self.accepted)
+
+    def observe(self, part: Part | None, now_ns: int, settle_ns: int) -> None:
+        """Takes note of what is there; accepts what is there (not that something is gone) once it has been so for long enough."""
+        if _mark(part) != _mark(self.seen):
+            self.since_ns = now_ns
+        self.seen = part
+        if part is not None and (self.is_settled or self.is_due(now_ns, settle_ns)):
+            self.accepted = part
+
+    def is_due(self, now_ns: int, settle_ns: int) -> bool:
+        return now_ns - self.since_ns >= settle_ns
+
+
+@dataclass(slots=True)
+class _WatchedModel:
+    itself: _Watched[ModelListing] = field(default_factory=lambda: _Watched[ModelListing]())
+    versions: dict[int, _Watched[VersionListing]] = field(default_factory=dict)
+    last: ModelListing | None = None
+
+    def parts(self) -> list[_Watched[Any]]:
+        """The model itself and its versions."""
+        return [self.itself, *self.versions.values()]
+
+
+class SettleFilter:
+    """Turns scans into what counts. Confined to: the event loop."""
+
+    def __init__(self, settle_ns: int) -> None:
+        self._settle_ns = settle_ns
+        self._models: dict[str, _WatchedModel] = {}
+
+    def start(self, snapshot: RepositorySnapshot) -> None:
+        """Accepts all of `snapshot` at once: at start nothing is worth waiting for."""
+        for name, listing in snapshot.models.items():
+            self.accept(name, listing)
+
+    def accept(self, name: str, listing: ModelListing | None) -> None:
+        """Accepts one model as it was found (None: it is gone), because whoever changed it says that it is complete."""
+        self._models.pop(name, None)
+        if listing is not None:
+            versions = {version: _Watched(accepted=part, seen=part) for version, part in listing.versions.items()}
+            self._models[name] = _WatchedModel(_Watched(accepted=listing, seen=listing), versions, last=listing)
+
+    def restart(self, snapshot: RepositorySnapshot) -> None:
+        """Accepts all of `snapshot` and nothing else, because somebody has said that this is what counts."""
+        self._models.clear()
+        self.start(snapshot)
+
+    def settle(self, snapshot: RepositorySnapshot, now_ns: int) -> tuple[RepositorySnapshot, bool]:
+        """What counts after this scan, and whether nothing is left to wait for (else scan again after the settling time)."""
+        models: dict[str, ModelListing] = {}
+        is_settled = True
+        for name in sorted({*self._models, *snapshot.models}):
+            watched = self._models.setdefault(name, _WatchedModel())
+            listing = self._settle(watched, snapshot.models.get(name), now_ns)
+            if listing is not None:
+                models[name] = listing
+            parts = watched.parts()
+            is_settled = is_settled and all(part.is_settled for part in parts)
+            if all(part.seen is None and part.accepted is None for part in parts):
+                del self._models[name]
+        return RepositorySnapshot(models, snapshot.notes), is_settled
+
+    def _settle(self, watched: _WatchedModel, seen: ModelListing | None, now_ns: int) -> ModelListing | None:
+        watched.itself.observe(seen, now_ns, self._settle_ns)
+        versions = {} if seen is None else seen.versions
+        for version in {*watched.versions, *versions}:
+            watched.versions.setdefault(version, _Watched()).observe(versions.get(version), now_ns, self._settle_ns)
+        self._drop_vanished(watched, now_ns)
+        accepted = watched.itself.accepted
+        counting = {v: part.accepted for v, part in sorted(watched.versions.items()) if part.accepted is not None}
+        if accepted is None:
+            watched.last = None
+        elif counting or not versions:
+            watched.last = replace(accepted, versions=counting)
+        # Else its first whole version is still arriving: a new model does not count yet (it would be called broken while it is being
+        # copied), a known one counts as before (it would be unloaded although something comes).
+        return watched.last
+
+    def _drop_vanished(self, watched: _WatchedModel, now_ns: int) -> None:
+        """Accepts that parts are gone, but not while something of the same model is still arriving: that may be what replaces them."""
+        parts = watched.parts()
+        if any(part.seen is not None and not part.is_settled for part in parts):
+            return
+        for part in parts:
+            if part.seen is None and part.is_due(now_ns, self._settle_ns):
+                part.accepted = None
+        watched.versions = {v: part for v, part in watched.versions.items() if part.seen is not None or part.accepted is not None}
+
+
+def _mark(part: ModelListing | VersionListing | None) -> tuple[str, str | None, int] | None:
+    """What must stay the same for a part to count as settled. A model's root counts: a folder may move from one root to another."""
+    if part is None:
+        return None
+    return part.fingerprint, part.error, part.root_index if isinstance(part, ModelListing) else 0
+
 
 log = logging.getLogger("stoker.lifecycle")
 

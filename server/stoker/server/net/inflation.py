@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.tasks import run_off_loop
 
 #: What one step reads and makes at most: about a millisecond of work.
 _STEP_IN_BYTES: Final = 64 * 1024

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.core.access import AccessNote, Via
-from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse
-from stoker.server.observability.line_budget import LineBudget
-from stoker.server.observability.log_text import JsonFormatter
-from stoker.server.observability.logs import LogSink, RawWriter
+from stoker.server.core.request import AccessNote, Done, EngineResult, InferRequest, InferResponse, Via
+from stoker.server.observability.logs import JsonFormatter, LineBudget, LogSink, RawWriter
 
 #: Failures that are logged in a second; of further ones the next line says how many there were. What clients do wrong must not fill a disk.
 FAILURES_PER_S: Final = 100

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.server.core.state import IndexEntry, VersionState
-from stoker.server.observability.log_text import escaped
+from stoker.server.observability.logs import escaped
 
 _HEADINGS = ("model", "version", "backend", "state", "reason")
 _EMPTY = "no models in the repository"

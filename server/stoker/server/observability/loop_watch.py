@@ -34,7 +34,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from stoker.server.observability import loop_monitor
-from stoker.server.observability.loop_settings import LoopWatchSettings
+from stoker.server.observability.settings import LoopWatchSettings
 
 log = logging.getLogger("stoker.loop")
 

@@ -14,18 +14,12 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from stoker.backends.api.clock import Clock
-from stoker.server.core.goaway import GoawayReason
-from stoker.server.core.state import VersionState
-from stoker.server.core.statistics import ModelStatistics
-from stoker.server.observability.exposition import write_exposition
-from stoker.server.observability.host import HostFigures
-from stoker.server.observability.latency_summaries import LatencySummaries
-from stoker.server.observability.metrics_settings import MetricsSettings
-from stoker.server.observability.series import ServerSeries, VersionSeries, version_labels
-from stoker.server.observability.serving_families import ServingFamilies
-from stoker.server.observability.statistics import VersionStatistics
-from stoker.server.observability.stoker_families import StokerFamilies
-from stoker.server.observability.triton_families import TritonFamilies
+from stoker.server.core.network import GoawayReason
+from stoker.server.core.state import ModelStatistics, VersionState
+from stoker.server.observability.families import ServingFamilies, StokerFamilies, TritonFamilies
+from stoker.server.observability.series import HostFigures, ServerSeries, VersionSeries, version_labels, write_exposition
+from stoker.server.observability.settings import MetricsSettings
+from stoker.server.observability.statistics import LatencySummaries, VersionStatistics
 
 #: A load names its model as a client likes, and each name is a series: beyond so many, failures are counted together.
 MAX_FAILING_MODELS = 1000

@@ -1,16 +1,76 @@
-"""The table behind the metrics: which model versions there are, what is known of each, and the figures of the server as a whole.
+"""The table behind the metrics, the host's figures, and the Prometheus text format.
 
 The collectors read it on a scrape; `Metrics` is its only writer.
+
+prometheus-client's writer would append `_total` to every counter and print `3.0` for three. Programs that read Triton's metrics match
+whole lines such as `nv_inference_count{model="m",version="1"} 3`, so names stay as the collector chose them, labels are sorted by
+name, and whole numbers are printed as such.
 """
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from stoker.server.core.goaway import GoawayReason
+from prometheus_client.metrics_core import Metric
+
+from stoker.server.core.network import GoawayReason
 from stoker.server.core.state import VersionState
-from stoker.server.observability.histogram import SERVING_LATENCY_BOUNDS_NS, Histogram
-from stoker.server.observability.statistics import VersionStatistics
+from stoker.server.observability.statistics import SERVING_LATENCY_BOUNDS_NS, Histogram, VersionStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes of the host's memory; what the kernel could reclaim at once does not count as used."""
+
+    total_bytes: int
+    used_bytes: int
+
+
+class HostFigures:
+    """Reads /proc. Confined to: the event loop (a read takes tens of microseconds and never waits for a disk)."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._stat = proc / "stat"
+        self._meminfo = proc / "meminfo"
+        self._ticks = self._read_ticks()
+        self._utilization = 0.0
+
+    def cpu_utilization(self) -> float | None:
+        """Share of all processors that was busy since the last call (at first: since construction), 0 to 1; None where unreadable."""
+        now = self._read_ticks()
+        if now is None or self._ticks is None:
+            return None
+        busy, total = now[0] - self._ticks[0], now[1] - self._ticks[1]
+        if total > 0:
+            # The kernel may correct iowait downwards, which would show as more busy than total time.
+            self._utilization = min(max(busy / total, 0.0), 1.0)
+            self._ticks = now
+        return self._utilization
+
+    def memory(self) -> HostMemory | None:
+        """Memory of the host; None where unreadable."""
+        try:
+            lines = self._meminfo.read_text().splitlines()
+            kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("MemTotal:", "MemAvailable:"))}
+            total, available = kib["MemTotal"], kib["MemAvailable"]
+        except (OSError, ValueError, KeyError, IndexError):
+            return None
+        return HostMemory(total_bytes=total * 1024, used_bytes=(total - available) * 1024)
+
+    def _read_ticks(self) -> tuple[int, int] | None:
+        """Busy and total ticks of all processors since boot."""
+        try:
+            with self._stat.open() as stat:
+                fields = stat.readline().split()
+            # user nice system idle iowait irq softirq steal; the guest columns after them are already part of user and nice.
+            ticks = [int(field) for field in fields[1:9]]
+            total = sum(ticks)
+            return total - ticks[3] - ticks[4], total
+        except (OSError, ValueError, IndexError):
+            return None
+
 
 Labels = dict[str, str]
 
@@ -80,3 +140,52 @@ class ServerSeries:
     def in_order(self) -> list[VersionSeries]:
         """The versions by name and number, so that two scrapes compare line by line."""
         return [series for _, series in sorted(self.versions.items())]
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Above this, neighbouring whole numbers share one float: digits would claim what the float does not know.
+_EXACT_WHOLE = 2.0**53
+
+
+def write_exposition(families: Iterable[Metric]) -> bytes:
+    """The families as one UTF-8 document; a family without samples is left out."""
+    lines: list[str] = []
+    for family in families:
+        if not family.samples:
+            continue
+        # A counter is called what its samples are called, with or without `_total`; prometheus-client's own families leave it out.
+        name = family.samples[0].name if family.type == "counter" else family.name
+        lines.append(f"# HELP {name} {_escaped_help(family.documentation)}")
+        lines.append(f"# TYPE {name} {_TEXT_TYPES.get(family.type, family.type)}")
+        lines.extend(f"{sample.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in family.samples)
+    # A lone surrogate (a name that was not UTF-8 on disk) must not cost the whole scrape.
+    return "\n".join([*lines, ""]).encode("utf-8", "replace")
+
+
+# Types of OpenMetrics that the text format does not know.
+_TEXT_TYPES = {"info": "gauge", "stateset": "gauge", "unknown": "untyped", "gaugehistogram": "histogram"}
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items())) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _escaped_help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))  # a bool too
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value.is_integer() and abs(value) < _EXACT_WHOLE else repr(value)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 
-from stoker.server.core.caller_trace import CallerTrace
-from stoker.server.core.trace import TraceRecord
+from stoker.server.core.trace import CallerTrace, TraceRecord
 
 #: What mode opentelemetry needs, by distribution and module.
 NEEDED: Final = {

@@ -1,4 +1,14 @@
-"""What one model version has done so far: the counts behind ModelStatistics and behind its metrics.
+"""What one model version has served so far: counts, histograms and quantiles behind ModelStatistics and the metrics.
+
+Bounds are inclusive upper ends, as in Prometheus (`le`). Counts are kept apart and summed up only when somebody asks, because
+requests are many and scrapes are few.
+
+Values are counted in fine buckets, each 5 % wider than the one before, so that a quantile is told within 5 % whatever its rank. The
+minute is a ring of slots of 12 s, as in Triton (prometheus-cpp: `max_age` 60 s, 5 `age_buckets`); a slot is emptied when its turn comes
+again, and what is older than the minute is left out. Nothing else is kept, so that memory does not grow with the number of requests.
+
+A response's time runs from the one before it, that of the first from when its request was taken in. It cannot be told from outside how
+much of it went into making the output ready, so all of it counts as computing.
 
 A batch costs a dozen integer additions here, and each of its requests two bisects. There are no locks: scheduling reports from the
 event loop, and scrapes and statistics calls read on the same loop, so that a snapshot is always consistent.
@@ -8,20 +18,236 @@ Those of `batch_stats` are per execution. Only successful requests count in rows
 count and duration.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from stoker.backends.api.clock import Clock
-from stoker.server.core.statistics import BatchSizeStatistics, Duration, ModelStatistics
-from stoker.server.observability.histogram import (
-    DURATION_BOUNDS_NS,
-    ROWS_BOUNDS,
-    SERVING_LATENCY_BOUNDS_NS,
-    SERVING_QUEUE_BOUNDS_NS,
-    Histogram,
-)
-from stoker.server.observability.latency_summaries import LatencySummaries
+from stoker.server.core.state import BatchSizeStatistics, Duration, ModelStatistics, ResponseStatistics
 from stoker.server.observability.recorder import FailureReason
-from stoker.server.observability.response_statistics import ResponseCounts
+
+#: Upper ends for durations, in nanoseconds: 100 us to 60 s, about 2.5 times apart, finer where a served model usually answers.
+DURATION_BOUNDS_NS: tuple[int, ...] = tuple(
+    microseconds * 1_000
+    for microseconds in (
+        100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
+        250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+    )
+)  # fmt: skip
+
+#: Upper ends of TensorFlow Serving's latencies, in nanoseconds: from 10 us, each 1.8 times the one before, 33 of them.
+SERVING_LATENCY_BOUNDS_NS: tuple[int, ...] = tuple(round(10_000 * 1.8**power) for power in range(33))
+#: Upper ends of the time in its queues, in nanoseconds: from 100 us, each 1.2 times the one before, 52 of them.
+SERVING_QUEUE_BOUNDS_NS: tuple[int, ...] = tuple(round(100_000 * 1.2**power) for power in range(52))
+
+#: Upper ends of Triton's time to the first response, in nanoseconds.
+FIRST_RESPONSE_BOUNDS_NS: tuple[int, ...] = tuple(milliseconds * 1_000_000 for milliseconds in (100, 500, 2_000, 5_000))
+
+#: Upper ends for batch sizes, in rows.
+ROWS_BOUNDS: tuple[int, ...] = tuple(1 << power for power in range(11))
+
+
+class Histogram:
+    """Counts of integers by bucket, with their sum. Confined to: the event loop.
+
+    Attributes:
+        total: Sum of everything observed, in the unit of the bounds.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_shown", "total")
+
+    def __init__(self, bounds: Sequence[int], also: Sequence[int] = ()) -> None:
+        """`bounds` ascend strictly; what exceeds the last one is counted in a bucket without end.
+
+        Values are told apart at the bounds `also` too, so that one count can be shown in another family's buckets.
+        """
+        self._shown = tuple(bounds)
+        self._bounds = tuple(sorted({*bounds, *also}))
+        self._counts = [0] * (len(self._bounds) + 1)
+        self.total = 0
+
+    def observe(self, value: int, count: int = 1) -> None:
+        """Counts `value`, `count` times."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self.total += value * count
+
+    def observe_all(self, values: Sequence[int]) -> int:
+        """Counts each of `values`; returns their sum."""
+        counts, bounds = self._counts, self._bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        total = sum(values)
+        self.total += total
+        return total
+
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self._counts)
+
+    def cumulative(self, bounds: Sequence[int] | None = None) -> Iterator[tuple[int | None, int]]:
+        """For each bound ascending, how many values were at most that; last `None` (no bound) with the count of all.
+
+        `bounds` are some of those that values are told apart at; by default the histogram's own.
+        """
+        counts = list(accumulate(self._counts))
+        for bound in self._shown if bounds is None else bounds:
+            yield bound, counts[bisect_left(self._bounds, bound)]
+        yield None, counts[-1]
+
+
+SLOTS: Final = 5
+SLOT_NS: Final = 12_000_000_000
+_STEP: Final = 1.05
+#: From 1 us to more than a quarter of an hour.
+_BOUNDS_NS: Final = tuple(round(1_000 * _STEP**power) for power in range(424))
+
+
+class _Slot(NamedTuple):
+    turn: int
+    counts: Histogram
+
+
+class RollingQuantiles:
+    """Quantiles of one kind of time over the last minute. Confined to: the event loop."""
+
+    __slots__ = ("_slots",)
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot | None] = [None] * SLOTS
+
+    def current(self, now_ns: int) -> Histogram:
+        """What takes the observations of `now_ns`, in nanoseconds."""
+        turn = now_ns // SLOT_NS
+        slot = self._slots[turn % SLOTS]
+        if slot is None or slot.turn != turn:
+            slot = self._slots[turn % SLOTS] = _Slot(turn, Histogram(_BOUNDS_NS))
+        return slot.counts
+
+    def quantiles_ns(self, ranks: Sequence[float], now_ns: int) -> list[int | None]:
+        """For each of `ranks` (0 to 1) the time in nanoseconds that so large a part did not exceed; None where nothing was observed."""
+        oldest = now_ns // SLOT_NS - SLOTS + 1
+        cumulative = [list(slot.counts.cumulative()) for slot in self._slots if slot is not None and slot.turn >= oldest]
+        counts = [sum(column[1] for column in row) for row in zip(*cumulative, strict=True)]
+        return [_at_rank(counts, rank) for rank in ranks]
+
+
+class LatencySummaries:
+    """The five times of a model version that Triton summarises. Confined to: the event loop."""
+
+    __slots__ = ("_clock", "compute_infer", "compute_input", "compute_output", "queue", "request")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.request = RollingQuantiles()
+        self.queue = RollingQuantiles()
+        self.compute_input = RollingQuantiles()
+        self.compute_infer = RollingQuantiles()
+        self.compute_output = RollingQuantiles()
+
+    def observe(self, *, request_ns: Sequence[int], queue_ns: Sequence[int], input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """Requests of one batch were answered."""
+        now_ns, count = self._clock.now_ns(), len(request_ns)
+        self.request.current(now_ns).observe_all(request_ns)
+        self.queue.current(now_ns).observe_all(queue_ns)
+        self.compute_input.current(now_ns).observe(input_ns, count)
+        self.compute_infer.current(now_ns).observe(infer_ns, count)
+        self.compute_output.current(now_ns).observe(output_ns, count)
+
+
+def _at_rank(counts: Sequence[int], rank: float) -> int | None:
+    """The upper end of the bucket that holds the value of `rank`; `counts` are cumulative, those of `_BOUNDS_NS` and that of all."""
+    if not counts or not counts[-1]:
+        return None
+    wanted = max(1, rank * counts[-1])
+    return next((bound for bound, count in zip(_BOUNDS_NS, counts, strict=False) if count >= wanted), _BOUNDS_NS[-1])
+
+
+#: Positions that are told apart. What a model answers beyond them is not listed; its requests are counted all the same.
+MOST_POSITIONS: Final = 1024
+
+
+@dataclass(slots=True)
+class _Count:
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        self.ns += ns
+
+    def frozen(self) -> Duration:
+        return Duration(self.count, self.ns)
+
+
+class _Position:
+    """Responses at one position, over all requests."""
+
+    __slots__ = ("cancel", "empty", "fail", "success")
+
+    def __init__(self) -> None:
+        self.success, self.fail, self.empty, self.cancel = _Count(), _Count(), _Count(), _Count()
+
+
+class ResponseCounts:
+    """Counts of one version. Confined to: the event loop.
+
+    Attributes:
+        first_response: Times from a request to its first response, in nanoseconds.
+    """
+
+    __slots__ = ("_positions", "first_response")
+
+    def __init__(self) -> None:
+        self._positions: list[_Position] = []
+        self.first_response = Histogram(FIRST_RESPONSE_BOUNDS_NS)
+
+    def answered(self, position: int, ns: int) -> None:
+        """A response with outputs came."""
+        if position == 0:
+            self.first_response.observe(ns)
+        if (found := self._at(position)) is not None:
+            found.success.add(ns)
+
+    def ended(self, position: int, ns: int) -> None:
+        """The request ended well, after the response before `position`: the end is an empty response."""
+        if (found := self._at(position)) is not None:
+            found.empty.add(ns)
+
+    def failed(self, position: int, ns: int) -> None:
+        """An error came instead of a response."""
+        if (found := self._at(position)) is not None:
+            found.fail.add(ns)
+
+    def cancelled(self, position: int, ns: int) -> None:
+        """Nobody waited for it any more."""
+        if (found := self._at(position)) is not None:
+            found.cancel.add(ns)
+
+    def snapshot(self) -> tuple[ResponseStatistics, ...]:
+        """By position, from 0."""
+        return tuple(
+            ResponseStatistics(
+                compute_infer=Duration(each.success.count + each.fail.count, each.success.ns + each.fail.ns),
+                # Its share is in `compute_infer`.
+                compute_output=Duration(each.success.count, 0),
+                success=each.success.frozen(),
+                fail=each.fail.frozen(),
+                empty_response=each.empty.frozen(),
+                cancel=each.cancel.frozen(),
+            )
+            for each in self._positions
+        )
+
+    def _at(self, position: int) -> _Position | None:
+        if position >= MOST_POSITIONS:
+            return None
+        # Positions come one after another, so that the list grows by one at a time.
+        while len(self._positions) <= position:
+            self._positions.append(_Position())
+        return self._positions[position]
 
 
 class _Executions:

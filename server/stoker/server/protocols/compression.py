@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge, Unsupported
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.inflation import Fault, InflationError, deflate, inflate
 
 ENCODINGS = ("gzip", "deflate")

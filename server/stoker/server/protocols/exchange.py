@@ -6,9 +6,8 @@ from typing import Any
 import orjson
 
 from stoker.backends.api.errors import ErrorCode, ServingError, TooLarge
-from stoker.server.core.byte_budget import ByteBudget
+from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.reservation import Reservation
 from stoker.server.net.http1.asgi import RELEASE_WHEN_SENT, RESERVATION, RESPONSE_RESERVATION
 from stoker.server.net.http1.response import HeaderList
 from stoker.server.net.inflation import joined

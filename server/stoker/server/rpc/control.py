@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.reservation import Reservation
 from stoker.server.engine.interface import Engine
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.message_cost import check_control_request

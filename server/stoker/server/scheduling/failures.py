@@ -5,7 +5,7 @@ from typing import Final
 
 from stoker.backends.api.errors import ErrorCode, ServingError
 from stoker.server.core.request import InferRequest
-from stoker.server.observability.line_budget import LineBudget
+from stoker.server.observability.logs import LineBudget
 
 log = logging.getLogger("stoker.scheduling")
 

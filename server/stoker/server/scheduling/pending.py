@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
-from stoker.server.core.waiter import Waiter
+from stoker.server.core.tasks import Waiter
 from stoker.server.scheduling.queue import QueueEntry
 
 

@@ -9,8 +9,7 @@ from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.direct import Connection, DirectRoute, DirectRoutes, Exchange
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
+from stoker.server.core.request import Via
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.asgi import CLIENT_GONE
 from stoker.server.net.http1.direct import DirectRoutes

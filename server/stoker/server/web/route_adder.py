@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.routing import Route
 
-from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.protocols.exchange import header_of
 from stoker.server.rpc.restricted_apis import Category, Restrictions, categories_of_route
 from stoker.server.web.document import DocumentedRoute, openapi_document

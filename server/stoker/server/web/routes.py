@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
 from stoker.server.codecs.parameters import check_model_name, parse_version
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body, reservation_of

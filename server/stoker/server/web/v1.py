@@ -14,10 +14,10 @@ from google.protobuf.json_format import MessageToDict
 
 from stoker.backends.api.errors import DeadlineExceeded, InvalidRequest, ServingError, Unsupported
 from stoker.server.codecs.strict_json import Json, memory_cost, parse_json
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.adlik import rest_choice

@@ -9,8 +9,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 
-from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.head import RequestHead
 
 #: In the scope of a request that came by a connection of ours: the connection's `reservation`.

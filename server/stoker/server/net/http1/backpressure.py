@@ -2,8 +2,7 @@
 
 import asyncio
 
-from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.net.progress import Progress
 

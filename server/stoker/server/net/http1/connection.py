@@ -19,8 +19,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.reservation import EVICTED, ConnectionShare, Reservation
+from stoker.server.core.byte_budget import EVICTED, ByteBudget, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
 from stoker.server.net.http1.backpressure import UnflushedResponses, UnsentWatch

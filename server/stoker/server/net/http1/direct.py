@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from stoker.server.core.byte_budget import ByteBudget
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.byte_budget import ByteBudget, Reservation
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import Piece
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 
 from stoker.server.codecs.tensor_proto import NUMBERS
-from stoker.server.core.description import ModelDescription
 from stoker.server.core.model_config import AllVersions, LatestVersions, NoVersions, SpecificVersions, VersionPolicy
-from stoker.server.core.state import IndexEntry, VersionState
+from stoker.server.core.state import IndexEntry, ModelDescription, VersionState
 from stoker.server.pb import model_config_pb2 as triton_pb
 from stoker.server.pb.adlik import model_pb2 as pb
 

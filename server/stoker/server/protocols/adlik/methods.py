@@ -6,8 +6,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
+from stoker.server.core.request import Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import operate_pb2, predict_pb2
 from stoker.server.protocols.adlik.service import AdlikService

@@ -13,15 +13,14 @@ from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 from stoker.backends.api.errors import Conflict, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.shielded import ShieldedTasks
+from stoker.server.core.model_config import LoadOverrides
 from stoker.server.core.state import VersionState
+from stoker.server.core.tasks import ShieldedTasks, run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.lifecycle.listing import ModelListing
+from stoker.server.lifecycle.reconcile import desired_versions
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.settings import ControlMode
-from stoker.server.lifecycle.version_policy import desired_versions
 from stoker.server.pb.adlik import operate_pb2 as pb
 from stoker.server.protocols.adlik.repository_edit import RepositoryEditor, Undo
 from stoker.server.protocols.adlik.settings import AdlikSettings

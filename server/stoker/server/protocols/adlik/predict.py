@@ -10,11 +10,10 @@ from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.string_elements import INLINE_STRINGS
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import InferResponse
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import InferResponse, Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.protocols.adlik import json_codec, message_codec

@@ -10,10 +10,9 @@ from stoker.server.codecs.expansion import check_expansion, repeated_bytes
 from stoker.server.codecs.string_elements import strings_cost
 from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields, shown_type
 from stoker.server.codecs.validation import SignatureCheck
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import Array, InferRequest, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.adlik.model_spec import ModelQuery, served_version
 from stoker.server.protocols.adlik.tensor_values import array_of, filled_count

@@ -19,7 +19,7 @@ from typing import Final
 from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_proto import VALUE_FIELDS
-from stoker.server.config.dialect import ADLIK_PLATFORMS
+from stoker.server.config.pbtxt import ADLIK_PLATFORMS
 from stoker.server.protocols.adlik.json_fields import member
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
 

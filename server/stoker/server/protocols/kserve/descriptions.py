@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 
 from stoker.backends.api.model import VARIABLE, TensorSpec
-from stoker.server.core.description import ModelDescription
-from stoker.server.core.state import IndexEntry
-from stoker.server.core.statistics import Duration, ModelStatistics, ResponseStatistics
+from stoker.server.core.state import Duration, IndexEntry, ModelDescription, ModelStatistics, ResponseStatistics
 from stoker.server.pb import grpc_service_pb2 as pb
 
 

@@ -8,11 +8,10 @@ from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout,
 from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.parameters import check_model_name
 from stoker.server.codecs.strict_json import memory_cost
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import InferRequest, InferResponse
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import InferRequest, InferResponse, Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_reserved
 from stoker.server.protocols.kserve import generate_codec

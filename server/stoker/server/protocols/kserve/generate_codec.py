@@ -18,9 +18,8 @@ from stoker.server.codecs.json_tensor import BINARY_ONLY, array_from_json, json_
 from stoker.server.codecs.parameters import read_parameters
 from stoker.server.codecs.strict_json import parse_tensor_json
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue
+from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
 
 NESTED = "parameters"
 ID = "id"

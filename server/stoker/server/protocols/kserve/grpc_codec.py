@@ -18,9 +18,8 @@ from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.string_elements import declared_count
 from stoker.server.codecs.tensor_bytes import Raw, array_from_bytes, array_from_span, array_pieces, array_to_bytes, object_array
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue
+from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.classification import check_classes, classify

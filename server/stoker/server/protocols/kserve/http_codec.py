@@ -16,9 +16,8 @@ from stoker.server.codecs.shared_memory import Span
 from stoker.server.codecs.string_elements import declared_count
 from stoker.server.codecs.tensor_bytes import array_from_bytes, array_from_span, object_array
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, ParameterValue
+from stoker.server.core.request import Array, InferRequest, ParameterValue, Via
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.shared_tensors import NO_SHARED, NO_SPANS, Spans, classified_in_shared_memory
 

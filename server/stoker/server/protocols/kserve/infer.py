@@ -14,11 +14,10 @@ from stoker.server.codecs.parameters import check_model_name
 from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import InferResponse
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import InferResponse, Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.core.trace import RequestTrace
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.response import HeaderList, Piece

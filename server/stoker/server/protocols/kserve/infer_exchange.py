@@ -7,9 +7,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from stoker.backends.api.errors import Overloaded, QueueTimeout, RestrictedCall, ServingError, TooLarge, Unauthenticated
-from stoker.server.core.access import Via
 from stoker.server.core.request import EngineResult as EngineResponse
-from stoker.server.core.request import InferResponse, InFlight
+from stoker.server.core.request import InferResponse, InFlight, Via
 from stoker.server.net.http1.direct import Connection
 from stoker.server.net.http1.head import RequestHead
 from stoker.server.net.http1.response import HeaderList, HttpResponse, Piece, joined

@@ -15,12 +15,10 @@ from stoker.server.codecs.parameters import parse_version
 from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
 from stoker.server.codecs.validation import with_request_id
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation, budget_exhausted
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight
-from stoker.server.core.reservation import Reservation, budget_exhausted
-from stoker.server.core.waiter import Waiter
+from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.tasks import Waiter, run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.decoded import DecodedRequest

@@ -8,9 +8,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from stoker.server.codecs.tensor_bytes import Raw
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InFlight
+from stoker.server.core.request import InFlight, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.extensions import Extensions

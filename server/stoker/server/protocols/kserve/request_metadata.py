@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from stoker.server.core.caller_trace import CallerTrace, read_caller
 from stoker.server.core.request import InferRequest, ParameterValue
+from stoker.server.core.trace import CallerTrace, read_caller
 from stoker.server.protocols.kserve.header_forward import HeaderForward, with_forwarded
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from stoker.backends.api.errors import InvalidRequest, ModelLoadError, NotFound, Unsupported
 from stoker.server.codecs.parameters import check_model_name, parse_version
 from stoker.server.core.limits import Limits
-from stoker.server.core.overrides import LoadOverrides
-from stoker.server.core.shielded import ShieldedTasks
+from stoker.server.core.model_config import LoadOverrides
+from stoker.server.core.tasks import ShieldedTasks
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.pb import model_config_pb2 as config_pb

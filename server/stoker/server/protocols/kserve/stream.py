@@ -13,10 +13,9 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, Protocol
 
 from stoker.backends.api.errors import Internal, Overloaded, QueueTimeout, ServingError
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import InferResponse
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import InferResponse, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.call import Call

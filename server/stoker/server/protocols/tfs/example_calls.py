@@ -5,10 +5,10 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from stoker.backends.api.errors import InvalidRequest, Unsupported
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2, regression_pb2
 from stoker.server.protocols.tfs.examples import Examples, read_input

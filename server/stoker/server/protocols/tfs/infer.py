@@ -7,11 +7,10 @@ import numpy as np
 
 from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import InferResponse
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import InferResponse, Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.tfs import examples as example_arrays
 from stoker.server.protocols.tfs.examples import Examples

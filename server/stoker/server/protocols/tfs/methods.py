@@ -5,8 +5,8 @@ from functools import partial
 
 from google.protobuf.message import Message
 
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
+from stoker.server.core.request import Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
 from stoker.server.protocols.tfs.service import TfsService

@@ -6,8 +6,8 @@ Without version or label the highest READY version is meant. Labels are the oper
 from typing import NamedTuple
 
 from stoker.backends.api.errors import InvalidRequest, NotFound, Unavailable
-from stoker.server.core.description import ModelDescription
 from stoker.server.core.limits import Limits
+from stoker.server.core.state import ModelDescription
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import model_pb2
 

@@ -13,11 +13,10 @@ from stoker.server.codecs.expansion import check_expansion, repeated_bytes
 from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
 from stoker.server.codecs.tensor_proto import VALUE_FIELDS, TensorFields
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import Array, InferRequest, InferResponse
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import Array, InferRequest, InferResponse, Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
 from stoker.server.protocols.adlik.wire import SMALL_BYTES, split_predict_request

@@ -1,10 +1,9 @@
 """The list of models in a HandleReloadConfigRequest."""
 
 from stoker.backends.api.errors import InvalidRequest
-from stoker.server.config.errors import ConfigError
-from stoker.server.config.report import Report
+from stoker.server.config.report import ConfigError, Report
 from stoker.server.config.serving_files import list_of
-from stoker.server.core.model_list import ListedModel
+from stoker.server.core.model_config import ListedModel
 from stoker.server.pb.tensorflow_serving.apis import model_management_pb2
 
 

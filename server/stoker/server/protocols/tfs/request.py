@@ -6,9 +6,8 @@ from typing import NamedTuple
 from stoker.backends.api.errors import InvalidRequest, NotFound, Unavailable
 from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.validation import SignatureCheck
-from stoker.server.core.access import Via
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest
+from stoker.server.core.request import Array, InferRequest, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery, not_found, resolve
 from stoker.server.protocols.tfs.status import FailedPrecondition

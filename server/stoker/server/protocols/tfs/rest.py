@@ -9,11 +9,10 @@ from google.protobuf.message import Message
 from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.string_elements import strings_cost
-from stoker.server.core.access import Via
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.off_loop import run_off_loop
-from stoker.server.core.request import InferRequest
-from stoker.server.core.reservation import Reservation
+from stoker.server.core.request import InferRequest, Via
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
 from stoker.server.protocols.tfs.examples import read_body

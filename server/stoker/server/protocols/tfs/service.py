@@ -7,7 +7,7 @@ import logging
 
 from stoker.backends.api.errors import Forbidden, InvalidRequest, ModelLoadError
 from stoker.server.core.limits import Limits
-from stoker.server.core.shielded import ShieldedTasks
+from stoker.server.core.tasks import ShieldedTasks
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.protobuf import error_codes_pb2
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_management_pb2

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.tensor_proto import NUMBERS, type_name
-from stoker.server.core.description import ModelDescription
+from stoker.server.core.state import ModelDescription
 from stoker.server.pb.tensorflow.core.protobuf import meta_graph_pb2
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE

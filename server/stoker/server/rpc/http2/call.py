@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from stoker.server.core.reservation import Reservation, evicted
+from stoker.server.core.byte_budget import Reservation, evicted
 from stoker.server.net.progress import Progress
 from stoker.server.rpc.encodings import decompressed
 from stoker.server.rpc.framing import MessageReader

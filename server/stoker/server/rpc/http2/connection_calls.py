@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stoker.server.core.goaway import GoawayReason
+from stoker.server.core.network import GoawayReason
 from stoker.server.net.http2.events import (
     ConnectionEnded,
     DataReceived,

@@ -11,8 +11,8 @@ import ssl
 from collections import deque
 from typing import Final, cast
 
-from stoker.server.core.goaway import GoawayReason
-from stoker.server.core.reservation import ConnectionShare
+from stoker.server.core.byte_budget import ConnectionShare
+from stoker.server.core.network import GoawayReason
 from stoker.server.net.connection_gate import IDLE, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http2.connection import ServerConnection
 from stoker.server.net.http2.events import DataWritten, Event

@@ -4,8 +4,8 @@ import asyncio
 import functools
 import logging
 
-from stoker.server.core.goaway import GoawayReason
 from stoker.server.core.limits import Limits
+from stoker.server.core.network import GoawayReason
 from stoker.server.engine.interface import Engine
 from stoker.server.net.listeners import PLAIN_LISTENER, Listeners, ListenOptions
 from stoker.server.net.tls.alerts import wait_closed

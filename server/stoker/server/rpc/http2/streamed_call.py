@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import Cancelled, Overloaded, ServingError, TooLarge
-from stoker.server.core.off_loop import run_off_loop
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.net.http2.frames import ErrorCode
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import Cancelled, ServingError, TooLarge
-from stoker.server.core.off_loop import run_off_loop
 from stoker.server.core.request import InFlight
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call

@@ -11,8 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from stoker.backends.api.model import TensorSpec
-from stoker.server.core.description import ModelDescription
-from stoker.server.core.state import IndexEntry
+from stoker.server.core.state import IndexEntry, ModelDescription
 from stoker.server.web.model_pages.calls import Call
 
 #: The styles in the page and no more: even a name that escaped its quotes could do nothing.

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.description import ModelDescription
+from stoker.server.core.state import ModelDescription
 from stoker.server.web.model_pages.samples import Sample
 
 _JSON: Final = "application/json"

@@ -7,8 +7,8 @@ from typing import Any
 from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.codecs.json_tensor import BINARY_ONLY
-from stoker.server.core.description import ModelDescription
 from stoker.server.core.sequence import ControlKind
+from stoker.server.core.state import ModelDescription
 
 #: Elements of one request up to which they are printed one by one: two lines of numbers.
 PRINTED_ELEMENTS = 32

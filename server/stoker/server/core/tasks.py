@@ -1,0 +1,150 @@
+"""Work in threads and tasks: blocking calls off the event loop, shielded tasks, and the awaitable form of a callback.
+
+The loop's default executor joins its threads at exit: a load that hangs in a driver would hang the shutdown with it. And its few threads
+serve everybody, so that a slow load would hold up the decoding of a request.
+
+A client that waits is answered within a bound, whatever the work waits for.
+"""
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from stoker.backends.api.errors import DeadlineExceeded, ServingError
+
+T = TypeVar("T")
+
+#: Threads of this prefix may be left behind at the end of the process.
+NAME_PREFIX = "stoker-"
+
+
+def in_daemon_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Runs `work` in a new daemon thread; the future has its result or what it raised. To be called on the event loop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - whatever it was, it is the future's to tell
+            _set_result(loop, _fail, future, error)
+        else:
+            _set_result(loop, _succeed, future, result)
+
+    threading.Thread(target=run, name=f"{NAME_PREFIX}{name}", daemon=True).start()
+    return future
+
+
+def any_left() -> bool:
+    """Whether a thread of ours still runs: then the interpreter must not be taken down around it."""
+    return any(thread.name.startswith(NAME_PREFIX) for thread in threading.enumerate())
+
+
+def _set_result(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], future: "asyncio.Future[T]", what: object) -> None:
+    try:
+        loop.call_soon_threadsafe(tell, future, what)
+    except RuntimeError:  # the loop closed first: the process is going down and nobody waits any more
+        return
+
+
+def _succeed(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: "asyncio.Future[T]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+P = ParamSpec("P")
+
+
+async def run_off_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """`function(*args, **kwargs)` in a thread; a cancelled caller still waits for its end.
+
+    So whatever room the caller has reserved for the work covers it until its memory is free again.
+    """
+    work = asyncio.get_running_loop().run_in_executor(None, functools.partial(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        # What has not begun never will.
+        if not work.cancel():
+            await asyncio.wait([work])
+        raise
+    finally:
+        # The error it may hold leads back to this frame: a cycle that would keep the arguments in memory until the next collection.
+        del work
+
+
+class ShieldedTasks:
+    """Confined to: the event loop."""
+
+    def __init__(self, what: str, log: logging.Logger, limit_s: float) -> None:
+        """`what` names the work in texts and in the line that a defect leaves in `log`; clients wait for it up to `limit_s`, in seconds."""
+        self._what = what
+        self._limit_s = limit_s
+        self._log = log
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, and returns what it does; cancelling the caller does not end it.
+
+        Raises:
+            DeadlineExceeded: it has not ended within the limit; it goes on. And what `work` raises.
+        """
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        ended, _ = await asyncio.wait({task}, timeout=self._limit_s)
+        if not ended:
+            raise DeadlineExceeded(
+                f"{self._what} has not ended within {self._limit_s:g} s (--limit control_timeout_s); it goes on,"
+                " and the repository index shows its outcome"
+            )
+        return task.result()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        # Looked at here, because a caller that went away does not. What a client is to blame for is logged elsewhere; a defect is news.
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServingError):
+            self._log.error("%s failed unexpectedly", self._what, exc_info=error)
+
+
+class Waiter(Generic[T]):
+    """Called once with an answer, or with what went wrong; awaited once. Confined to: the event loop.
+
+    A future would keep the error it was given, and errors lead back to the frames they were raised in, and those to the future: a cycle
+    that keeps a request in memory until the next collection. This lets go of what it hands on.
+    """
+
+    __slots__ = ("_outcome", "_woken")
+
+    def __init__(self) -> None:
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outcome: T | Exception | None = None
+
+    def __call__(self, outcome: T | Exception) -> None:
+        if not self._woken.done():
+            self._outcome = outcome
+            self._woken.set_result(None)
+
+    async def outcome(self) -> T:
+        """The answer.
+
+        Raises:
+            Exception: what it was called with, if that is one.
+        """
+        await self._woken
+        outcome, self._outcome = self._outcome, None
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            assert outcome is not None
+            return outcome
+        finally:
+            del outcome
