@@ -2,6 +2,10 @@
 PYTHON ?= python3
 SERVE_FLAGS ?= --model_base_path=./model_repos --grpc_port=8500 --http_port=8501
 
+# The quick tests: two workers of pytest-xdist, fewer Hypothesis examples. UNIT_FLAGS adds options, such as `-k name` or `-x`.
+UNIT_FLAGS ?=
+QUICK = -n 2 --dist worksteal --quiet -m 'not slow' --hypothesis-profile=quick tests/unit tests/conformance clients/python/tests $(UNIT_FLAGS)
+
 STAMP = .venv/.stoker-setup
 CLIENTS_STAMP = .venv-clients/.stoker-setup
 CLIENTS_PB7_STAMP = .venv-clients-pb7/.stoker-setup
@@ -57,8 +61,8 @@ samples: setup  ## Rebuild the compiled sample models; a test compares them with
 test: setup clients-env $(PROTOS_STAMP)  ## Run every test: unit, slow and protocol
 	.venv/bin/pytest
 
-unit: setup  ## Run the quick unit tests, on two cores; those marked slow run with 'make test' only
-	.venv/bin/python scripts/unit
+unit: setup  ## Run the quick unit tests in two processes; those marked slow run with 'make test' only
+	.venv/bin/pytest $(QUICK)
 
 check: setup clients-env $(PROTOS_STAMP)  ## Format, lint, types, import contracts, then the tests
 	scripts/check
