@@ -3,8 +3,51 @@
 import asyncio
 
 from stoker.server.core.byte_budget import ByteBudget, Reservation
-from stoker.server.net.http1.port import HttpPort
+from stoker.server.core.limits import Limits
 from stoker.server.net.progress import Progress
+
+
+class FlowControl:
+    """Pauses reading from a transport, and reports that the transport paused writing. Confined to: the event loop.
+
+    Attributes:
+        read_paused: Whether the connection reads nothing.
+        write_paused: Whether the transport holds more than its high watermark.
+    """
+
+    __slots__ = ("_transport", "_writable", "read_paused", "write_paused")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+        self._writable: asyncio.Event | None = None
+
+    async def drain(self) -> None:
+        """Waits until writing is not paused, or the connection is lost."""
+        if self.write_paused:
+            if self._writable is None:
+                self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def pause_reading(self) -> None:
+        if not self.read_paused:
+            self.read_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
 
 
 class UnsentWatch:
@@ -27,13 +70,13 @@ class UnsentWatch:
 class UnflushedResponses:
     """An `Upload` in the other direction: evicting it drops the connection. Confined to: the event loop."""
 
-    def __init__(self, budget: ByteBudget, transport: asyncio.Transport, port: HttpPort) -> None:
+    def __init__(self, budget: ByteBudget, transport: asyncio.Transport, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self._budget = budget
         self._transport = transport
-        self._loop = port.loop
+        self._loop = loop
         self._reservations: list[Reservation] = []
         self._left_bytes = 0
-        self._progress = Progress(port.limits, port.loop.time())
+        self._progress = Progress(limits, loop.time())
 
     def keep(self, reservation: Reservation) -> None:
         """Holds on to what one more answer holds."""

@@ -17,12 +17,10 @@ from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
-from uvicorn.protocols.http.flow_control import FlowControl
-
 from stoker.server.core.byte_budget import EVICTED, ByteBudget, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
 from stoker.server.net.http1.asgi import AsgiExchange, AsgiPeer
-from stoker.server.net.http1.backpressure import UnflushedResponses, UnsentWatch
+from stoker.server.net.http1.backpressure import FlowControl, UnflushedResponses, UnsentWatch
 from stoker.server.net.http1.body import BodyFrame
 from stoker.server.net.http1.direct import DirectRoute, Exchange
 from stoker.server.net.http1.disconnect import HalfClosedClient, can_detect_disconnect
@@ -46,13 +44,22 @@ class Phase(enum.Enum):
     REFUSED = 4
 
 
-class WritingHalf(asyncio.BufferedProtocol):
-    """A `Connection`, as exchanges see it; the reading half builds on it. Confined to: the event loop.
+#: How long a refused client may take to hang up.
+_LINGER_S = 2.0
+#: What may wait unread here before reading pauses.
+_AHEAD_BYTES = 16 * 1024
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection. Confined to: the event loop.
 
     Attributes:
         transport: What is written to, once the connection is made.
-        flow: Whether reading and writing pause; likewise.
+        flow: Whether reading and writing are paused; likewise.
     """
+
+    transport: asyncio.Transport
+    flow: FlowControl
 
     def __init__(self, port: HttpPort) -> None:
         self._port = port
@@ -61,73 +68,6 @@ class WritingHalf(asyncio.BufferedProtocol):
         self._is_last = False
         self._share: ConnectionShare | None = None
         self._unflushed: UnflushedResponses | None = None
-        self.transport: asyncio.Transport
-        self.flow: FlowControl
-
-    def pause_writing(self) -> None:
-        self.flow.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._release_unflushed()
-        self.flow.resume_writing()
-
-    @property
-    def keep_alive(self) -> bool:
-        return self._keep_alive and not self._is_stopping and not self._is_last
-
-    def write_response(self, parts: Sequence[Piece]) -> None:
-        if len(parts) == 1:
-            self.transport.write(parts[0])
-        else:
-            self.transport.writelines(parts)
-        self._responded()
-
-    def response_reservation(self, budget: ByteBudget) -> Reservation:
-        """What an answer will hold of the budget."""
-        return Reservation(budget, self.share(budget))
-
-    def release_when_sent(self, reservation: Reservation) -> None:
-        if not self.flow.write_paused:
-            reservation.release()
-            return
-        if self._unflushed is None:
-            self._unflushed = UnflushedResponses(reservation.budget, self.transport, self._port)
-        self._unflushed.keep(reservation)
-
-    def share(self, budget: ByteBudget) -> ConnectionShare:
-        """What the requests and unread answers of the connection hold together."""
-        if self._share is None:
-            self._share = ConnectionShare(budget)
-        return self._share
-
-    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        port = self._port
-        task = port.loop.create_task(work)
-        port.tasks.add(task)
-        task.add_done_callback(port.tasks.discard)
-        return task
-
-    def _responded(self) -> None:
-        """The answer to the present request is written."""
-        raise NotImplementedError
-
-    def _release_unflushed(self) -> None:
-        if self._unflushed is not None:
-            self._unflushed.release()
-            self._unflushed = None
-
-
-#: How long a refused client may take to hang up.
-_LINGER_S = 2.0
-#: What may wait unread here before reading pauses.
-_AHEAD_BYTES = 16 * 1024
-
-
-class HttpConnection(WritingHalf):
-    """One connection. Confined to: the event loop."""
-
-    def __init__(self, port: HttpPort) -> None:
-        super().__init__(port)
         self._limits = port.limits
         self._phase = Phase.HEAD
         self._since_s = port.loop.time()
@@ -181,8 +121,12 @@ class HttpConnection(WritingHalf):
         if exc is None:
             self.transport.close()
 
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self._release_unflushed()
+        self.flow.resume_writing()
         self._ask_turn()
 
     def eof_received(self) -> bool:
@@ -199,8 +143,6 @@ class HttpConnection(WritingHalf):
         self._half_closed = HalfClosedClient(self.transport, port.disconnects, port.loop, self._may_probe)
         if exchange is not None and not self._ahead:
             self._is_last = True
-            if isinstance(exchange, AsgiExchange):
-                exchange.close_after_response()
         return True
 
     def _may_probe(self) -> bool:
@@ -266,8 +208,6 @@ class HttpConnection(WritingHalf):
             self.transport.abort()
         elif exchange is None or exchange.is_responded:
             self.transport.close()
-        elif isinstance(exchange, AsgiExchange):
-            exchange.close_after_response()
 
     def idleness(self) -> Idleness | None:
         if self._phase is Phase.REFUSED:
@@ -324,6 +264,47 @@ class HttpConnection(WritingHalf):
         if self._budget is not None:
             self._budget.unwatch(self)
             self._budget = None
+
+    # What a request's exchange calls: the connection is its `AsgiConnection`.
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keep_alive and not self._is_stopping and not self._is_last
+
+    def write_response(self, parts: Sequence[Piece]) -> None:
+        if len(parts) == 1:
+            self.transport.write(parts[0])
+        else:
+            self.transport.writelines(parts)
+        self.response_written()
+
+    def response_reservation(self, budget: ByteBudget) -> Reservation:
+        """What an answer will hold of the budget."""
+        return Reservation(budget, self.share(budget))
+
+    def release_when_sent(self, reservation: Reservation) -> None:
+        if not self.flow.write_paused:
+            reservation.release()
+            return
+        if self._unflushed is None:
+            self._unflushed = UnflushedResponses(reservation.budget, self.transport, self._limits, self._port.loop)
+        self._unflushed.keep(reservation)
+
+    def share(self, budget: ByteBudget) -> ConnectionShare:
+        """What the requests and unread answers of the connection hold together."""
+        if self._share is None:
+            self._share = ConnectionShare(budget)
+        return self._share
+
+    def begin_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        port = self._port
+        task = port.loop.create_task(work)
+        port.tasks.add(task)
+        task.add_done_callback(port.tasks.discard)
+        return task
+
+    def end_keep_alive(self) -> None:
+        self._keep_alive = False
 
     # Reading.
 
@@ -394,19 +375,7 @@ class HttpConnection(WritingHalf):
         port = self._port
         if self._peer is None:
             self._peer = AsgiPeer(self.transport)
-        return AsgiExchange(
-            port.app,
-            head,
-            self._peer,
-            self.transport,
-            self.flow,
-            keep_alive=self.keep_alive,
-            responded=self._responded,
-            tasks=port.tasks,
-            reservation=self.reservation,
-            response_reservation=self.response_reservation,
-            release_when_sent=self.release_when_sent,
-        )
+        return AsgiExchange(port.app, head, self._peer, self)
 
     def _take_body(self, data: bytes, at: int) -> int:
         """Hands what `data` holds of the body from `at` to its request; returns where it stopped."""
@@ -455,7 +424,7 @@ class HttpConnection(WritingHalf):
 
     # After an answer.
 
-    def _responded(self) -> None:
+    def response_written(self) -> None:
         """The answer to the present request is written."""
         if self._phase is Phase.SENDING_RESPONSE:
             self._await_next()
@@ -512,6 +481,11 @@ class HttpConnection(WritingHalf):
             self._half_closed = None
 
     # The end.
+
+    def _release_unflushed(self) -> None:
+        if self._unflushed is not None:
+            self._unflushed.release()
+            self._unflushed = None
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answers with `refusal`, unless an answer to the present request is under way, and ends our side."""

@@ -7,9 +7,9 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from stoker.server.core.limits import Limits
+from stoker.server.net.http1.asgi import AsgiApp
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.direct import DirectRoutes
 from stoker.server.net.http1.port import HttpPort, PortConnection, no_path
@@ -25,7 +25,7 @@ class HttpListener:
 
     def __init__(
         self,
-        app: Any,
+        app: AsgiApp,
         limits: Limits,
         address: str,
         port: int,

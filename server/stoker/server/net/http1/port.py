@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from stoker.server.core.limits import Limits
 from stoker.server.net.connection_gate import ConnectionGate, GatedConnection
+from stoker.server.net.http1.asgi import AsgiApp
 from stoker.server.net.http1.direct import DirectRoute, DirectRoutes
 from stoker.server.net.http1.disconnect import DisconnectWatch
 from stoker.server.net.http1.head import HeadCache, RequestHead
@@ -61,7 +62,7 @@ class HttpPort:
 
     def __init__(
         self,
-        app: Any,
+        app: AsgiApp,
         limits: Limits,
         direct: DirectRoutes | None,
         loop: asyncio.AbstractEventLoop,

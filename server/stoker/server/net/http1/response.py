@@ -11,7 +11,8 @@ HeaderList = list[tuple[bytes, bytes]]
 _JOINED_BYTES = 512 * 1024
 Piece = bytes | memoryview
 """Of a body. A view must stay what it is only until the answer is written."""
-_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
+#: By status.
+STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 
 class HttpResponse:
@@ -33,7 +34,7 @@ class HttpResponse:
     def parts(self, *, keep_alive: bool) -> Sequence[Piece]:
         """The whole answer, in as few pieces as pays."""
         fields = b"".join([b"%b: %b\r\n" % field for field in self.headers])
-        line = _STATUS_LINES.get(self.status) or b"HTTP/1.1 %d \r\n" % self.status
+        line = STATUS_LINES.get(self.status) or b"HTTP/1.1 %d \r\n" % self.status
         return joined(line + fields, self.body, keep_alive=keep_alive)
 
 
