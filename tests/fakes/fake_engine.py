@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -180,8 +181,9 @@ class FakeEngine:
         self.describe(name, version)
         return self.models[name].labels.get(output, [])
 
-    def signature(self, name: str, version: int | None) -> ModelSignature:
-        return self.describe(name, version).config.signature
+    def resolve(self, name: str, version: int | None) -> "FakeServable":
+        found = self.describe(name, version)
+        return FakeServable(found.version, found.config.signature)
 
     def submit(self, request: InferRequest, done: Done) -> InFlight:
         async def run() -> None:
@@ -281,6 +283,17 @@ class FakeEngine:
 
     def now_ns(self) -> int:
         return self.time_ns
+
+
+@dataclass(frozen=True)
+class FakeServable:
+    """A `stoker.server.core.servable.Servable` that is never unloaded."""
+
+    version: int
+    signature: ModelSignature
+
+    def borrowed(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class _Flight:

@@ -13,6 +13,7 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import InstanceGroup, ModelConfig
 from stoker.server.core.request import Done, InferRequest, InferResponse
+from stoker.server.core.servable import Servable
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.observability.metrics import Metrics
 from tests.fakes.fake_clock import FakeClock
@@ -33,6 +34,7 @@ class Streaming:
             model_filename="x",
             instance_groups=(InstanceGroup(name="m", count=1),),
         )
+        self.signature = SIGNATURE
         self.version = 3
         self.was_wanted: list[bool] = []
         self.work: asyncio.Future[None] | None = None
@@ -71,8 +73,10 @@ def engine_over(model: Streaming) -> ServingEngine:
     return ServingEngine(model, Metrics(clock), clock, name="s", version="1", max_bytes_in_flight=1)  # type: ignore[arg-type]
 
 
-def request() -> InferRequest:
-    return InferRequest(model_name="m", request_id="r", inputs={"x": np.zeros(1, np.float32)}, output_names=("y",), signature=SIGNATURE)
+def request(model: Streaming) -> InferRequest:
+    inputs = {"x": np.zeros(1, np.float32)}
+    servable: Servable = model  # type: ignore[assignment]
+    return InferRequest("m", inputs, ("y",), SIGNATURE, request_id="r", servable=servable)
 
 
 @pytest.mark.parametrize("error", [None, BackendFailed("at the end")])
@@ -81,7 +85,8 @@ def test_every_response_comes_and_then_the_error_if_there_is_one(error: ServingE
         found: list[tuple[str, int, float]] = []
 
         async def ask() -> None:
-            async for response in engine_over(Streaming(40, error)).stream(request()):
+            model = Streaming(40, error)
+            async for response in engine_over(model).stream(request(model)):
                 found.append((response.request_id, response.model_version, float(response.outputs["y"][0])))
 
         if error is None:
@@ -97,7 +102,7 @@ def test_every_response_comes_and_then_the_error_if_there_is_one(error: ServingE
 def test_whoever_leaves_early_stops_the_model() -> None:
     async def scenario() -> None:
         model = Streaming(1000)
-        async with aclosing(engine_over(model).stream(request())) as responses:
+        async with aclosing(engine_over(model).stream(request(model))) as responses:
             async for _ in responses:
                 break
         assert model.work is not None

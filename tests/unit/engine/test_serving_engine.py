@@ -33,6 +33,7 @@ class OneServable:
             model_filename="x",
             instance_groups=(InstanceGroup(name="m", count=1),),
         )
+        self.signature = self.config.signature
         self.version = 3
         self.labels = {"OUT": ("a", "b")}
         self.held: list[Held] = []
@@ -109,15 +110,17 @@ def engine_over(servable: OneServable, budget: int = 100) -> tuple[ServingEngine
     return engine, metrics
 
 
-def request(against: ModelSignature) -> InferRequest:
-    return InferRequest(model_name="m", inputs={"IN": np.zeros((1, 2), np.float32)}, output_names=("OUT",), signature=against)
+def request(engine: ServingEngine) -> InferRequest:
+    servable = engine.resolve("m", None)
+    inputs = {"IN": np.zeros((1, 2), np.float32)}
+    return InferRequest(model_name="m", inputs=inputs, output_names=("OUT",), signature=servable.signature, servable=servable)
 
 
 def test_a_request_holds_its_servable_until_it_is_answered():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        asking = asyncio.create_task(engine.infer(request(signature())))
+        asking = asyncio.create_task(engine.infer(request(engine)))
         await asyncio.sleep(0)
         assert (len(servable.held), engine.requests_in_flight) == (1, 1)
         servable.held[0].answer()
@@ -132,8 +135,8 @@ def test_a_submitted_request_is_answered_by_a_callback_errors_among_them():
         servable = OneServable()
         engine, _ = engine_over(servable)
         answers: list[EngineResult] = []
-        engine.submit(request(signature()), answers.append)
-        engine.submit(request(signature()), answers.append)
+        engine.submit(request(engine), answers.append)
+        engine.submit(request(engine), answers.append)
         assert (answers, engine.requests_in_flight) == ([], 2)
         servable.held[0].answer()
         servable.held[0].answer(BackendFailed("broken"))
@@ -148,7 +151,7 @@ def test_a_submitted_request_that_is_cancelled_is_not_answered_and_counted_no_lo
         servable = OneServable()
         engine, _ = engine_over(servable)
         answers: list[EngineResult] = []
-        flight = engine.submit(request(signature()), answers.append)
+        flight = engine.submit(request(engine), answers.append)
         engine.begin_shutdown()
         draining = asyncio.create_task(engine.drained(30))
         await asyncio.sleep(0)
@@ -164,7 +167,7 @@ def test_a_cancelled_request_gives_its_servable_back():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        asking = asyncio.create_task(engine.infer(request(signature())))
+        asking = asyncio.create_task(engine.infer(request(engine)))
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -173,11 +176,19 @@ def test_a_cancelled_request_gives_its_servable_back():
     asyncio.run(scenario())
 
 
-def test_a_request_validated_against_another_signature_is_not_run():
+def test_request_runs_on_the_version_it_was_validated_against_after_a_reload():
     async def scenario() -> None:
-        engine, _ = engine_over(OneServable())
-        with pytest.raises(Unavailable, match="another signature"):
-            await engine.infer(request(signature(size=5)))
+        old, new = OneServable(), OneServable()
+        manager = OneModelManager(old)
+        clock = FakeClock()
+        engine = ServingEngine(manager, Metrics(clock), clock, name="stoker", version="1", max_bytes_in_flight=100)  # type: ignore[arg-type]
+        validated = request(engine)
+        manager.servable = new
+        asking = asyncio.create_task(engine.infer(validated))
+        await asyncio.sleep(0)
+        assert (len(old.held), len(new.held)) == (1, 0)
+        old.held[0].answer()
+        await asking
 
     asyncio.run(scenario())
 
@@ -186,14 +197,14 @@ def test_while_stopping_nothing_new_is_taken_and_what_runs_is_answered():
     async def scenario() -> None:
         servable = OneServable()
         engine, _ = engine_over(servable)
-        asking = asyncio.create_task(engine.infer(request(signature())))
+        asking = asyncio.create_task(engine.infer(request(engine)))
         await asyncio.sleep(0)
         engine.begin_shutdown()
         assert not engine.is_live()
         assert not engine.is_ready()
         assert not engine.is_model_ready("m", None)
         with pytest.raises(Unavailable, match="shutting down"):
-            await engine.infer(request(signature()))
+            await engine.infer(request(engine))
         with pytest.raises(Unavailable, match="shutting down"):
             await engine.load("m", LoadOverrides())
         assert await engine.drained(0) == 0

@@ -96,7 +96,7 @@ def test_typed_grpc_contents_are_read(pair: tuple[DataType, Any]):
 
 
 def http_decode(engine: FakeEngine, body: bytes, header_length: int | None = None) -> Any:
-    check = SignatureChecks(engine, LIMITS).find("echo", None)
+    _, check = SignatureChecks(engine, LIMITS).find("echo", None)
     head = http_codec.parse_head(body, header_length, LIMITS)
     return http_codec.decode(check, http_codec.Target("echo", None, 0), head, body, header_length, LIMITS)
 

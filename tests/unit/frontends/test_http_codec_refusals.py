@@ -17,7 +17,7 @@ LIMITS = Limits()
 
 def refusal(fake: FakeModel, body: Any, header_length: int | None = None, tail: bytes = b"") -> str:
     name = fake.config.name
-    check = SignatureChecks(FakeEngine(fake), LIMITS).find(name, None)
+    _, check = SignatureChecks(FakeEngine(fake), LIMITS).find(name, None)
     text = body if isinstance(body, bytes) else orjson.dumps(body)
     if tail and header_length is None:
         header_length = len(text)
@@ -152,7 +152,7 @@ def test_bytes_that_are_no_text_cannot_be_answered_in_json():
     spec = [TensorSpec("OUTPUT", DataType.BYTES, (1,))]
     fake = model("m", signature([TensorSpec("INPUT", DataType.BYTES, (1,))], spec), lambda i: {"OUTPUT": i["INPUT"]})
     engine = FakeEngine(fake)
-    check = SignatureChecks(engine, LIMITS).find("m", None)
+    _, check = SignatureChecks(engine, LIMITS).find("m", None)
     decoded = http_codec.decode(check, http_codec.Target("m", None, 0), {}, b"\xff\xfe", 0, LIMITS)._replace(binary_outputs=frozenset())
     response = asyncio.run(engine.infer(decoded.request))
     with pytest.raises(InvalidRequest, match="output 'OUTPUT' holds bytes that are not UTF-8"):

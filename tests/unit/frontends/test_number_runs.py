@@ -129,7 +129,7 @@ def test_many_beginnings_are_read_through_once():
 
 
 def decode(datatype: DataType, data: bytes, count: int) -> Any:
-    check = SignatureChecks(FakeEngine(echo(datatype)), LIMITS).find(f"echo_{datatype.value.lower()}", None)
+    _, check = SignatureChecks(FakeEngine(echo(datatype)), LIMITS).find(f"echo_{datatype.value.lower()}", None)
     body = b'{"inputs":[{"name":"INPUT","datatype":"%b","shape":[1,%d],"data":%b}]}' % (datatype.value.encode(), count, data)
     target = http_codec.Target(f"echo_{datatype.value.lower()}", None, 0)
     return http_codec.decode(check, target, http_codec.parse_head(body, None, LIMITS), body, None, LIMITS).request.inputs["INPUT"]

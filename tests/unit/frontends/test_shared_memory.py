@@ -258,7 +258,7 @@ def test_every_datatype_goes_through_shared_memory_over_http(tmp_path: Path, dat
         "outputs": [{"name": "OUTPUT", "parameters": {**shared, "shared_memory_offset": len(data)}}],
     }
     body = orjson.dumps(head)
-    check = SignatureChecks(engine, LIMITS).find("echo", None)
+    _, check = SignatureChecks(engine, LIMITS).find("echo", None)
     decoded = http_codec.decode(check, http_codec.Target("echo", None, 0), head, body, None, LIMITS, spans_of_head(head, table, LIMITS))
     response = asyncio.run(engine.infer(decoded.request))
     encoded = http_response.encode(response, decoded, {})

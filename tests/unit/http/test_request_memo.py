@@ -35,17 +35,19 @@ def arrays(datatype: DataType, shape: tuple[int, ...]) -> st.SearchStrategy[Any]
 
 
 def fresh(engine: FakeEngine, body: bytes, header_length: int | None) -> DecodedRequest:
-    check = SignatureChecks(engine, LIMITS).find("echo", None)
+    _, check = SignatureChecks(engine, LIMITS).find("echo", None)
     head = http_codec.parse_head(body, header_length, LIMITS)
     return http_codec.decode(check, http_codec.Target("echo", None, 5), head, body, header_length, LIMITS)
 
 
 def answer(engine: FakeEngine, decoded: DecodedRequest) -> InferResponse:
-    return InferResponse("echo", 1, decoded.request.request_id, {"OUTPUT": decoded.request.inputs["INPUT"]}, engine.signature("echo", None))
+    return InferResponse(
+        "echo", 1, decoded.request.request_id, {"OUTPUT": decoded.request.inputs["INPUT"]}, engine.resolve("echo", None).signature
+    )
 
 
 def same(one: DecodedRequest, other: DecodedRequest) -> bool:
-    fields = [field.name for field in dataclasses.fields(one.request) if field.name not in ("inputs", "signature")]
+    fields = [field.name for field in dataclasses.fields(one.request) if field.name not in ("inputs", "signature", "servable")]
     assert one.request.signature == other.request.signature
     assert [getattr(one.request, name) for name in fields] == [getattr(other.request, name) for name in fields]
     assert one._replace(request=other.request, repeats=None) == other._replace(repeats=None)

@@ -11,6 +11,7 @@ from stoker.backends.api.errors import ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.responses import ResponseSink
 from stoker.server.core.sequence import SequenceMark
+from stoker.server.core.servable import Servable
 from stoker.server.core.trace import CallerTrace, RequestTrace
 
 
@@ -57,8 +58,7 @@ class InferRequest:
         model_name: The model asked for.
         inputs: By name, `[rows, *dims]` (no rows where the model is not batched), little-endian native arrays at any alignment.
         output_names: The outputs wanted, in the order wanted.
-        signature: The signature this request was validated against; the engine refuses it if by then a version with
-            another signature serves.
+        signature: The signature this request was validated against.
         model_version: The version asked for; None: the one that serves by default.
         request_id: The client's id, echoed; empty if none was given.
         rows: Rows of the batch dimension; 1 where the model is not batched.
@@ -74,6 +74,7 @@ class InferRequest:
         caller: The trace that the client is in, where traces of clients are taken up; None: it names none.
         access: Where its times are noted; None for all but those whose line in the access log needs them.
         responses: Set by the engine where the model may answer any number of times: takes what it answers.
+        servable: The version that it was validated against and runs on; `Engine.submit` requires it.
     """
 
     model_name: str
@@ -95,6 +96,7 @@ class InferRequest:
     trace: RequestTrace | None = None
     caller: CallerTrace | None = None
     access: AccessNote | None = None
+    servable: Servable | None = None
 
 
 @dataclass(slots=True)

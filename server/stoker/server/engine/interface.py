@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from stoker.backends.api.errors import ServingError
-from stoker.backends.api.model import ModelSignature
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
 from stoker.server.core.network import GoawayReason
 from stoker.server.core.read_batching import Reads
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.servable import Servable
 from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
 
 
@@ -50,8 +50,8 @@ class Engine(Protocol):
             UnknownModel: no such model. NotFound: no such version. Unavailable: known, but not READY.
         """
 
-    def signature(self, name: str, version: int | None) -> ModelSignature:
-        """The signature of what `describe` describes; the same object for as long as that version serves.
+    def resolve(self, name: str, version: int | None) -> Servable:
+        """The READY version that a request for (`name`, `version`) runs on; resolved once, when the whole request has arrived.
 
         Raises:
             As `describe`.
@@ -65,12 +65,12 @@ class Engine(Protocol):
         """
 
     def submit(self, request: InferRequest, done: Done) -> InFlight:
-        """Takes one request; `done` gets its one answer, an error among them, later, never before this returns.
+        """Runs one request on `request.servable`; `done` gets its one response or error later, never before this returns.
 
-        The form for fronts that answer without a task for each request. Whoever loses interest cancels what this returns.
+        The form for protocols that respond without a task for each request. Who needs the response no more cancels what this returns.
 
         Raises:
-            ServingError: refused at once (Overloaded, Unavailable, UnknownModel, DeadlineExceeded); `done` is not called then.
+            ServingError: refused at once (Overloaded, Unavailable, DeadlineExceeded); `done` is not called then.
         """
 
     def labelled_version(self, name: str, label: str) -> int | None:

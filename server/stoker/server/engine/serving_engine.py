@@ -4,18 +4,20 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from typing import cast
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ServingError, Unavailable
-from stoker.backends.api.model import ModelSignature
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
 from stoker.server.core.network import GoawayReason
 from stoker.server.core.read_batching import Reads
-from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
+from stoker.server.core.tasks import Waiter
 from stoker.server.engine.response_stream import ResponseStream
 from stoker.server.lifecycle.manager import ModelManager
+from stoker.server.lifecycle.servable import Servable
 from stoker.server.observability.access_log import AccessLog, AccessLogSettings
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason
@@ -86,7 +88,8 @@ class ServingEngine:
         self._idle = asyncio.Event()
         # Bound once: these run for every request, the clock several times.
         self.now_ns: Callable[[], int] = clock.now_ns
-        self._resolve = manager.resolve
+        #: See `Engine.resolve`.
+        self.resolve: Callable[[str, int | None], Servable] = manager.resolve
         self._count_ended = self._ended
 
     @property
@@ -134,9 +137,6 @@ class ServingEngine:
         servable = self._manager.resolve(name, version)
         return ModelDescription(servable.config, servable.version, tuple(self._manager.ready_versions(name)))
 
-    def signature(self, name: str, version: int | None) -> ModelSignature:
-        return self._resolve(name, version).config.signature
-
     def labels(self, name: str, version: int | None, output: str) -> Sequence[str]:
         return self._manager.resolve(name, version).labels.get(output, ())
 
@@ -147,12 +147,7 @@ class ServingEngine:
         try:
             if self._is_stopping:
                 raise Unavailable("the server is shutting down")
-            servable = self._resolve(request.model_name, request.model_version)
-            signature = servable.config.signature
-            if request.signature is not signature and request.signature != signature:
-                raise Unavailable(
-                    f"model '{request.model_name}' was replaced by one with another signature while the request arrived; try again"
-                )
+            servable = cast("Servable", request.servable)
             if self._access.is_on:
                 done = self._access.watched(request, done)
             if self._tracer.is_on:
@@ -171,15 +166,21 @@ class ServingEngine:
         if not request.signature.is_decoupled:
             yield await self.infer(request)
             return
-        servable = self._manager.resolve(request.model_name, request.model_version)
+        servable = cast("Servable", request.servable)
         version = servable.version
         counts = self._metrics.version(request.model_name, version, servable.config.metric_tags).responses
         position, last_ns = 0, self._clock.now_ns()
         responses = ResponseStream(asyncio.get_running_loop(), UNFLUSHED_RESPONSES)
         request.responses = responses
-        running = asyncio.ensure_future(self.infer(request))
-        running.add_done_callback(lambda _: responses.end())
+        waiter = Waiter[InferResponse]()
+
+        def done(outcome: EngineResult) -> None:
+            waiter(outcome)
+            responses.end()
+
+        flight: InFlight | None = None
         try:
+            flight = self.submit(request, done)
             async for outputs in responses:
                 now_ns = self._clock.now_ns()
                 counts.answered(position, now_ns - last_ns)
@@ -191,7 +192,7 @@ class ServingEngine:
                     outputs=outputs,
                     signature=request.signature,
                 )
-            await running
+            await waiter.outcome()
             counts.ended(position, self._clock.now_ns() - last_ns)
         except ServingError:
             counts.failed(position, self._clock.now_ns() - last_ns)
@@ -201,7 +202,8 @@ class ServingEngine:
             raise
         finally:
             responses.close()
-            running.cancel()
+            if flight is not None:
+                flight.cancel()
 
     def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
         return self._manager.index(ready_only)

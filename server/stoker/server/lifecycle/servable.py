@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from stoker.backends.api.files import ModelFiles
 from stoker.server.core.model_config import ModelConfig
@@ -20,6 +21,7 @@ class Servable:
         name: Model name.
         version: Version number.
         config: Completed configuration.
+        signature: That of `config`.
         scheduler: Queue and workers.
         labels: Class labels by output name.
     """
@@ -37,6 +39,7 @@ class Servable:
         self.name = config.name
         self.version = version
         self.config = config
+        self.signature = config.signature
         self.scheduler = scheduler
         self.labels = labels
         #: Runs a request on this version, which stays loaded until it is answered: `Scheduler.submit`, without a method around it.
@@ -44,13 +47,24 @@ class Servable:
         self._files = files
         self._discard = discard
         self._is_retired = False
+        self._borrowed = 0
         self._idle = asyncio.Event()
         scheduler.on_idle = self._notice_idle
 
     @property
     def borrowers(self) -> int:
-        """Requests that hold this version now: accepted, and not yet answered."""
-        return self.scheduler.unanswered
+        """Requests that hold this version now: accepted and without a response yet, or being decoded in a thread."""
+        return self.scheduler.unanswered + self._borrowed
+
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Keeps the version loaded until the context ends."""
+        self._borrowed += 1
+        try:
+            yield
+        finally:
+            self._borrowed -= 1
+            self._notice_idle()
 
     def retire(self) -> None:
         """From now on nobody new will borrow: the manager has taken it out of its table."""
@@ -64,6 +78,10 @@ class Servable:
     async def drained(self) -> None:
         """Waits for the last borrower, then closes the instances and removes the snapshot. REQUIRES: `retire` was called."""
         await self._idle.wait()
+        while self.borrowers:
+            # A request that was decoded in a thread has been submitted in the very turn in which it gave its loan back.
+            self._idle.clear()
+            await self._idle.wait()
         await self.close()
 
     async def close(self) -> None:
@@ -72,7 +90,7 @@ class Servable:
         await asyncio.get_running_loop().run_in_executor(None, self._discard, self._files)
 
     def _notice_idle(self) -> None:
-        if self._is_retired and not self.scheduler.unanswered:
+        if self._is_retired and not self.borrowers:
             self._idle.set()
 
 

@@ -13,6 +13,7 @@ from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
+from stoker.server.core.servable import run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import predict_pb2
@@ -82,7 +83,7 @@ class Predict:
             target = self._reader.target(ask.model)
             strings, grown_bytes = self._reader.reserve(target, ask, reservation)
             if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > limits.decode_inline_bytes:
-                request = await run_off_loop(self._reader.build, target, ask, size_bytes, deadline_ns, via)
+                request = await run_while_borrowed(target.servable, self._reader.build, target, ask, size_bytes, deadline_ns, via)
             else:
                 request = self._reader.build(target, ask, size_bytes, deadline_ns, via)
         except NotFound as error:

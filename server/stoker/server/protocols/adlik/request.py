@@ -13,6 +13,7 @@ from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, Via
+from stoker.server.core.servable import Servable
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.adlik.model_spec import ModelQuery, served_version
 from stoker.server.protocols.adlik.tensor_values import array_of, filled_count
@@ -41,6 +42,7 @@ class PredictTarget(NamedTuple):
     """What an ask reaches: all of its judgement that needs the engine."""
 
     version: int | None
+    servable: Servable
     check: SignatureCheck
     received_ns: int
 
@@ -61,7 +63,7 @@ class PredictReader:
         """
         received_ns = self._engine.now_ns()
         version = served_version(self._engine, model, self._limits)
-        return PredictTarget(version, self._checks.find(model.name, version), received_ns)
+        return PredictTarget(version, *self._checks.find(model.name, version), received_ns)
 
     def reserve(self, target: PredictTarget, ask: PredictQuery, reservation: Reservation) -> tuple[int, int]:
         """Takes what the arrays of `ask` need beside the bytes they came in; returns how many strings they hold, and what is repeated.
@@ -108,6 +110,7 @@ class PredictReader:
             received_ns=target.received_ns,
             size_bytes=size_bytes,
             via=via,
+            servable=target.servable,
         )
 
     def _outputs(self, check: SignatureCheck, wanted: Mapping[str, int]) -> tuple[str, ...]:

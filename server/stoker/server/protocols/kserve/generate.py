@@ -11,6 +11,7 @@ from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, InferResponse, Via
+from stoker.server.core.servable import run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_reserved
@@ -95,16 +96,19 @@ class HttpGenerate:
         if encoding not in (b"", b"identity"):
             raise InvalidRequest(f"Unsupported Content-Encoding '{encoding.decode('latin-1')[:40]}', only 'identity' is supported")
         check_model_name(model)
-        check = self._checks.find(model, version)
+        # Before the body is read: a model that does not serve is refused at once.
+        engine.resolve(model, version)
         body = await read_body(receive, headers, reservation, limits, limits.generate_bytes)
         target = generate_codec.Target(model, version, received_ns)
         is_long = len(body) > limits.decode_inline_bytes
         try:
             reservation.take(await run_off_loop(memory_cost, body, limits) if is_long else memory_cost(body, limits))
+            servable, check = self._checks.find(model, version)
             if is_long:
-                request = await run_off_loop(generate_codec.decode, check, target, body, limits)
+                request = await run_while_borrowed(servable, generate_codec.decode, check, target, body, limits)
             else:
                 request = generate_codec.decode(check, target, body, limits)
+            request.servable = servable
         except ServingError as error:
             engine.count_refused(model, version, error, Via.GENERATE)
             raise

@@ -20,6 +20,7 @@ from stoker.server.codecs.tensor_bytes import Raw, array_from_bytes, array_from_
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
+from stoker.server.core.servable import Servable
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.classification import check_classes, classify
@@ -52,6 +53,7 @@ class Target(NamedTuple):
     """What a request asks for and is checked against: all of its decoding that needs the engine."""
 
     model_version: int | None
+    servable: Servable
     check: SignatureCheck
     received_ns: int
 
@@ -81,7 +83,7 @@ class GrpcCodec:
         received_ns = self._engine.now_ns()
         name, version_text = message.model_name, message.model_version
         version = parse_version(version_text, name) if version_text else None
-        return Target(version, self._checks.find(name, version), received_ns)
+        return Target(version, *self._checks.find(name, version), received_ns)
 
     def count_strings(self, message: pb.ModelInferRequest, raws: Sequence[Raw], spans: Spans = NO_SPANS) -> int:
         """The elements of BYTES tensors that decoding `message` with `raws` and `spans` makes, at most."""
@@ -121,7 +123,7 @@ class GrpcCodec:
         spans: Spans = NO_SPANS,
     ) -> DecodedRequest:
         """As `decode`, for a `target` that is known and contents that may be elsewhere; safe in a thread."""
-        version, check, received_ns = target
+        version, servable, check, received_ns = target
         request_id = message.id
         if len(request_id) > self._limits.id_length:
             raise InvalidRequest(f"request id has {len(request_id)} characters, more than the {self._limits.id_length} allowed")
@@ -154,6 +156,7 @@ class GrpcCodec:
                 received_ns=received_ns,
                 size_bytes=size_bytes,
                 via=Via.KSERVE_GRPC,
+                servable=servable,
             ),
             classifications,
             parameters.wants_empty_final,

@@ -14,9 +14,11 @@ from stoker.server.codecs.parameters import check_model_name
 from stoker.server.codecs.strict_json import memory_cost
 from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
+from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
+from stoker.server.core.servable import Servable
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.core.trace import RequestTrace
 from stoker.server.engine.interface import Engine
@@ -150,7 +152,7 @@ class HttpInfer:
         limits = self.limits
         try:
             check_model_name(call.model)
-            check = self._checks.find(call.model, call.version)
+            servable, check = self._checks.find(call.model, call.version)
             size = len(body)
             header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, size)
             text_bytes = size if header_length is None else header_length
@@ -165,9 +167,9 @@ class HttpInfer:
             plan = self._request_memo.find(call.model, call.version, skeleton, None if lists is None else len(lists))
             if plan is not None and plan.fits(check, size):
                 if lists is None:
-                    return plan.decode_binary(body, received_ns)
+                    return _bound(plan.decode_binary(body, received_ns), servable)
                 if (decoded := plan.decode_lists(lists, limits, size, received_ns)) is not None:
-                    return decoded
+                    return _bound(decoded, servable)
             head = http_codec.parse_head(body, header_length, limits)
             spans, strings = self._measured(head, body, header_length)
             if strings > INLINE_STRINGS or spans.input_bytes > limits.decode_inline_bytes:
@@ -176,17 +178,23 @@ class HttpInfer:
                 reservation.take(spans.input_bytes)
             target = http_codec.Target(call.model, call.version, received_ns)
             decoded = http_codec.decode(check, target, head, body, header_length, limits, spans)
-            if header_length == 0 or spans is not NO_SPANS:
-                return decoded
-            return self._request_memo.remember(skeleton, None if lists is None else len(lists), check, decoded, head)
+            if header_length != 0 and spans is NO_SPANS:
+                decoded = self._request_memo.remember(skeleton, None if lists is None else len(lists), check, decoded, head)
+            return _bound(decoded, servable)
         except ServingError as error:
             self.engine.count_refused(call.model, call.version, error, Via.KSERVE_HTTP)
             raise
 
     async def _decode(self, call: InferCall, body: Body, received_ns: int, reservation: Reservation) -> DecodedRequest:
-        """As `decode_now`, in threads."""
+        """As `decode_now`, in threads; the version stays loaded meanwhile."""
+        servable, check = self._checks.find(call.model, call.version)
+        with servable.borrowed():
+            return _bound(await self._decode_for(check, call, body, received_ns, reservation), servable)
+
+    async def _decode_for(
+        self, check: SignatureCheck, call: InferCall, body: Body, received_ns: int, reservation: Reservation
+    ) -> DecodedRequest:
         limits = self.limits
-        check = self._checks.find(call.model, call.version)
         header_length = None if call.header_length is None else http_codec.parse_header_length(call.header_length, len(body))
         try:
             if not isinstance(body, bytes) and header_length is None:
@@ -251,6 +259,12 @@ class HttpInfer:
             body = [await compress(body, call.response_encoding, limits)]
             headers.append((b"content-encoding", call.response_encoding.encode()))
         return body, headers
+
+
+def _bound(decoded: DecodedRequest, servable: Servable) -> DecodedRequest:
+    """`decoded`, to run on the version that it was validated against."""
+    decoded.request.servable = servable
+    return decoded
 
 
 def _headers(encoded: Encoded) -> HeaderList:

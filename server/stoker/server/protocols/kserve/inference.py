@@ -18,6 +18,7 @@ from stoker.server.codecs.validation import with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight, Via
+from stoker.server.core.servable import run_while_borrowed
 from stoker.server.core.tasks import Waiter, run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
@@ -235,7 +236,7 @@ class Inference:
         reservation.take(strings_cost(strings, limits) + spans.input_bytes)
         is_long = is_long or strings > INLINE_STRINGS or size_bytes > INLINE_RAW_BYTES or spans.input_bytes > limits.decode_inline_bytes
         if is_long:
-            return await run_off_loop(codec.build, target, message, raws, size_bytes, deadline_ns, spans)
+            return await run_while_borrowed(target.servable, codec.build, target, message, raws, size_bytes, deadline_ns, spans)
         return codec.build(target, message, raws, size_bytes, deadline_ns, spans)
 
     def _count_refused(self, message: pb.ModelInferRequest, error: ServingError) -> None:

@@ -69,7 +69,7 @@ class RequestTemplates:
     """Confined to: the event loop."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
-        self._signature = engine.signature
+        self._resolve = engine.resolve
         self._now_ns = engine.now_ns
         self._most_id = min(limits.id_length, _ONE_BYTE - 1)
         #: By the bytes before the id and the number of those behind it.
@@ -110,7 +110,8 @@ class RequestTemplates:
             if data[at + place : at + place + len(separator)] != separator:
                 return None
         try:
-            if self._signature(like.model_name, like.model_version) is not signature:
+            servable = self._resolve(like.model_name, like.model_version)
+            if servable.signature is not signature:
                 return None
         except ServingError:
             return None
@@ -119,7 +120,7 @@ class RequestTemplates:
             self._keep_lead(len(data), at + places[0].at)
         request = InferRequest(
             like.model_name, inputs, like.output_names, signature, like.model_version, request_id, like.rows, deadline_ns,
-            like.parameters, self._now_ns(), len(data), like.via,
+            like.parameters, self._now_ns(), len(data), like.via, servable=servable,
         )  # fmt: skip
         return DecodedRequest(request, *meaning)
 

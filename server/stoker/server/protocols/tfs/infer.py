@@ -10,7 +10,7 @@ from stoker.backends.api.model import ModelSignature
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
-from stoker.server.core.tasks import run_off_loop
+from stoker.server.core.servable import run_while_borrowed
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.tfs import examples as example_arrays
 from stoker.server.protocols.tfs.examples import Examples
@@ -97,7 +97,7 @@ class ExampleInference:
                 if grown_bytes:
                     grown.take(grown_bytes)
                 if max(size_bytes, grown_bytes) > self._limits.decode_inline_bytes or len(examples.own) > _INLINE_VALUES:
-                    inputs = await run_off_loop(example_arrays.arrays, examples, target.check)
+                    inputs = await run_while_borrowed(target.servable, example_arrays.arrays, examples, target.check)
                 else:
                     inputs = example_arrays.arrays(examples, target.check)
                 request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)

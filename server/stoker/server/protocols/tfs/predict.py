@@ -16,6 +16,7 @@ from stoker.server.codecs.tensor_proto import VALUE_FIELDS, TensorFields
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, Via
+from stoker.server.core.servable import run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
@@ -80,7 +81,7 @@ class Predict:
             strings, grown_bytes = _reserve(target, fields, reservation, self._limits)
             outputs = wanted_outputs(target.check, tuple(message.output_filter))
             if size_bytes > INLINE_RAW_BYTES or strings > INLINE_STRINGS or grown_bytes > self._limits.decode_inline_bytes:
-                inputs = await run_off_loop(_arrays, target, fields)
+                inputs = await run_while_borrowed(target.servable, _arrays, target, fields)
             else:
                 inputs = _arrays(target, fields)
             return infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=Via.TFS_GRPC)

@@ -8,6 +8,7 @@ from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.validation import SignatureCheck
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, Via
+from stoker.server.core.servable import Servable
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery, not_found, resolve
 from stoker.server.protocols.tfs.status import FailedPrecondition
@@ -18,11 +19,13 @@ class Target(NamedTuple):
 
     Attributes:
         ask: Resolved.
-        check: Of the model's signature.
+        servable: The version that is reached.
+        check: Of its signature.
         received_ns: When the request was taken in.
     """
 
     ask: ModelQuery
+    servable: Servable
     check: SignatureCheck
     received_ns: int
 
@@ -44,7 +47,7 @@ class Targets:
         received_ns = self._engine.now_ns()
         resolved = resolve(self._engine, ask, self._limits)
         try:
-            return Target(resolved, self._checks.find(resolved.name, resolved.version), received_ns)
+            return Target(resolved, *self._checks.find(resolved.name, resolved.version), received_ns)
         except (NotFound, Unavailable):
             # TensorFlow Serving makes no difference: what does not serve is not found.
             raise not_found(resolved) from None
@@ -120,6 +123,7 @@ def infer_request(
         received_ns=target.received_ns,
         size_bytes=size_bytes,
         via=via,
+        servable=target.servable,
     )
 
 

@@ -12,6 +12,7 @@ from stoker.server.codecs.string_elements import strings_cost
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, Via
+from stoker.server.core.servable import run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
@@ -48,7 +49,7 @@ class TfsRest:
             if ask.signature_name not in ("", DEFAULT_SIGNATURE):
                 raise InvalidRequest(f'Serving signature name: "{ask.signature_name[:128]}" not found in signature def')
             if is_long:
-                form, request = await run_off_loop(_request, target, body, size_bytes, self._limits)
+                form, request = await run_while_borrowed(target.servable, _request, target, body, size_bytes, self._limits)
             else:
                 form, request = _request(target, body, size_bytes, self._limits)
             strings = sum(array.size for array in request.inputs.values() if array.dtype.kind == "O")
