@@ -13,7 +13,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.serving.instance import GcuInstance
-from stoker.backends.gcu.serving.slot import SMALL_BYTES
+from stoker.backends.gcu.serving.mount import SMALL_BYTES
 from tests.fakes.fake_backend import PATIENCE_S
 from tests.fakes.gcu_backend import CardBench, answer, batch
 from tests.fakes.gcu_served import doubling, echo, pair, picking

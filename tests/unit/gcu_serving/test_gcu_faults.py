@@ -78,8 +78,8 @@ def test_out_of_memory_fails_one_batch(bench_with: Callable[..., CardBench]) -> 
 
 def hung_up_on(bench: CardBench, instance: Instance) -> Unavailable:
     """What a batch fails with whose run hangs, once its time is over on the card's clock."""
-    assert bench.backend._pool is not None
-    clock = bench.backend._pool.system.clock
+    assert bench.backend.pool is not None
+    clock = bench.backend.pool.system.clock
     assert isinstance(clock, VirtualClock)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(answer, instance, ONES)

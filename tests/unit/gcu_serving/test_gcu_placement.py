@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
-from stoker.backends.gcu.serving.placement import ClusterAllocator, Lease, Place
+from stoker.backends.gcu.serving.placement import ClusterAllocator, Place
+from stoker.backends.simulated.serving.pool import Lease
 from tests.fakes.gcu_backend import CardBench, answer
 from tests.fakes.gcu_served import doubling
 from tests.fakes.onnx_models import same_in_and_out
@@ -151,5 +152,5 @@ def test_a_file_is_read_once_for_all_instances_of_a_version(bench: CardBench) ->
     first.close()
     assert answer(second, ONES).tolist() == [[2, 2]]
     second.close()
-    assert bench.backend._pool is not None
-    assert bench.backend._pool._executables == {}
+    assert bench.backend.pool is not None
+    assert bench.backend.pool.open_files == frozenset()

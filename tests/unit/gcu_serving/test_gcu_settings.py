@@ -8,8 +8,7 @@ import pytest
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.backend import TopsInferenceBackend
-from stoker.backends.gcu.serving.parameters import PARAMETER_KEYS, ModelParameters, parameter_violations, read_parameters
-from stoker.backends.gcu.serving.settings import CardSettings
+from stoker.backends.gcu.serving.options import PARAMETER_KEYS, CardSettings, ModelParameters, parameter_violations, read_parameters
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.gcu_backend import CardBench, answer

@@ -9,8 +9,7 @@ import pytest
 from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.ipu.backend import PoplarBackend
-from stoker.backends.ipu.serving.parameters import PARAMETER_KEYS, parameter_violations, read_parameters
-from stoker.backends.ipu.serving.settings import DevicePoolSettings
+from stoker.backends.ipu.serving.options import PARAMETER_KEYS, DevicePoolSettings, parameter_violations, read_parameters
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
 from tests.fakes.ipu_backend import Bench, answer

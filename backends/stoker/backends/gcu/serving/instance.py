@@ -1,4 +1,4 @@
-"""`GcuInstance`, and `GcuBatchProcessor`, which brings it the requests of a batch one by one."""
+"""`GcuInstance`, and `GcuBatchProcessor`, which passes it the requests of a batch one by one."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,7 +6,7 @@ from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import BatchItem, BatchProcessor, BatchResult, Outcome, Share
 from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.api.model import ModelSignature
-from stoker.backends.gcu.serving.loaded_executable import LoadedExecutable
+from stoker.backends.gcu.serving.executable import CardExecutable
 
 
 class GcuInstance(Instance):
@@ -16,7 +16,7 @@ class GcuInstance(Instance):
         loaded: What it has on its card.
     """
 
-    def __init__(self, loaded: LoadedExecutable, signature: ModelSignature, *, on_close: Callable[[], None]) -> None:
+    def __init__(self, loaded: CardExecutable, signature: ModelSignature, *, on_close: Callable[[], None]) -> None:
         """Runs what `signature` says on `loaded`; `on_close` gives back what is not the card's."""
         self.loaded = loaded
         self.pipeline_depth = loaded.parameters.pipeline_depth

@@ -1,18 +1,159 @@
-"""`Mount`: all that one instance has on a card: clusters, an engine, and a slot for each batch in flight."""
+"""`Mount`: all that one instance has on a card: clusters, an engine, and a `Slot` (stream and buffers) for each batch in flight."""
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from stoker.backends.api.batch import Share
 from stoker.backends.gcu.program import GcuExecutable
-from stoker.backends.gcu.runtime import GcuSystem
+from stoker.backends.gcu.runtime import Device, DeviceBuffer, Direction, Engine, GcuSystem, StatusError, Stream, StreamTimeout
+from stoker.backends.gcu.runtime.card import Lane
 from stoker.backends.gcu.serving.placement import Place
-from stoker.backends.gcu.serving.sample_layout import SampleLayout
-from stoker.backends.gcu.serving.slot import Slot
+from stoker.backends.gcu.serving.sample_layout import SampleLayout, ServedOutput
+from stoker.backends.gcu.timing import copy_time_s
+
+Array = npt.NDArray[Any]
+
+#: Pieces of a batch that have no more bytes than this, on the average, are put together on the host and copied at once: that takes a host
+#: about as long as asking for one copy more takes a card (`stoker.backends.gcu.timing.COPY_LATENCY_S`).
+SMALL_BYTES = 1 << 17
+
+
+class Slot:
+    """Confined to: the thread that borrowed it.
+
+    The three steps only queue work; host memory belongs to the stream until `finish`, or `drain` after a failure, has returned.
+    """
+
+    def __init__(self, device: Device, engine: Engine, layout: SampleLayout, *, moves_bytes: bool = True) -> None:
+        """Takes a stream and buffers of `device`.
+
+        Args:
+            device: Where.
+            engine: What runs on it.
+            layout: Of the tensors.
+            moves_bytes: False: copies take their time on the card and are counted, but nothing is moved, and all answers are the same
+                zeros. For an engine that computes nothing: a card's copies cost its host no time, so a simulated one's should not either.
+
+        Raises:
+            StatusError: the card has not so much memory, or no more streams.
+        """
+        self._engine = engine
+        self._layout = layout
+        self._moves_bytes = moves_bytes
+        self._stream: Stream = device.create_stream()
+        self._inputs = _buffers(device, [tensor.sample_bytes for tensor in layout.inputs], layout.capacity)
+        self._outputs = _buffers(device, [tensor.sample_bytes for tensor in layout.outputs], layout.capacity)
+
+    def merge(self, items: Sequence[Share]) -> int:
+        """Copies the inputs of all `items` to the device, one behind the other.
+
+        Returns:
+            How many samples they have together.
+
+        Raises:
+            InvalidRequest: an item lacks an input, or bytes of it.
+            StatusError: the device cannot be used.
+        """
+        for tensor, buffer in zip(self._layout.inputs, self._inputs, strict=True):
+            blocks = [self._layout.block(item, tensor) for item in items]
+            if _are_small([block.nbytes for block in blocks]):
+                blocks = [np.concatenate([block.reshape(-1) for block in blocks])]
+            at = 0
+            for block in blocks:
+                self._to_device(block, buffer, at)
+                at += block.nbytes
+        return sum(self._layout.samples(item) for item in items)
+
+    def run(self, samples: int) -> "Future[None]":
+        """Runs the engine on the first `samples` samples; it chooses the compiled batch, and fills it up with zeros.
+
+        Raises:
+            StatusError: the engine cannot be used.
+        """
+        return self._engine.run_with_batch(samples, self._inputs, self._outputs, self._stream)
+
+    def split(self, items: Sequence[Share]) -> Sequence[Mapping[str, Array]]:
+        """Copies to the host what each of `items` wants, into fresh memory.
+
+        Raises:
+            StatusError: the device cannot be used.
+        """
+        counts = [self._layout.samples(item) for item in items]
+        answers: list[dict[str, Array]] = [{} for _ in items]
+        for name in dict.fromkeys(name for item in items for name in item.output_names):
+            wanting = [name in item.output_names for item in items]
+            for answer, part in zip(answers, self._parts(self._layout.output(name), counts, wanting), strict=True):
+                if part is not None:
+                    answer[name] = part
+        return answers
+
+    def finish(self, timeout_s: float | None) -> None:
+        """Returns when all of it is done.
+
+        Raises:
+            StreamTimeout: it is not in that time; host memory is still in use.
+            StatusError: what failed of it.
+        """
+        self._stream.synchronize(timeout_s)
+
+    def drain(self, timeout_s: float | None) -> bool:
+        """Waits after a failure for what was queued already; False: it has not ended in that time, and the stream must be closed."""
+        try:
+            self._stream.synchronize(timeout_s)
+        except StreamTimeout:
+            return False
+        except StatusError:  # the failure that the caller knows already
+            return True
+        return True
+
+    def _parts(self, output: ServedOutput, counts: Sequence[int], wanting: Sequence[bool]) -> Iterator[Array | None]:
+        """What each item gets of `output`; None: it does not want it."""
+        are_small = _are_small([count * output.sample_bytes for count in counts])
+        whole = self._to_host(output, 0, sum(counts)) if are_small else None
+        first = 0
+        for count, is_wanted in zip(counts, wanting, strict=True):
+            if not is_wanted:
+                yield None
+            elif whole is not None:
+                yield whole[first : first + count]
+            else:
+                yield self._to_host(output, first, count)
+            first += count
+
+    def _to_device(self, block: Array, buffer: DeviceBuffer, at: int) -> None:
+        if block.nbytes and self._moves_bytes:
+            self._stream.copy_to_device(block, buffer, at)
+        elif block.nbytes:
+            self._model_copy(Direction.TO_DEVICE, block.nbytes, buffer)
+
+    def _to_host(self, output: ServedOutput, first: int, samples: int) -> Array:
+        """`samples` samples of `output` from `first` on, once the stream has come to it."""
+        buffer = self._outputs[output.index]
+        array = self._layout.fresh(output, samples) if self._moves_bytes else self._layout.zeros(output, samples)
+        if array.nbytes and self._moves_bytes:
+            self._stream.copy_to_host(buffer, array, first * output.sample_bytes)
+        elif array.nbytes:
+            self._model_copy(Direction.TO_HOST, array.nbytes, buffer)
+        return array
+
+    def _model_copy(self, direction: Direction, size_bytes: int, buffer: DeviceBuffer) -> None:
+        card = self._stream.card
+        copy_s = copy_time_s(card.hardware, size_bytes)
+
+        def copy(lane: Lane, queued_ns: int, _: Callable[[], bool]) -> None:
+            card.copy(direction, size_bytes, copy_s, lane, queued_ns)
+
+        self._stream.submit(copy, [buffer])
 
 
 class Mount:
-    """Any thread may use it; whoever closes it sees to it that nobody begins anything new.
+    """Any thread may use it; no batch may begin after `close`.
 
     Attributes:
         device: The clusters.
@@ -56,3 +197,13 @@ class Mount:
     def close(self) -> None:
         """Ends its streams, hanging ones included, and gives everything back."""
         self.device.release()
+
+
+def _are_small(sizes_bytes: Sequence[int]) -> bool:
+    """Whether these pieces of a batch are better copied as one."""
+    return len(sizes_bytes) > 1 and sum(sizes_bytes) <= SMALL_BYTES * len(sizes_bytes)
+
+
+def _buffers(device: Device, sample_bytes: Sequence[int], samples: int) -> list[DeviceBuffer]:
+    """One for each tensor; of a tensor without elements, the smallest there is."""
+    return [device.allocate(max(1, size * samples)) for size in sample_bytes]

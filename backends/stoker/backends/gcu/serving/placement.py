@@ -9,17 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from stoker.backends.api.errors import ModelLoadError
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Whose instances may not share clusters with each other."""
-
-    model: str
-    version: int
-
-    def __str__(self) -> str:
-        return f"version {self.version} of '{self.model}'"
+from stoker.backends.simulated.serving.pool import Lease
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,13 +47,13 @@ class ClusterAllocator:
 
         Args:
             lease: Whose.
-            card: On which card; None: of those with room the one with the fewest instances of the tenant, then of all.
-            siblings: Instances of the tenant that are for this card, or, where it is left open, for any.
+            card: On which card; None: of those with enough free clusters, the one with the fewest instances of `lease`, then of all.
+            siblings: Instances of `lease` that are for this card, or, where it is left open, for any.
             wanted: How many clusters; None: an even share among the siblings.
             unusable: Cards that work no more.
 
         Raises:
-            ModelLoadError: no card has so many clusters that no instance of the tenant runs on.
+            ModelLoadError: no card has so many clusters without an instance of `lease`.
         """
         with self._lock:
             candidates = [number for number in range(self.cards) if number not in unusable and card in (None, number)]

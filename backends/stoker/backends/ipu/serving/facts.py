@@ -15,7 +15,7 @@ from stoker.backends.ipu.popef.package_hash import check_package_hash
 from stoker.backends.ipu.popef.reader import Reader
 from stoker.backends.ipu.runtime import Executable, IpuRuntimeError
 from stoker.backends.ipu.serving.name_map import read_name_map
-from stoker.backends.ipu.serving.parameters import ModelParameters
+from stoker.backends.ipu.serving.options import ModelParameters
 from stoker.backends.ipu.serving.served_graph import ServedGraph, ServedStream, served_graphs
 
 

@@ -1,4 +1,8 @@
-"""`PoplarInstance`: a model's share of a resident executable, with the casts and the padding at the border."""
+"""`PoplarInstance`: a model's lease of a loaded executable, with the casts and the padding between client and device.
+
+The casts are those of `popef.served_types`. Among floats, a value beyond the narrower type's range becomes infinite, as on the device;
+among integers it is rejected.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,8 +14,7 @@ from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.ipu.popef.schema import Anchor
-from stoker.backends.ipu.serving.casts import cast_into
-from stoker.backends.ipu.serving.loaded_executable import LoadedExecutable
+from stoker.backends.ipu.serving.executable import PopefExecutable
 from stoker.backends.ipu.serving.served_graph import ServedGraph, ServedStream
 
 Array = npt.NDArray[Any]
@@ -26,7 +29,7 @@ class PoplarInstance(Instance):
 
     def __init__(
         self,
-        loaded: LoadedExecutable,
+        loaded: PopefExecutable,
         graph: ServedGraph,
         signature: ModelSignature,
         *,
@@ -42,7 +45,7 @@ class PoplarInstance(Instance):
             signature: What is served; agrees with `graph`.
             index_anchor: The input that selects the sub-graph of a fused executable; None where there is one.
             pipeline_depth: Batches that may be on their way at once.
-            on_close: Gives the resident back.
+            on_close: Ends the lease of the executable.
         """
         self.pipeline_depth = pipeline_depth
         self._loaded = loaded
@@ -96,3 +99,20 @@ def _head(block: Array, shape: tuple[int, ...]) -> Array:
     if block.ndim > len(shape):
         return block[0, ...]
     return block[: shape[0]] if shape else block
+
+
+def cast_into(target: Array, source: Array) -> str:
+    """Writes `source` to `target`, of the same shape and a castable type.
+
+    Returns:
+        What does not fit, in words; empty where everything does.
+    """
+    if target.dtype.kind == "i" and source.dtype.itemsize > target.dtype.itemsize:
+        limits = np.iinfo(target.dtype)
+        wrong = (source < limits.min) | (source > limits.max)
+        if wrong.any():
+            value = int(source[wrong].flat[0])
+            return f"holds {value}, which is outside {limits.min} to {limits.max}, the range of the device's {target.dtype}"
+    with np.errstate(over="ignore"):  # to infinity: the rule above
+        np.copyto(target, source, casting="same_kind")
+    return ""

@@ -1,9 +1,8 @@
-"""`LoadedExecutable`: one executable on one device, and the models that use it."""
+"""`PopefExecutable`: one PopEF executable on one simulated device, and the models that use it."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
@@ -19,51 +18,54 @@ from stoker.backends.ipu.runtime import (
     SessionStopped,
     UnknownRuntimeError,
 )
-from stoker.backends.ipu.serving.device_counters import DeviceCounters
-from stoker.backends.ipu.serving.parameters import RunOptions
+from stoker.backends.ipu.serving.options import RunOptions
 from stoker.backends.ipu.timing import load_time_s
+from stoker.backends.simulated.serving.counters import DeviceCounters
+from stoker.backends.simulated.serving.executable import LoadedExecutable
+from stoker.backends.simulated.serving.pool import Lease
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """Whose instance uses a resident executable.
+class GraphLease(Lease):
+    """The right of a version's instance to use a loaded executable.
 
     Attributes:
-        model: Its name.
-        version: Its version.
-        sub_graph: Index of the sub-graph it serves.
+        sub_graph: Index of the sub-graph that it serves.
     """
 
-    model: str
-    version: int
     sub_graph: int
 
 
-class LoadedExecutable:
-    """Any thread may run batches on it; its tenants are the fleet's to change.
+class PopefExecutable(LoadedExecutable):
+    """Any thread may run batches on it; only the pool changes its leases.
 
     Attributes:
         digest: Of the executable's file.
         options: How it runs.
         device: Where.
-        tenants: Who uses it.
+        leases: Who uses it.
     """
 
+    device_errors: ClassVar = (IpuRuntimeError, PopefError)
+
     def __init__(
-        self, runner: ModelRunner, *, digest: str, options: RunOptions, device: Device, counters: DeviceCounters, clock: Clock
+        self,
+        runner: ModelRunner,
+        *,
+        digest: str,
+        options: RunOptions,
+        device: Device,
+        counters: DeviceCounters[Device, tuple[int, str]],
+        clock: Clock,
     ) -> None:
+        super().__init__(device.id, counters, clock)
         self.digest = digest
         self.options = options
         self.device = device
-        self.tenants: list[Lease] = []
+        self.leases: list[GraphLease] = []
         self._runner = runner
-        self._counters = counters
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._in_flight = 0
-        self._last_end_ns = clock.now_ns()
 
     @property
     def name(self) -> str:
@@ -77,18 +79,13 @@ class LoadedExecutable:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the device is not beyond what a reset cures."""
+        """Whether a reset cures the device, if it failed at all."""
         return not isinstance(self._runner.error, UnknownRuntimeError)
-
-    @property
-    def in_flight(self) -> int:
-        """Batches on their way."""
-        return self._in_flight
 
     @property
     def models(self) -> list[str]:
         """Names of the models that use it."""
-        return sorted({lease.model for lease in self.tenants})
+        return sorted({lease.model for lease in self.leases})
 
     def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Runs one call of the main program and waits for it; several threads keep the device's rings filled.
@@ -102,33 +99,16 @@ class LoadedExecutable:
         Raises:
             ServingError: the device or the program failed; UNAVAILABLE where trying again may help, or another device is needed.
         """
-        begin_ns = self._clock.now_ns()
-        with self._lock:
-            self._in_flight += 1
-        has_failed = True
-        try:
-            outputs = self._runner.execute_async(inputs).result()
-            has_failed = False
-        except IpuRuntimeError as error:
-            raise self._failure(error) from error
-        except PopefError as error:  # while the executable was loaded again; its text would show a path of this host
-            raise BackendFailed(f"the executable cannot be loaded again: {error.blob or 'its file'}: {error.reason}") from error
-        finally:
-            end_ns = self._clock.now_ns()
-            with self._lock:
-                self._in_flight -= 1
-                # It was its turn when the batch before it had ended.
-                wait_ns = max(0, self._last_end_ns - begin_ns)
-                self._last_end_ns = end_ns
-            self._counters.count_batch(self.device.id, queue_wait_s=wait_ns / 1e9, has_failed=has_failed)
-        return outputs
+        with self.counted_batch():
+            return self._runner.execute_async(inputs).result()
 
     def close(self) -> None:
-        """Takes the executable off the device."""
         self._runner.close()
 
-    def _failure(self, error: IpuRuntimeError) -> ServingError:
+    def failure(self, error: Exception) -> ServingError:
         where = f"simulated IPU {self.device.id}"
+        if isinstance(error, PopefError):  # while the executable was loaded again; its text would show a path of this host
+            return BackendFailed(f"the executable cannot be loaded again: {error.blob or 'its file'}: {error.reason}")
         if isinstance(error, SessionStopped):
             return Unavailable(f"{where} stopped before this batch ran: {error}")
         if isinstance(error, RecoverableRuntimeError):

@@ -1,4 +1,4 @@
-"""`LoadedExecutable`: one instance's engine on clusters of a card, the batches it runs there, and what becomes of it when the card fails.
+"""`CardExecutable`: one instance's engine on clusters of a card, the batches it runs there, and what becomes of it when the card fails.
 
     merge   each request's inputs are copied to their place in the device's buffers, asynchronously
     run     with the number of samples there really are: the engine takes the smallest compiled batch that holds them
@@ -14,7 +14,7 @@ again goes to another.
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
@@ -23,12 +23,12 @@ from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed, ServingError, Unavailable
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import DeviceFailed, StatusError, StreamClosed, StreamTimeout
-from stoker.backends.gcu.serving.device_pool import DevicePool
-from stoker.backends.gcu.serving.mount import Mount
-from stoker.backends.gcu.serving.parameters import ModelParameters
+from stoker.backends.gcu.serving.mount import Mount, Slot
+from stoker.backends.gcu.serving.options import ModelParameters
 from stoker.backends.gcu.serving.placement import Place
+from stoker.backends.gcu.serving.pool import GcuPool
 from stoker.backends.gcu.serving.sample_layout import SampleLayout
-from stoker.backends.gcu.serving.slot import Slot
+from stoker.backends.simulated.serving.executable import LoadedExecutable
 
 Array = npt.NDArray[Any]
 
@@ -48,7 +48,7 @@ class CardRun:
     done_ns: int
 
 
-class LoadedExecutable:
+class CardExecutable(LoadedExecutable):
     """Any thread may run batches on it: as many at once as there are slots.
 
     Attributes:
@@ -56,14 +56,15 @@ class LoadedExecutable:
         parameters: How.
     """
 
-    def __init__(
-        self, pool: DevicePool, place: Place, executable: GcuExecutable, layout: SampleLayout, parameters: ModelParameters
-    ) -> None:
+    device_errors: ClassVar = (StatusError,)
+
+    def __init__(self, pool: GcuPool, place: Place, executable: GcuExecutable, layout: SampleLayout, parameters: ModelParameters) -> None:
         """Loads `executable` to `place`.
 
         Raises:
             StatusError: the card refuses it.
         """
+        super().__init__(place.card, pool.counters, pool.clock)
         self.place = place
         self.parameters = parameters
         self._pool = pool
@@ -78,18 +79,10 @@ class LoadedExecutable:
         Raises:
             ServingError: a request or the card is at fault; none of the requests' memory is in use any more.
         """
-        has_failed = True
-        try:
+        with self.counted_batch():
             mount = self._usable_mount()
             with mount.slot() as slot:
-                ran = self._run(mount, slot, items, clock)
-            has_failed = False
-        except StatusError as error:
-            self._pool.counters.count_fault(self.place.card, error.status.name)
-            raise self._failure(error) from error
-        finally:
-            self._pool.counters.count_batch(self.place.card, has_failed=has_failed)
-        return ran
+                return self._run(mount, slot, items, clock)
 
     def close(self) -> None:
         """Takes everything off the card. Called once, when no batch is under way."""
@@ -139,7 +132,9 @@ class LoadedExecutable:
         if mount is not None:
             self._pool.unmount(mount)
 
-    def _failure(self, error: StatusError) -> ServingError:
+    def failure(self, error: Exception) -> ServingError:
+        assert isinstance(error, StatusError)
+        self._counters.count_fault(self.place.card, error.status.name)
         where = f"simulated card {self.place.card}"
         if isinstance(error, DeviceFailed):
             hint = "" if error.is_lost else "; it is reset before the next batch"

@@ -1,19 +1,20 @@
-"""`DevicePool`: the simulated IPUs of the server, and the executables that are resident on them.
+"""`IpuPool`: the simulated IPUs of the server, and the executables that are loaded on them.
 
-A device holds one executable. Whoever loads a version asks for its executable by digest: where it is resident already for another model,
-both share it (the sub-graphs of a fused executable are models of their own, and the device never reloads between them); otherwise it goes
-to a free device, and where none is free to the one with the fewest executables: these then push each other out, at the cost of a reload
-each time, which is modelled, counted and told at start.
+A device holds one executable. A version asks for its executable by digest. If another model has loaded it, both share it (the sub-graphs
+of a fused executable are models of their own, and the device never reloads between them). Otherwise it goes to a free device, and if none
+is free, to the device with the fewest executables. These then evict each other, at the cost of a reload each time; the reload is modelled,
+counted and reported at start.
 
-Engines are built one at a time, as the vendor's backend does.
+The pool builds engines one at a time, as the vendor's backend does.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.figures import Figure
 from stoker.backends.ipu.popef.errors import PopefError
 from stoker.backends.ipu.runtime import (
     Device,
@@ -27,14 +28,16 @@ from stoker.backends.ipu.runtime import (
     SimulatedSystem,
 )
 from stoker.backends.ipu.runtime.device_manager import reject_violation
-from stoker.backends.ipu.serving.device_counters import DeviceCounters
-from stoker.backends.ipu.serving.loaded_executable import Lease, LoadedExecutable
-from stoker.backends.ipu.serving.parameters import RunOptions
+from stoker.backends.ipu.serving.executable import GraphLease, PopefExecutable
+from stoker.backends.ipu.serving.metrics import new_counters, pool_metrics
+from stoker.backends.ipu.serving.options import RunOptions
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.serving.pool import DevicePool, quoted
 
 log = logging.getLogger("stoker.backends.poplar")
 
 
-class DevicePool:
+class IpuPool(DevicePool):
     """Any thread may use it."""
 
     def __init__(self, system: SimulatedSystem, clock: Clock) -> None:
@@ -42,22 +45,43 @@ class DevicePool:
         self._manager = DeviceManager(system)
         self._clock = clock
         self._lock = threading.Lock()  # also serialises the building of engines
-        self._loaded_executables: tuple[LoadedExecutable, ...] = ()
-        self.counters = DeviceCounters(len(system.ipus))
+        self._executables: tuple[PopefExecutable, ...] = ()
+        self._ipus = len(system.ipus)
+        self._counters = new_counters()
 
-    @property
-    def loaded_executables(self) -> tuple[LoadedExecutable, ...]:
-        """What is loaded now: a snapshot."""
-        return self._loaded_executables
+    def metrics(self) -> Iterator[Figure]:
+        return pool_metrics(self._ipus, self._executables, self._counters)
+
+    def models(self) -> Sequence[str]:
+        return [model for each in self._executables for model in each.models]
+
+    def hardware(self) -> str:
+        return f"simulated IPUs, of which there are {self._ipus}"
+
+    def sharing_notices(self) -> Iterator[str]:
+        executables = self._executables
+        for device in dict.fromkeys(each.device for each in executables):
+            sharing = [each for each in executables if each.device is device]
+            if len(sharing) > 1:
+                names = "; ".join(quoted(each.models) for each in sharing)
+                longest_s = max(each.load_s for each in sharing)
+                yield (
+                    f"simulated IPU {device.id} is shared by {len(sharing)} executables ({names}), of which it holds one: they push each "
+                    f"other out, and each reload takes up to {longest_s:.2f} s of modelled time; more IPUs (sim_num_IPUs) or model fusion "
+                    "avoid that"
+                )
+
+    def models_without_numerics(self) -> Sequence[str]:
+        return [model for each in self._executables if each.options.numerics is Numerics.OFF for model in each.models]
 
     def take(
         self,
-        lease: Lease,
+        lease: GraphLease,
         executable: Executable,
         digest: str,
         options: RunOptions,
         runtime_config: Callable[[], RuntimeConfig],
-    ) -> LoadedExecutable:
+    ) -> PopefExecutable:
         """The executable, resident on a device; give it back with `release`.
 
         The instances of one version get copies, each on a device of its own; where no further device is free they share what there is.
@@ -73,52 +97,44 @@ class DevicePool:
             ModelLoadError: no device fits, or the executable cannot be loaded.
         """
         with self._lock:
-            same = [each for each in self._loaded_executables if each.digest == digest and each.options == options and each.is_usable]
-            loaded = next((each for each in same if lease not in each.tenants), None)
+            same = [each for each in self._executables if each.digest == digest and each.options == options and each.is_usable]
+            loaded = next((each for each in same if lease not in each.leases), None)
             if loaded is None:
                 device = self._free_device(executable, options)
                 if device is None and same:
-                    loaded = min(same, key=lambda each: len(each.tenants))
+                    loaded = min(same, key=lambda each: len(each.leases))
                 else:
                     device = device or self._shared_device(executable, options)
                     loaded = self._load(executable, digest, options, device, runtime_config)
                     log.info("executable '%s' is on simulated IPU %d", executable.name, device.id, extra={"model": lease.model})
-            loaded.tenants.append(lease)
+            loaded.leases.append(lease)
             return loaded
 
-    def release(self, loaded: LoadedExecutable, lease: Lease) -> None:
-        """Gives back what `take` gave; with its last tenant the executable leaves the device."""
+    def release(self, loaded: PopefExecutable, lease: GraphLease) -> None:
+        """Gives back what `take` gave; after its last lease the executable leaves the device."""
         with self._lock:
-            loaded.tenants.remove(lease)
-            if loaded.tenants:
+            loaded.leases.remove(lease)
+            if loaded.leases:
                 return
-            self._loaded_executables = tuple(each for each in self._loaded_executables if each is not loaded)
+            self._executables = tuple(each for each in self._executables if each is not loaded)
             loaded.close()
             self._detach_if_unused(loaded.device)
 
-    def shared_devices(self) -> Iterator[tuple[Device, list[LoadedExecutable]]]:
-        """Devices with more than one executable, and these."""
-        loaded_executables = self._loaded_executables
-        for device in dict.fromkeys(loaded.device for loaded in loaded_executables):
-            sharing = [loaded for loaded in loaded_executables if loaded.device is device]
-            if len(sharing) > 1:
-                yield device, sharing
-
     def devices(self) -> tuple[Device, ...]:
         """Those in use, in the order of their ids."""
-        return tuple(sorted({loaded.device for loaded in self._loaded_executables}, key=lambda device: device.id))
+        return tuple(sorted({loaded.device for loaded in self._executables}, key=lambda device: device.id))
 
     def _load(
         self, executable: Executable, digest: str, options: RunOptions, device: Device, runtime_config: Callable[[], RuntimeConfig]
-    ) -> LoadedExecutable:
+    ) -> PopefExecutable:
         try:
             runner = ModelRunner(executable, runtime_config(), device=device)
         except (IpuRuntimeError, PopefError, ValueError) as error:
             self._detach_if_unused(device)
             reason = error.reason if isinstance(error, PopefError) else error
             raise ModelLoadError(f"executable '{executable.name}' cannot be loaded to simulated IPU {device.id}: {reason}") from error
-        loaded = LoadedExecutable(runner, digest=digest, options=options, device=device, counters=self.counters, clock=self._clock)
-        self._loaded_executables = (*self._loaded_executables, loaded)
+        loaded = PopefExecutable(runner, digest=digest, options=options, device=device, counters=self._counters, clock=self._clock)
+        self._executables = (*self._executables, loaded)
         return loaded
 
     def _free_device(self, executable: Executable, options: RunOptions) -> Device | None:
@@ -129,7 +145,7 @@ class DevicePool:
             return None
         except IpuRuntimeError as error:
             raise ModelLoadError(f"{error}; --backend-config=poplar,sim_num_IPUs=N sets how many there are") from error
-        self.counters.attach(device)
+        self._counters.attach(device)
         return device
 
     def _shared_device(self, executable: Executable, options: RunOptions) -> Device:
@@ -144,9 +160,9 @@ class DevicePool:
 
     def _least_crowded(self, executable: Executable, options: RunOptions) -> Device | None:
         def load(device: Device) -> int:
-            return sum(loaded.device is device for loaded in self._loaded_executables)
+            return sum(loaded.device is device for loaded in self._executables)
 
-        lost = {loaded.device for loaded in self._loaded_executables if not loaded.is_usable}
+        lost = {loaded.device for loaded in self._executables if not loaded.is_usable}
         fitting = []
         for device in self.devices():
             if device in lost:
@@ -162,6 +178,6 @@ class DevicePool:
         return min(fitting, key=load, default=None)
 
     def _detach_if_unused(self, device: Device) -> None:
-        if not any(loaded.device is device for loaded in self._loaded_executables):
-            self.counters.retire(device)
+        if not any(loaded.device is device for loaded in self._executables):
+            self._counters.retire(device)
             device.detach()

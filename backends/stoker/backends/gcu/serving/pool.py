@@ -1,30 +1,35 @@
-"""`DevicePool`: the simulated cards of the server, and what is loaded on them."""
+"""`GcuPool`: the simulated cards of the server, and what is loaded on them."""
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from stoker.backends.api.clock import Clock, SystemClock
 from stoker.backends.api.errors import ModelLoadError
+from stoker.backends.api.figures import Figure
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime import DeviceFailed, StatusError
-from stoker.backends.gcu.serving.device_counters import DeviceCounters
+from stoker.backends.gcu.serving.metrics import new_counters, pool_metrics
 from stoker.backends.gcu.serving.mount import Mount
-from stoker.backends.gcu.serving.placement import ClusterAllocator, Lease, Place
+from stoker.backends.gcu.serving.options import CardSettings
+from stoker.backends.gcu.serving.placement import ClusterAllocator, Place
 from stoker.backends.gcu.serving.sample_layout import SampleLayout
-from stoker.backends.gcu.serving.settings import CardSettings
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.serving.pool import DevicePool, Lease, quoted
 
 log = logging.getLogger("stoker.backends.topsinference")
 
 
-class DevicePool:
+class GcuPool(DevicePool):
     """Any thread may use it.
 
     Attributes:
-        settings: What the operator said.
+        settings: The operator's settings.
         system: The cards.
         allocator: Who has which clusters.
-        counters: What was done.
+        counters: Batches, faults, resets, and runs of engines.
+        clock: Times batches for the counters.
     """
 
     def __init__(self, settings: CardSettings) -> None:
@@ -32,7 +37,8 @@ class DevicePool:
         self.settings = settings
         self.system = settings.system()
         self.allocator = ClusterAllocator(settings.cards, settings.clusters)
-        self.counters = DeviceCounters()
+        self.counters = new_counters()
+        self.clock: Clock = SystemClock()
         self._lock = threading.Lock()
         self._executables: dict[Path, tuple[GcuExecutable, int]] = {}
 
@@ -40,6 +46,39 @@ class DevicePool:
     def failed_cards(self) -> frozenset[int]:
         """Those that no reset brings back."""
         return frozenset(each.id for each in self.system.cards if each.failure is not None and each.failure.is_lost)
+
+    @property
+    def open_files(self) -> frozenset[Path]:
+        """Executable files that instances share now."""
+        return frozenset(self._executables)
+
+    def metrics(self) -> Iterator[Figure]:
+        return pool_metrics(self.system.cards, self.allocator, self.counters)
+
+    def models(self) -> Sequence[str]:
+        return _models(self.allocator.places)
+
+    def hardware(self) -> str:
+        kind = self.settings.hardware.name
+        clusters = f"{self.settings.clusters} cluster{'s' if self.settings.clusters > 1 else ''}"
+        is_one = self.settings.cards == 1
+        return (
+            f"a simulated {kind} card with {clusters}" if is_one else f"{self.settings.cards} simulated {kind} cards with {clusters} each"
+        )
+
+    def sharing_notices(self) -> Iterator[str]:
+        places = self.allocator.places
+        for card in range(self.settings.cards):
+            shared = [cluster for cluster in range(self.settings.clusters) if self.allocator.crowd(card, cluster) > 1]
+            if shared:
+                crowd = _models(place for place in places if place.card == card and set(place.clusters) & set(shared))
+                yield (
+                    f"{quoted(crowd)} share clusters {', '.join(map(str, shared))} of simulated card {card}, where their runs take turns; "
+                    "parameter 'clusters' in config.pbtxt, or more cards, part them"
+                )
+
+    def models_without_numerics(self) -> Sequence[str]:
+        return self.models() if self.settings.numerics is Numerics.OFF else ()
 
     def place(self, lease: Lease, *, card: int | None, siblings: int, wanted: int | None) -> Place:
         """Clusters for one more instance of `lease`; see `ClusterAllocator.take`.
@@ -96,8 +135,12 @@ class DevicePool:
                 self.counters.count_reset(number)
 
 
+def _models(places: Iterable[Place]) -> list[str]:
+    return [place.lease.model for place in places]
+
+
 def load_failure(error: StatusError, place: Place) -> ModelLoadError:
-    """What is said of a load that the card refused."""
+    """The error of a load that the card rejected."""
     where = f"simulated card {place.card}, clusters {', '.join(map(str, place.clusters))}"
     hint = "; --backend-config=topsinference,cards=N adds cards" if not isinstance(error, DeviceFailed) else ""
     return ModelLoadError(f"the engine cannot be loaded to {where}: {error}{hint}")

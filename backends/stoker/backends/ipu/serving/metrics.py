@@ -1,0 +1,73 @@
+"""What the metrics page shows of the simulated IPUs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from stoker.backends.api.figures import Figure
+from stoker.backends.ipu.runtime import Device, DeviceMetrics
+from stoker.backends.ipu.serving.executable import PopefExecutable
+from stoker.backends.simulated.serving.counters import BatchCounts, DeviceCounters
+from stoker.backends.simulated.serving.metrics import MetricFamily, MetricPage
+
+#: The counts of a device, by its number (the id of its first IPU) and the field of `DeviceMetrics`.
+IpuCounters = DeviceCounters[Device, tuple[int, str]]
+
+_DEVICE: tuple[MetricFamily[DeviceMetrics], ...] = (
+    MetricFamily(
+        "busy_seconds_total",
+        "counter",
+        "Modelled time the device was taken, loading included; its rate is the occupancy where pacing is realtime.",
+        lambda each: each.busy_s,
+    ),
+    MetricFamily("load_seconds_total", "counter", "Modelled time of loading executables.", lambda each: each.load_s),
+    MetricFamily("loads_total", "counter", "Executables loaded to the device, reloads included.", lambda each: each.loads),
+    MetricFamily("evictions_total", "counter", "Loads that pushed another executable out.", lambda each: each.evictions),
+    MetricFamily("calls_total", "counter", "Calls of main programs.", lambda each: each.calls),
+    MetricFamily("micro_batches_total", "counter", "Micro-batches run, padding included.", lambda each: each.micro_batches),
+    MetricFamily("cycles_total", "counter", "Modelled cycles of the slowest tile.", lambda each: each.cycles),
+    MetricFamily(
+        "slow_micro_batches_total",
+        "counter",
+        "Micro-batches that this host computed slower than the device would have.",
+        lambda each: each.slow_micro_batches,
+    ),
+)
+
+
+_BATCHES: tuple[MetricFamily[BatchCounts], ...] = (
+    MetricFamily("batches_total", "counter", "Batches that came back, failed ones included.", lambda each: each.batches),
+    MetricFamily("failed_batches_total", "counter", "Batches that failed.", lambda each: each.failed_batches),
+    MetricFamily(
+        "queue_wait_seconds_total",
+        "counter",
+        "Time batches spent behind earlier ones of their executable that had not ended.",
+        lambda each: each.queue_wait_s,
+    ),
+)
+_FIELDS = [each.name for each in fields(DeviceMetrics)]
+
+
+def new_counters() -> IpuCounters:
+    """Counters of the devices of one system."""
+    return DeviceCounters(lambda device: {(device.id, name): getattr(device.metrics, name) for name in _FIELDS})
+
+
+def pool_metrics(ipus: int, executables: Sequence[PopefExecutable], counters: IpuCounters) -> Iterator[Figure]:
+    """All metrics of a system of `ipus`, grouped by name."""
+    page = MetricPage("stoker_ipu_", "device")
+    readings = _readings(counters.totals())
+    yield page.total("devices", "Simulated IPUs of the server.", ipus)
+    yield from page.families(_DEVICE, readings)
+    on_device = {number: [each for each in executables if each.device_number == number] for number in readings}
+    shared = "Executables that share the device; it holds one at a time."
+    yield from page.samples("executables", "gauge", shared, ((number, len(found)) for number, found in on_device.items()))
+    in_flight = ((number, sum(each.in_flight for each in found)) for number, found in on_device.items())
+    yield from page.samples("batches_in_flight", "gauge", "Batches on their way through the rings.", in_flight)
+    yield from page.families(_BATCHES, dict(sorted(counters.batches().items())))
+    yield from page.faults("Failures of device or program, by what they ask for.", counters.faults(), "action")
+
+
+def _readings(totals: Mapping[tuple[int, str], Any]) -> Mapping[int, DeviceMetrics]:
+    numbers = sorted({number for number, _ in totals})
+    return {number: DeviceMetrics(**{name: totals[number, name] for name in _FIELDS}) for number in numbers}

@@ -1,0 +1,224 @@
+"""What the operator and config.pbtxt may set of simulated IPUs.
+
+The operator's settings, by `--backend-config=poplar,NAME=VALUE`:
+
+    sim_num_IPUs            IPUs of the system (4 if nothing is said)
+    sim_ipu_version         ipu2 or ipu21; without it each IPU takes the version of what it is attached for
+    sim_tiles_per_IPU       tiles of each; likewise
+    faults                  what goes wrong on the first IPU, such as reset@3,hang@10 (backends/stoker/backends/simulated/faults.py)
+    use_sim_if_no_hw        true: there is no other hardware here
+    pacing                  none, realtime or virtual: for models whose config.pbtxt does not say
+    numerics                real or off: likewise
+    check_package_hash      true or false: likewise
+    custom_op_libraries     paths of shared libraries with custom operators, separated by commas; they run native code in the server
+
+The names of the first three and of `use_sim_if_no_hw` are those of the vendor's backend. What is not said is read from the environment
+(`stoker.backends.ipu.runtime.simulated_system`).
+
+config.pbtxt `parameters` of a model:
+
+    sub_graph                 which model of a fused executable is served: its index, its name (`graph1`) or its source model's name
+    synchronous_execution     1: one batch at a time; 0 (default): `pipeline_depth` batches are on their way at once
+    pipeline_depth            1 to 16 batches in flight, default 3: one is read, one computed, one written
+    timeout_ns                how long a device that has begun a call waits for data (default 10,000,000; 0: for ever)
+    pacing, numerics          what the modelled time does to the run, and whether the host computes; default: the backend's setting
+    check_package_hash        whether an executable of another compiler is refused; default: the backend's setting
+    auto_reset                whether a device that asks for a reset gets it before the next batch (default true)
+    device_ids                ids of the simulated IPUs that may be used, such as `0` or `2,3`; default: any
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stoker.backends.api.candidate import Violation
+from stoker.backends.ipu.runtime import RuntimeConfig, SimulatedSystem
+from stoker.backends.ipu.runtime.runtime_config import MAX_TIMEOUT_NS
+from stoker.backends.simulated.clocks import VirtualClock
+from stoker.backends.simulated.numerics import Numerics
+from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.simulated.serving.options import ParameterReader, SettingsReader
+
+MAX_PIPELINE_DEPTH = 16
+_DEFAULT_PIPELINE_DEPTH = 3
+_DEFAULT_TIMEOUT_NS = 10_000_000  # PopRT's RuntimeConfig
+
+_VARIABLES = {
+    "sim_num_IPUs": "STOKER_SIM_IPUS",
+    "sim_ipu_version": "STOKER_SIM_IPU_VERSION",
+    "sim_tiles_per_IPU": "STOKER_SIM_TILES_PER_IPU",
+    "faults": "STOKER_SIM_FAULTS",
+}
+_OWN = ("use_sim_if_no_hw", "pacing", "numerics", "check_package_hash", "custom_op_libraries")
+
+PARAMETER_KEYS = frozenset(
+    {
+        "sub_graph",
+        "synchronous_execution",
+        "pipeline_depth",
+        "timeout_ns",
+        "pacing",
+        "numerics",
+        "check_package_hash",
+        "auto_reset",
+        "device_ids",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePoolSettings:
+    """Settings of the whole backend, read and checked.
+
+    Attributes:
+        environment: The `STOKER_SIM_*` variables, overridden by the settings.
+        pacing, numerics, check_package_hash: Where a model's parameters do not say otherwise.
+        custom_op_libraries: Loaded with every model.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    pacing: Pacing = Pacing.NONE
+    numerics: Numerics = Numerics.REAL
+    check_package_hash: bool = True
+    custom_op_libraries: tuple[Path, ...] = ()
+
+    @classmethod
+    def read(cls, settings: Mapping[str, str]) -> "DevicePoolSettings":
+        """Reads the operator's settings.
+
+        Raises:
+            BackendSettingError: an unknown name, or a wrong value; names all that are wrong.
+        """
+        reader = SettingsReader("poplar", settings, [*_VARIABLES, *_OWN])
+        variables = {variable: settings[name] for name, variable in _VARIABLES.items() if name in settings}
+        for name, variable in _VARIABLES.items():
+            if name in settings:
+                _check_variable(reader, name, variable)
+        if not reader.flag("use_sim_if_no_hw", True):
+            reader.reject("use_sim_if_no_hw", "true: all IPUs here are simulated")
+        read = cls(
+            environment={**os.environ, **variables},
+            pacing=reader.choice("pacing", Pacing.NONE),
+            numerics=reader.choice("numerics", Numerics.REAL),
+            check_package_hash=reader.flag("check_package_hash", True),
+            custom_op_libraries=tuple(Path(part.strip()) for part in settings.get("custom_op_libraries", "").split(",") if part.strip()),
+        )
+        reader.errors += [f"custom_op_libraries: there is no file '{path}'" for path in read.custom_op_libraries if not path.is_file()]
+        reader.check()
+        return read
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the system's time moves only as its devices work; then all its models are paced so."""
+        return self.pacing is Pacing.VIRTUAL
+
+    def system(self) -> SimulatedSystem:
+        """The system they describe.
+
+        Raises:
+            ValueError: a `STOKER_SIM_*` variable makes no sense.
+        """
+        system = SimulatedSystem.from_environment(self.environment)
+        if self.is_virtual:
+            system.clock = VirtualClock()
+        return system
+
+
+def _check_variable(reader: SettingsReader, name: str, variable: str) -> None:
+    """Records the simulated system's error for one setting."""
+    value = reader.values[name]
+    if not value:
+        reader.errors.append(f"{name} is empty")
+        return
+    try:
+        SimulatedSystem.from_environment({variable: value})
+    except ValueError as error:
+        reader.refuse(name, str(error).partition(": ")[2].removeprefix(f"{variable}='{value}' "))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How an executable runs on its device. Models that share a resident executable agree in them.
+
+    Attributes:
+        timeout_ns, pacing, numerics, auto_reset: As in `RuntimeConfig`.
+        device_ids: IPUs that may be used; None: any.
+    """
+
+    timeout_ns: int = _DEFAULT_TIMEOUT_NS
+    pacing: Pacing = Pacing.NONE
+    numerics: Numerics = Numerics.REAL
+    auto_reset: bool = True
+    device_ids: frozenset[int] | None = None
+
+    def runtime_config(self, *, settings: DevicePoolSettings, calls_in_flight: int, threads: int, is_fused: bool) -> RuntimeConfig:
+        """For the runner. The package hash was looked at before."""
+        return RuntimeConfig(
+            timeout_ns=self.timeout_ns,
+            validate_io_params=not is_fused,
+            check_package_hash=False,
+            ring_buffer_size_multiplier=max(2, calls_in_flight),
+            auto_reset=self.auto_reset,
+            numerics=self.numerics,
+            pacing=self.pacing,
+            threads=threads,
+            custom_op_libraries=settings.custom_op_libraries,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParameters:
+    """All that config.pbtxt may say of one model, read.
+
+    Attributes:
+        sub_graph: As written; empty where it is not.
+        pipeline_depth: Batches in flight.
+        check_package_hash: Whether an executable of another compiler is refused.
+        run: How it runs.
+    """
+
+    sub_graph: str
+    pipeline_depth: int
+    check_package_hash: bool
+    run: RunOptions
+
+
+def read_parameters(parameters: Mapping[str, str], settings: DevicePoolSettings) -> ModelParameters:
+    """Reads `parameters`. REQUIRES: `parameter_violations` found none."""
+    reader = ParameterReader(parameters)
+    read = _read(reader, settings)
+    assert not reader.violations, "parameter_violations was not called first"
+    return read
+
+
+def parameter_violations(parameters: Mapping[str, str], settings: DevicePoolSettings) -> Iterator[Violation]:
+    """Every parameter whose value is wrong."""
+    reader = ParameterReader(parameters)
+    read = _read(reader, settings)
+    if "pacing" in parameters and (read.run.pacing is Pacing.VIRTUAL) != settings.is_virtual and read.run.pacing is not Pacing.NONE:
+        reader.refuse(
+            "pacing",
+            f"'{parameters['pacing']}' does not go with the system's clock: time is virtual for all models or for none, by "
+            "--backend-config=poplar,pacing=virtual",
+        )
+    yield from reader.violations
+
+
+def _read(reader: ParameterReader, settings: DevicePoolSettings) -> ModelParameters:
+    depth = reader.number("pipeline_depth", _DEFAULT_PIPELINE_DEPTH, 1, MAX_PIPELINE_DEPTH)
+    is_synchronous = reader.flag("synchronous_execution", False)
+    if is_synchronous and "pipeline_depth" in reader.values and depth != 1:
+        reader.refuse("pipeline_depth", f"{depth} contradicts synchronous_execution, which means 1")
+    return ModelParameters(
+        sub_graph=reader.values.get("sub_graph", ""),
+        pipeline_depth=1 if is_synchronous else depth,
+        check_package_hash=reader.flag("check_package_hash", settings.check_package_hash),
+        run=RunOptions(
+            timeout_ns=reader.number("timeout_ns", _DEFAULT_TIMEOUT_NS, 0, MAX_TIMEOUT_NS),
+            pacing=reader.choice("pacing", settings.pacing),
+            numerics=reader.choice("numerics", settings.numerics),
+            auto_reset=reader.flag("auto_reset", True),
+            device_ids=reader.ids("device_ids", "simulated IPUs"),
+        ),
+    )

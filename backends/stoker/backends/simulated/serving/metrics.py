@@ -1,0 +1,58 @@
+"""`MetricFamily` and `MetricPage`: the metrics of simulated devices. Every sample carries `simulated="true"` and its device."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from stoker.backends.api.figures import Figure
+
+Kind = Literal["counter", "gauge"]
+Readings = TypeVar("Readings")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFamily(Generic[Readings]):
+    """One metric with a sample for each device.
+
+    Attributes:
+        name, kind, help: As in `Figure`; the name without the page's prefix.
+        read: The value, from the readings of one device.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[Readings], float]
+
+
+class MetricPage:
+    """Makes the samples of one backend."""
+
+    def __init__(self, prefix: str, device_label: str) -> None:
+        """Metrics are named `prefix` and a name; `device_label` is the label with the device's number."""
+        self._prefix = prefix
+        self._device_label = device_label
+
+    def total(self, name: str, text: str, value: float) -> Figure:
+        """A gauge of all devices together."""
+        return Figure(name=self._prefix + name, help=text, kind="gauge", value=value, labels={"simulated": "true"})
+
+    def sample(self, name: str, kind: Kind, text: str, value: float, device: int, **labels: str) -> Figure:
+        """A sample of one device."""
+        labels = {self._device_label: str(device), "simulated": "true", **labels}
+        return Figure(name=self._prefix + name, help=text, kind=kind, value=float(value), labels=labels)
+
+    def samples(self, name: str, kind: Kind, text: str, values: Iterable[tuple[int, float]]) -> Iterator[Figure]:
+        """A sample for each device and value."""
+        for device, value in values:
+            yield self.sample(name, kind, text, value, device)
+
+    def families(self, families: Iterable[MetricFamily[Readings]], readings: Mapping[int, Readings]) -> Iterator[Figure]:
+        """Each family for each device."""
+        for each in families:
+            yield from self.samples(each.name, each.kind, each.help, ((device, each.read(found)) for device, found in readings.items()))
+
+    def faults(self, text: str, faults: Mapping[tuple[int, str], int], kind_label: str) -> Iterator[Figure]:
+        """The failures by device and kind; `kind_label` is the label with the kind."""
+        for (device, kind), count in sorted(faults.items()):
+            yield self.sample("faults_total", "counter", text, count, device, **{kind_label: kind})
