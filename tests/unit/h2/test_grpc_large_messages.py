@@ -89,10 +89,10 @@ def check_windows(connection: GrpcProtocol) -> None:
     connection.sweep(asyncio.get_running_loop().time())
     core, limits = connection.core, connection.context.h2_limits
     if not core.is_finished:
-        inflow = core._data_frames._inflow
-        assert inflow.window + inflow._owed == limits.connection_window_bytes
-        for stream in core._table.open.values():
-            assert (stream.unconsumed, stream.receive_window + stream.owed) == (0, limits.stream_window_bytes)
+        statistics = core.statistics()
+        assert statistics.receive_window_bytes + statistics.owed_bytes == limits.connection_window_bytes
+        for stream in statistics.streams.values():
+            assert (stream.unconsumed_bytes, stream.receive_window_bytes + stream.owed_bytes) == (0, limits.stream_window_bytes)
 
 
 async def conversation(taker: Taker, wire: bytes, most: int, budget_bytes: int = 1 << 30) -> dict[int, bytes]:

@@ -444,7 +444,7 @@ def test_frame_in_single_bytes_is_not_held_as_objects():
     data = frame(HEADERS, END_HEADERS, 1, bytes(20_000))
     for position in range(len(data) - 1):
         peer.send(data[position : position + 1])
-        assert len(peer.server._reader._parts) <= 66
+        assert peer.server.statistics().frame_parts <= 66
     assert peer.events == []
     peer.send(data[-1:])
     assert [event.flood for event in refused(peer)] == [Flood.HEADERS]

@@ -161,12 +161,12 @@ def test_what_is_remembered_is_bounded():
     decoder = HeaderDecoder(H2Limits())
     for number in range(1000):
         decoder.request(block((*REQUEST, (b"x", b"%d" % number))))
-        assert len(decoder._blocks) <= 64
-        assert len(decoder._rules._passed) <= 128
-    version = decoder._table.version
+        assert decoder.cached_blocks <= 64
+        assert decoder.passed_fields <= 128
+    entries = decoder.table_entries
     long = block((*REQUEST, (b"x", b"v" * 2000)))
     assert decoder.request(long) is not decoder.request(long)
-    assert decoder._table.version == version
+    assert decoder.table_entries == entries
 
 
 def test_smaller_own_table_binds_the_peer_once_acknowledged():
@@ -246,4 +246,4 @@ def test_sensitive_fields_are_read_without_being_stored():
     data = Encoder().encode([*((name, value, True) for name, value in REQUEST), secret])
     (started,) = peer.send(frame(1, END_HEADERS, 1, data))
     assert started.headers[-1] == (b"authorization", b"Bearer secret")
-    assert not peer.server._reader._handlers[1].__self__._decoder._table.dynamic_entries
+    assert peer.server.statistics().dynamic_table_entries == 0

@@ -138,7 +138,7 @@ def test_streams_that_are_reset_while_they_wait_are_not_kept():
         assert peer.server.send_response(stream_id, HEAD, bytes(10), TRAILERS) == 10
         peer.send(frame(RST_STREAM, 0, stream_id, u32(ErrorCode.CANCEL)), now_s=number)
         peer.server.data_to_send()
-        assert len(peer.server._sender._queue) < 70
+        assert peer.server.statistics().queued_streams < 70
     assert peer.server.open_streams == 1
 
 

@@ -34,8 +34,8 @@ def outcome(wire: list[bytes], fields: tuple[tuple[bytes, bytes], ...], *, is_pl
         "resets": [(event.stream_id, event.error_code) for event in events if isinstance(event, StreamReset)],
         "end": [event.error_code for event in events if isinstance(event, ConnectionEnded)],
         "told": told,
-        "window": peer.server._data_frames._inflow.window,
-        "windows": {each.id: (each.receive_window, each.unconsumed) for each in peer.server._table.open.values()},
+        "window": peer.server.statistics().receive_window_bytes,
+        "windows": peer.server.statistics().streams,
     }
 
 

@@ -62,8 +62,7 @@ def serve(run: Run, scenario: Callable[[Server, int], Awaitable[None]], **option
                 await scenario(server, port)
                 while server.listener.connections:  # noqa: ASYNC110 - they end in their own time
                     await asyncio.sleep(0)
-            assert server.listener._port is not None
-            assert not server.listener._port.disconnects._calls
+            assert server.listener.half_closed_clients == 0
         finally:
             await server.listener.stop(0)
         assert server.engine.reserved_bytes == 0
@@ -130,7 +129,7 @@ def test_a_client_that_leaves_after_it_has_said_its_last_word_is_not_worked_for(
         writer.write(INFER)
         await server.begun.acquire()
         writer.write_eof()
-        while not [each for each in server.listener.connections if each._has_ended]:  # noqa: ASYNC110 - it arrives in its own time
+        while not [each for each in server.listener.connections if each.statistics().has_ended]:  # noqa: ASYNC110 - it arrives in its own time
             await asyncio.sleep(0)
         assert not server.cancelled.is_set()
         # With bytes unread, the kernel resets the connection.

@@ -109,7 +109,7 @@ def test_an_unread_answer_ends_where_another_needs_its_room():
         engine.models["echo"].function = lambda inputs: {"OUTPUT": np.zeros((1, 3 * MIB), np.int32)}
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
         slow.writer.write(post(body, header))
-        while not slow.connections or slow.connections[0]._unflushed is None:  # noqa: ASYNC110 - as above
+        while not slow.connections or not slow.connections[0].statistics().unflushed_responses:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
         loop.shift_s = 4.0
@@ -135,7 +135,7 @@ def test_unread_answers_of_every_protocol_count_against_the_budget(path: bytes, 
         engine.models["echo"].function = lambda inputs: {"OUTPUT": np.full((1, 3 * MIB), 1_000_000, np.int32)}
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
         slow.writer.write(post(body, path=path))
-        while not slow.connections or slow.connections[0]._unflushed is None:  # noqa: ASYNC110 - as above
+        while not slow.connections or not slow.connections[0].statistics().unflushed_responses:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         assert engine.reserved_bytes > 12 * MIB
         engine.models["echo"].function = lambda inputs: {"OUTPUT": inputs["INPUT"]}
@@ -172,10 +172,10 @@ def test_the_next_request_waits_until_the_last_answer_was_read():
         engine.models["echo"].function = lambda inputs: {"OUTPUT": answer}
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         peer.writer.write(post(body, header))
-        while not peer.connections or peer.connections[0]._unflushed is None:  # noqa: ASYNC110 - as above
+        while not peer.connections or not peer.connections[0].statistics().unflushed_responses:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         peer.writer.write(post(body, header))
-        while not peer.connections[0]._ahead:  # noqa: ASYNC110 - as above
+        while not peer.connections[0].statistics().ahead_bytes:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         assert len(engine.requests) == 1
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]

@@ -78,6 +78,10 @@ class UnflushedResponses:
         self._left_bytes = 0
         self._progress = Progress(limits, loop.time())
 
+    def __len__(self) -> int:
+        """How many responses."""
+        return len(self._reservations)
+
     def keep(self, reservation: Reservation) -> None:
         """Holds on to what one more answer holds."""
         self.look()

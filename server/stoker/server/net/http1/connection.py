@@ -15,7 +15,7 @@ import asyncio
 import enum
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from stoker.server.core.byte_budget import EVICTED, ByteBudget, ConnectionShare, Reservation
 from stoker.server.net.connection_gate import ENDING, IDLE, RESERVED_TEXT, UNREGISTERED, Idleness, Slot, address_of
@@ -48,6 +48,20 @@ class Phase(enum.Enum):
 _LINGER_S = 2.0
 #: What may wait unread here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
+
+
+class HttpConnectionStatistics(NamedTuple):
+    """The sizes of what one connection holds.
+
+    Attributes:
+        ahead_bytes: Bytes read from the socket that wait for earlier responses.
+        has_ended: Whether the client has ended its sending side.
+        unflushed_responses: Responses that count against the byte budget until the client takes them.
+    """
+
+    ahead_bytes: int
+    has_ended: bool
+    unflushed_responses: int
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -227,6 +241,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self.transport.abort()
+
+    def statistics(self) -> HttpConnectionStatistics:
+        """The sizes of what the connection holds now, for tests and diagnosis."""
+        unflushed = 0 if self._unflushed is None else len(self._unflushed)
+        return HttpConnectionStatistics(len(self._ahead) - self._at, self._has_ended, unflushed)
 
     @property
     def is_in_work(self) -> bool:

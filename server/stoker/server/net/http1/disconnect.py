@@ -27,6 +27,10 @@ class DisconnectWatch:
         self._calls: dict[int, Callable[[], None]] = {}
         self._epoll: select.epoll | None = None
 
+    def __len__(self) -> int:
+        """How many sockets are watched."""
+        return len(self._calls)
+
     def watch(self, fd: int, on_disconnect: Callable[[], None]) -> None:
         """Calls `on_disconnect` once the client of the socket `fd` is gone. REQUIRES: `forget` is called before `fd` is closed."""
         if self._epoll is None:

@@ -58,6 +58,11 @@ class HttpListener:
         """Those that are open now."""
         return [] if self._port is None else list(self._port.connections)
 
+    @property
+    def half_closed_clients(self) -> int:
+        """Clients that have ended their sending side, and whose departure is watched for."""
+        return 0 if self._port is None else len(self._port.disconnects)
+
     async def start(self) -> int:
         """Begins to serve; returns the real port (0 if it has none).
 

@@ -1,12 +1,12 @@
-"""One HTTP/2 connection, seen from the server (RFC 9113): bytes in, events out; answers in, bytes out.
+"""The server's end of one HTTP/2 connection (RFC 9113), without input or output: bytes in, events out; responses in, bytes out.
 
-No socket, clock or event loop: what carries the bytes calls `receive`, acts on the events, and writes what `data_to_send` gives, once
-for all that a read has brought. Nothing a peer sends raises; a rule it breaks ends its stream or the connection, with the error code that
-RFC 9113 asks for.
+It has no socket, clock or event loop. The transport calls `receive` with the bytes of one read, handles the events, and then writes
+`data_to_send` once. Nothing that a peer sends raises an exception: a broken rule ends the stream or the connection with the error code of
+RFC 9113. `README.md` beside this package has the theory of operation.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from stoker.server.net.http2 import frames
 from stoker.server.net.http2.data_frames import DataFrames
@@ -22,14 +22,70 @@ from stoker.server.net.http2.streams import Inflow, StreamTable
 Read = TypeVar("Read", bytes | memoryview, memoryview)
 
 
-class ServerConnection:
-    """The server's end of a connection with prior knowledge or by ALPN. Confined to: whoever owns the transport.
+class StreamStatistics(NamedTuple):
+    """The receive window of one open stream, in bytes.
 
-    Answers to streams that are gone are dropped. What the protocol does not allow raises `MisuseError`: a second end, data before headers.
+    Attributes:
+        receive_window_bytes: Bytes that the peer may still send.
+        owed_bytes: Bytes given back that no WINDOW_UPDATE has reported.
+        unconsumed_bytes: Received bytes that the application has not given back.
+    """
+
+    receive_window_bytes: int
+    owed_bytes: int
+    unconsumed_bytes: int
+
+
+class ConnectionStatistics(NamedTuple):
+    """The sizes of what one connection holds.
+
+    Attributes:
+        receive_window_bytes: Bytes that the peer may still send on all streams together.
+        owed_bytes: Bytes given back that no WINDOW_UPDATE has reported.
+        send_window_bytes: Bytes that the server may still send on all streams together.
+        queued_streams: Streams in the queue for sending, those that were reset meanwhile included.
+        output_pieces: Pieces of frames that wait for `data_to_send`.
+        frame_parts: Pieces of an incomplete frame.
+        cached_blocks: Decoded header blocks in the cache.
+        dynamic_table_entries: Fields in the HPACK table that the peer fills.
+        streams: Open streams by id.
+    """
+
+    receive_window_bytes: int
+    owed_bytes: int
+    send_window_bytes: int
+    queued_streams: int
+    output_pieces: int
+    frame_parts: int
+    cached_blocks: int
+    dynamic_table_entries: int
+    streams: dict[int, StreamStatistics]
+
+
+class ServerConnection:
+    """The server's end of a connection with prior knowledge or by ALPN. Confined to: the owner of the transport.
+
+    Responses to streams that are gone are dropped. A call that the protocol does not allow raises `MisuseError`: a second end of a
+    response, data before its headers.
+
+    >>> from stoker.server.net.http2 import H2Limits, RequestStarted, ServerConnection, encode_block
+    >>> from stoker.server.net.http2.frames import FLAG_END_HEADERS, FLAG_END_STREAM, HEADERS, PREFACE, frame, settings_frame
+    >>> connection = ServerConnection(H2Limits(), now_s=0.0)
+    >>> fields = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/ready"), (b":authority", b"host")]
+    >>> request = frame(HEADERS, FLAG_END_HEADERS | FLAG_END_STREAM, 1, encode_block(fields))
+    >>> (event,) = connection.receive(PREFACE + settings_frame([]) + request, now_s=0.0)
+    >>> event.stream_id, dict(event.headers)[b":path"], event.end_stream
+    (1, b'/ready', True)
+    >>> connection.send_headers(1, encode_block([(b":status", b"200")]))
+    >>> connection.send_data(1, b"yes", end_stream=True)  # bytes that wait for the peer's windows
+    0
+    >>> written = b"".join(connection.data_to_send())
+    >>> written.endswith(b"yes"), connection.open_streams
+    (True, 0)
     """
 
     def __init__(self, limits: H2Limits, now_s: float) -> None:
-        """Puts our SETTINGS into the output. `now_s`: monotonic time, as in `receive`."""
+        """Puts the server's SETTINGS into the output. `now_s`: monotonic time in seconds, as in `receive`."""
         self._output = Output(limits.control_frames_waiting)
         self._output.control(
             frames.settings_frame(
@@ -45,22 +101,22 @@ class ServerConnection:
         inflow = Inflow(self._output.control, limits.connection_window_bytes)
         self._table = StreamTable(inflow, limits)
         self._sender = Sender(self._output, self._table, limits)
-        #: A whole answer in one call: `Sender.respond`, without a method around it.
+        #: A whole response in one call: `Sender.respond`.
         self.send_response = self._sender.respond
         guard = FloodGuard(limits, self._table, self._sender, inflow, now_s)
         self._inbound = Inbound(guard, self._output, self._table, now_s)
         self._data_frames = DataFrames(limits, self._inbound, self._output, self._table, inflow)
-        header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender)
-        self._control = ControlFrames(self._inbound, self._output, self._table, self._sender, header_frames)
-        self._reader = FrameReader(limits, self._inbound, self._data_frames, header_frames, self._control)
+        self._header_frames = HeaderFrames(limits, self._inbound, self._table, self._sender)
+        self._control = ControlFrames(self._inbound, self._output, self._table, self._sender, self._header_frames)
+        self._reader = FrameReader(limits, self._inbound, self._data_frames, self._header_frames, self._control)
         self._is_over = False
 
     # ---- receiving
 
     def receive(self, data: bytes | memoryview, now_s: float) -> list[Event]:
-        """Takes in what the peer sent, at the time `now_s` (monotonic, seconds), and tells what it means. Never raises.
+        """Takes bytes of the peer that were read at `now_s` (monotonic, seconds), and returns their events. Never raises.
 
-        `data` as a memoryview may be written over once this returns; events never hold it.
+        `data` as a memoryview may be overwritten once this returns; events never hold it.
         """
         return self._received(self._reader.read, data, now_s)
 
@@ -84,80 +140,83 @@ class ServerConnection:
         """Writes the next bytes of a request into `receive_buffer` instead of events of their own. `DataWritten` reports how far it is
         filled: at steps of at most 128 KiB, at the end, and for the remainder when `report_written` is called.
 
-        What comes when it is full comes as `DataReceived` again. REQUIRES: all events that `receive` has given are handled.
+        Bytes behind a full buffer arrive as `DataReceived` again. REQUIRES: all events that `receive` has returned are handled.
         """
         self._data_frames.set_receive_buffer(stream_id, receive_buffer)
 
     def receive_buffer(self) -> memoryview | None:
-        """Where the transport may put what it reads next, for `receive_zero_copy`: the place of the message whose DATA frame is in hand."""
+        """The buffer that the transport may read into next, for `receive_zero_copy`: that of the request whose DATA frame is incomplete.
+
+        None: the next read must go to `receive`.
+        """
         return None if self._is_over else self._reader.receive_buffer()
 
     def receive_zero_copy(self, data: memoryview, now_s: float) -> list[Event]:
-        """As `receive`, of what was read to where `receive_buffer` said, with nothing received in between."""
+        """As `receive`, for bytes that were read into `receive_buffer`. REQUIRES: nothing was received in between."""
         return self._received(self._reader.read_zero_copy, data, now_s)
 
     def report_written(self, now_s: float) -> list[Event]:
-        """Tells what stands in its place and was not told of yet."""
+        """Events for the bytes in receive buffers that were not reported yet."""
 
-        def tell(_: bytes | memoryview) -> None:
+        def report(_: bytes | memoryview) -> None:
             self._data_frames.report_all_written()
 
-        return self._received(tell, b"", now_s)
+        return self._received(report, b"", now_s)
 
     def consumed(self, stream_id: int, count: int) -> None:
-        """The application is done with `count` bytes of `DataReceived` or `DataWritten`: the peer may send as many more.
+        """Gives `count` bytes of window back to the peer: the application is done with as many of `DataReceived` or `DataWritten`.
 
-        What was not given back when a stream closes goes back by itself.
+        Window that was not given back when a stream closes is given back then.
         """
         self._data_frames.consumed(stream_id, count)
 
     # ---- sending
 
     def send_headers(self, stream_id: int, block: bytes, *, end_stream: bool = False) -> None:
-        """Sends a header block (`encode_block`): the answer's, or with `end_stream` its trailers, behind the data that waits.
+        """Sends a header block (`encode_block`): the response's, or with `end_stream` its trailers, behind the data that waits.
 
         Raises:
-            MisuseError: the answer has ended, or has begun and this does not end it.
+            MisuseError: the response has ended, or has begun and this does not end it.
         """
         self._sender.headers(stream_id, block, end_stream)
 
     def send_data(self, stream_id: int, data: Data, *, end_stream: bool = False) -> int:
-        """Sends data; keeps what does not fit the windows, by reference.
+        """Sends data; the part that does not fit the windows waits, by reference.
 
         Returns:
             How many bytes of the stream wait. More should be sent only when `take_drained` has named the stream.
 
         Raises:
-            MisuseError: the answer has ended or not begun, or more waits than `stream_queue_bytes`.
+            MisuseError: the response has ended or not begun, or more than `stream_queue_bytes` wait.
         """
         return self._sender.data(stream_id, data, end_stream)
 
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
-        """Ends a stream at once; what waits on it is dropped."""
+        """Ends a stream at once; data that waits on it is dropped."""
         stream = self._table.open.get(stream_id)
         if stream is not None:
             self._sender.reset(stream, code)
 
     def abandon_request(self, stream_id: int) -> None:
-        """What the request still sends is not wanted: once the answer is out, waiting data included, the stream is reset with NO_ERROR
-        (RFC 9113, section 8.1). No effect on a request that is complete by then.
+        """Resets the stream with NO_ERROR once the response is out, waiting data included (RFC 9113, section 8.1): the application wants
+        no more of the request. No effect on a request that is complete by then.
         """
         stream = self._table.open.get(stream_id)
         if stream is not None:
             self._sender.abandon(stream)
 
     def ping(self, payload: bytes) -> None:
-        """Sends a PING of eight bytes; `PingAcked` answers it."""
+        """Sends a PING of eight bytes; its acknowledgement is the event `PingAcked`."""
         if len(payload) != 8:
             raise ValueError(f"a PING carries 8 bytes, not {len(payload)}")
         self._control.pings_out += 1
         self._output.control(frames.frame(frames.PING, 0, 0, payload))
 
     def drain(self) -> None:
-        """Lets the connection end gracefully: asks the peer to open no more streams.
+        """Begins a graceful end: asks the peer to open no more streams.
 
-        What it opens until it has heard of that is still served: the last stream is named with the answer to a PING that follows
-        (RFC 9113, section 6.8), or by `finish_drain`. The connection is finished when the open streams are.
+        Streams that the peer opens before it has read that are still served. The second GOAWAY, which names the last stream, follows the
+        acknowledgement of a PING (RFC 9113, section 6.8) or `finish_drain`. The connection is finished when the open streams are.
         """
         if not self._is_over and not (self._control.is_draining or self._inbound.is_refusing):
             self._control.is_draining = True
@@ -165,38 +224,38 @@ class ServerConnection:
             self._output.control(frames.frame(frames.PING, 0, 0, DRAIN_PING))
 
     def refuse(self, code: ErrorCode, debug: bytes) -> None:
-        """Refuses new streams from now on and lets the open ones end; `debug` tells the peer why.
+        """Refuses new streams from now on and lets the open ones end; `debug` is the reason for the peer.
 
-        The connection is finished when they are and the peer has answered a PING that follows, or by `finish_drain`: so the peer has read
-        which was the last stream.
+        The connection is finished when the open streams are and the peer has acknowledged a PING that follows, or by `finish_drain`: by
+        then the peer has read which stream was the last.
         """
         if not self._is_over and not self._inbound.is_refusing:
             self._inbound.refuse_at_once(code, debug)
 
     def finish_drain(self) -> None:
-        """Names the last stream; later ones are refused, and the peer's answer is no longer waited for."""
+        """Names the last stream and refuses later ones, without waiting for the peer's acknowledgement."""
         if not self._is_over:
             self._inbound.refuse_new()
             self._inbound.is_lingering = False
 
     def close(self, code: ErrorCode, debug: bytes = b"") -> None:
-        """Ends the connection and all its streams; what is in the output is still to be written."""
+        """Ends the connection and all its streams; the output must still be written."""
         if not self._is_over:
             self._is_over = True
             self._inbound.go_away(code, debug)
             self._table.close_all()
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Takes what is to be written now, about `output_bytes` at most; empty: nothing.
+        """Takes the bytes to write now, about `output_bytes` at most; empty: nothing.
 
-        To be called again once that is written. Not to be called while the transport is full: the output then bounds itself.
+        REQUIRES: the transport has taken the bytes of the last call. While the transport is full the output bounds itself.
         """
         if self._sender.can_move:
             self._sender.move()
         return self._output.take()
 
     def take_drained(self) -> list[int]:
-        """Streams whose waiting data has all gone out since the last call."""
+        """Streams whose waiting data has all been sent since the last call."""
         sender = self._sender
         if not sender.drained:
             return []
@@ -207,18 +266,18 @@ class ServerConnection:
 
     @property
     def has_output(self) -> bool:
-        """Whether `data_to_send` would give something."""
+        """Whether `data_to_send` would return bytes."""
         return bool(self._output.pieces) or self._sender.can_move
 
     @property
     def is_quiet(self) -> bool:
-        """Whether there is nothing to write now, nothing to tell of what was written, and no reason to close the transport."""
+        """Whether there is nothing to write, no drained stream to report, and no reason to close the transport."""
         sender = self._sender
         return not (self._output.pieces or sender.drained or sender.can_move or self.is_finished)
 
     @property
     def opened_streams(self) -> int:
-        """Streams that were opened so far, those that were refused not among them."""
+        """Streams that were opened so far; refused ones do not count."""
         return self._table.opened
 
     @property
@@ -228,28 +287,28 @@ class ServerConnection:
 
     @property
     def waiting_bytes(self) -> int:
-        """Data of all streams that waits for the peer's windows or for room: if it stays the same for long, the peer does not read."""
+        """Data of all streams that waits for the peer's windows or the transport. While it stays the same, the peer does not read."""
         return sum(stream.waiting_bytes for stream in self._table.open.values())
 
     @property
     def sent_data_frames(self) -> int:
-        """DATA frames sent so far, but for the crumbs that a tiny window makes of larger data."""
+        """DATA frames sent so far, without the short frames that a tiny window makes of larger data."""
         return self._sender.data_frames
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do but to write the output and to close the transport."""
+        """Whether only the output is left to write before the transport closes."""
         inbound = self._inbound
         return self._is_over or (inbound.is_refusing and not inbound.is_lingering and not self._table.open)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the peer's preface and SETTINGS have come."""
+        """Whether the peer's preface and SETTINGS have arrived."""
         return self._inbound.expected != SETTINGS
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether the beginning of a frame or header block has come, and not its end; DATA, which is handed on in parts, does not count."""
+        """Whether a frame or header block has begun to arrive and is incomplete; DATA, which is handed on in parts, does not count."""
         return self._reader.has_part or self._inbound.expected not in (ANY, SETTINGS)
 
     @property
@@ -258,6 +317,23 @@ class ServerConnection:
         return self._control.awaits_ack
 
     def is_open(self, stream_id: int) -> bool:
-        """Whether an answer on the stream would still go anywhere."""
+        """Whether a response on the stream would still be sent."""
         stream = self._table.open.get(stream_id)
         return stream is not None and not stream.is_ending
+
+    def statistics(self) -> ConnectionStatistics:
+        """The sizes of what the connection holds now, for tests and diagnosis."""
+        return ConnectionStatistics(
+            receive_window_bytes=self._table.inflow.window,
+            owed_bytes=self._table.inflow.owed_bytes,
+            send_window_bytes=self._sender.window,
+            queued_streams=self._sender.queued_streams,
+            output_pieces=len(self._output.pieces),
+            frame_parts=self._reader.parts,
+            cached_blocks=self._header_frames.decoder.cached_blocks,
+            dynamic_table_entries=self._header_frames.decoder.table_entries,
+            streams={
+                stream_id: StreamStatistics(stream.receive_window, stream.owed, stream.unconsumed)
+                for stream_id, stream in self._table.open.items()
+            },
+        )

@@ -10,18 +10,18 @@ from stoker.server.net.http2.limits import H2Limits
 from stoker.server.net.http2.send import Output
 from stoker.server.net.http2.streams import NEXT, Inflow, Next, Step, Stream, StreamTable
 
-#: Parts of at least so many bytes are handed on as views, and smaller ones that are a quarter of what was read and worth it: a view holds
-#: the whole read, which must not be much more than what the window accounts for.
+#: Parts of at least so many bytes are handed on as views, and smaller ones from 1 KiB that are a quarter of the read: a view keeps the
+#: whole read in memory, which must not be much more than the window accounts for.
 _VIEW_BYTES: Final = 16_384
 _SMALL_VIEW_BYTES: Final = 1024
 _VIEW_SHARE: Final = 4
-#: Data for a stream that is reset costs nothing from this size on: much may have been on its way, and the window bounds it.
+#: A DATA frame of this size for a stream that was reset is not charged: much may have been on its way, and the window bounds it.
 _LATE_FREE_BYTES: Final = 1024
 
-#: What is placed is told once it is so much, at the end of a body, and when asked: to tell of each read took a tenth of the CPU time of
-#: eight images that come at once.
+#: Bytes in a receive buffer are reported when they reach this size, at the end of a body, and by `report_written`: a report of each read
+#: took a tenth of the CPU time of eight images that arrive together.
 _MAX_UNREPORTED_BYTES: Final = 128 * 1024
-#: The same for all streams of a connection together: what is not told is not counted to what all requests may hold either.
+#: The same for all streams of a connection together: unreported bytes do not count against the byte budget of all requests.
 _MAX_UNREPORTED_TOTAL_BYTES: Final = 8 * _MAX_UNREPORTED_BYTES
 
 _unpack: Final = FRAME_HEADER.unpack_from
@@ -33,7 +33,7 @@ _RECEIVE_DATA_END: Final = Step.RECEIVE_DATA_END
 
 
 class DataFrames:
-    """Takes DATA frames, whole or in parts. Confined to: one connection."""
+    """Takes DATA frames, complete or in parts. Confined to: one connection."""
 
     __slots__ = (
         "_ends",
@@ -57,9 +57,9 @@ class DataFrames:
         self._inflow = inflow
         self._half_window = max(1, limits.stream_window_bytes // 2)
         self._most_bytes = limits.frame_bytes
-        #: Whether the frame in hand ends the request.
+        #: Whether the incomplete frame ends the request.
         self._ends = False
-        # Windows are given back for what was told: what is not may be a part of them only.
+        # Only reported bytes can be given back to the windows: unreported ones must stay a small part of them.
         self._max_unreported_bytes = min(_MAX_UNREPORTED_BYTES, limits.stream_window_bytes // 4)
         self._max_unreported_total_bytes = min(_MAX_UNREPORTED_TOTAL_BYTES, limits.connection_window_bytes // 4)
         self._unreported_total_bytes = 0
@@ -85,15 +85,15 @@ class DataFrames:
             stream.receive_buffer = receive_buffer
 
     def receive_buffer(self, stream_id: int) -> memoryview | None:
-        """Where the next bytes of a stream go, if the application has said so."""
+        """The buffer that takes the next bytes of a stream; None: there is none."""
         stream = self._open.get(stream_id)
         return None if stream is None else stream.receive_buffer
 
     def copy_frames(self, data: bytes | memoryview, position: int, size: int) -> int:
-        """Takes whole frames from `data[position:size]` that lie amid requests that have their place, until it meets anything else.
+        """Copies whole DATA frames of `data[position:size]` into receive buffers, up to the first frame that needs more than a copy.
 
-        Clients cut a large message into many frames of 16 KiB, so that it is here that its time goes: this does in one step what `begin`
-        and `part` would do with each. Returns the position behind the last frame taken.
+        Clients cut a large message into many frames of 16 KiB, and most of its CPU time is spent here: one step does the work of `begin`
+        and `part` for each frame. Returns the position behind the last frame that was copied.
         """
         inflow, streams, most = self._inflow, self._open, self._most_bytes
         stream: Stream | None = None
@@ -116,7 +116,7 @@ class DataFrames:
             assert receive_buffer is not None
             taken += length
             if taken >= len(receive_buffer) or taken > stream.receive_window or length > inflow.window:
-                # The last of a message, or too much: not for here.
+                # The last of a message, or too much: `whole` takes it.
                 taken -= length
                 break
             inflow.window -= length
@@ -127,7 +127,7 @@ class DataFrames:
         return position
 
     def _note_frames(self, stream: Stream, count: int) -> None:
-        """`count` bytes, not all that is missing, were put to a stream's place."""
+        """Notes that `count` bytes, fewer than it takes, were written to a stream's buffer."""
         if count:
             receive_buffer = stream.receive_buffer
             assert receive_buffer is not None
@@ -137,7 +137,7 @@ class DataFrames:
             self._report_written(stream, count, False)
 
     def whole(self, flags: int, stream_id: int, data: bytes | memoryview, start: int, end: int) -> None:
-        """Takes a frame that is all there: `data[start:end]`."""
+        """Takes a complete frame: `data[start:end]`."""
         length = payload = end - start
         if flags == FLAG_END_STREAM and length < _SMALL_VIEW_BYTES:
             # The last frame of nearly every request: what `begin` and `part` would do with it, 0.7 us cheaper in one step.
@@ -166,7 +166,7 @@ class DataFrames:
         self.part(stream_id, data, start, start + payload, True)
 
     def begin(self, flags: int, stream_id: int, length: int, payload: int) -> None:
-        """Charges a frame of `length` bytes, `payload` of them data, to the windows before any of it is looked at.
+        """Charges a frame of `length` bytes, `payload` of them data, to the windows before any of it is read.
 
         Raises:
             ConnectionFault: it exceeds the connection's window, or its stream is not open.
@@ -214,7 +214,7 @@ class DataFrames:
         length = end - start
         if not length and not ends:
             return
-        # What is not `bytes` is the transport's, who reads into it again.
+        # A memoryview belongs to the transport, which reads into it again.
         is_view = type(data) is bytes and (length >= _VIEW_BYTES or (length >= _SMALL_VIEW_BYTES and length * _VIEW_SHARE >= len(data)))
         piece = memoryview(data)[start:end] if is_view else bytes(data[start:end])
         self._inbound.events.append(DataReceived(stream_id, piece, ends))
@@ -222,7 +222,7 @@ class DataFrames:
             self._end(stream)
 
     def buffer_written(self, stream_id: int, count: int, is_last: bool) -> None:
-        """Notes that `count` more bytes of the frame begun last stand in their stream's room; `is_last`: the frame has no more."""
+        """Notes that `count` more bytes of the frame begun last are in their stream's buffer; `is_last`: the frame has no more."""
         stream = self._open.get(stream_id)
         if stream is not None:
             self._note_written(stream, count, is_last)
@@ -247,7 +247,7 @@ class DataFrames:
                 self.report_all_written()
 
     def report_all_written(self) -> None:
-        """Tells of all that is placed and not told."""
+        """Reports all unreported bytes of all streams."""
         self._unreported_total_bytes = 0
         for stream in self._open.values():
             self._inbound.report_written(stream)
@@ -260,7 +260,7 @@ class DataFrames:
             self._table.close(stream)
 
     def _late(self, stream_id: int, length: int) -> None:
-        """Drops what comes for a stream that we have reset; the connection's window counts it all the same."""
+        """Drops DATA for a stream that the server has reset; the connection's window counts it all the same."""
         if not self._table.was_reset_here(stream_id):
             self._inbound.check_crossed(stream_id, _RECEIVE_DATA)
         if length < _LATE_FREE_BYTES:

@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 
 class Flood(enum.Enum):
-    """What a peer may send too much of; the value names it in metrics."""
+    """A budget that a peer may exceed; the value is its name in metrics."""
 
-    #: SETTINGS, PING, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and empty frames, and small ones for streams that were reset here.
+    #: SETTINGS, PING, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and empty frames, and small ones for streams that the server has reset.
     CONTROL = "control_flood"
     #: Streams that the peer resets, and requests that are refused by REFUSED_STREAM.
     RESETS = "reset_flood"
     #: Streams that end because the peer broke a rule, and requests with too large headers.
     FAULTS = "fault_flood"
-    #: Metadata of one request, far above what is allowed: it is not decoded, and what comes after it cannot be.
+    #: The metadata of one request, far above the limit: it is not decoded, and so no later block can be.
     HEADERS = "oversized_metadata"
 
 
@@ -22,11 +22,11 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class RequestStarted(NamedTuple):
-    """A valid request's header fields are in.
+    """The header fields of a valid request have arrived.
 
     Attributes:
         headers: Pseudo-header fields first. A block that was sent before gives the same object again.
-        end_stream: There is no body.
+        end_stream: Whether the request has no body.
     """
 
     stream_id: int
@@ -35,7 +35,7 @@ class RequestStarted(NamedTuple):
 
 
 class HeadersTooLarge(NamedTuple):
-    """A request over `header_list_bytes` or `header_count`: to be answered in few words, then reset with NO_ERROR."""
+    """A request exceeds `header_list_bytes` or `header_count`. The application responds with an error, then resets with NO_ERROR."""
 
     stream_id: int
     size_bytes: int
@@ -47,8 +47,8 @@ class DataReceived(NamedTuple):
     """Bytes of a body: a DATA frame or a part of one.
 
     Attributes:
-        data: A memoryview, for larger pieces, holds the whole of what was received with it.
-        end_stream: The request is complete; `data` may then be empty.
+        data: A memoryview, for larger pieces, keeps the whole read that it was received with in memory.
+        end_stream: Whether the request is complete; `data` may then be empty.
     """
 
     stream_id: int
@@ -57,11 +57,11 @@ class DataReceived(NamedTuple):
 
 
 class DataWritten(NamedTuple):
-    """More bytes of a body stand where the application wanted them: `ServerConnection.place`. Told now and then, and at the end.
+    """More bytes of a body are in the buffer of `ServerConnection.set_receive_buffer`. Reported at steps, and at the end.
 
     Attributes:
-        size_bytes: How many.
-        end_stream: The request is complete.
+        size_bytes: How many more.
+        end_stream: Whether the request is complete.
     """
 
     stream_id: int
@@ -70,14 +70,14 @@ class DataWritten(NamedTuple):
 
 
 class TrailersReceived(NamedTuple):
-    """Fields behind the body; the request is complete."""
+    """Fields behind the body have arrived; the request is complete."""
 
     stream_id: int
     headers: Headers
 
 
 class FloodRejected(NamedTuple):
-    """The peer sends too much of something: GOAWAY is in the output, new streams are refused, open ones go on."""
+    """The peer has exceeded a budget: GOAWAY is in the output, new streams are refused, open ones go on."""
 
     flood: Flood
     text: str
@@ -88,7 +88,7 @@ class StreamReset(NamedTuple):
 
     Attributes:
         error_code: An `ErrorCode`, or any number the peer sent.
-        is_local: The peer did not ask for it, it broke a rule.
+        is_local: Whether the server reset it because the peer broke a rule.
     """
 
     stream_id: int
@@ -103,7 +103,7 @@ class PingReceived(NamedTuple):
 
 
 class PingAcked(NamedTuple):
-    """The answer to a `ping`."""
+    """The peer has acknowledged a `ping`."""
 
     payload: bytes
 

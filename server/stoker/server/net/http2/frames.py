@@ -93,7 +93,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The peer broke a rule in a way that leaves the connection unusable (RFC 9113, section 5.4.1). Never leaves the room."""
+    """The peer broke a rule in a way that leaves the connection unusable (RFC 9113, section 5.4.1). It never leaves this package."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -102,14 +102,14 @@ class ConnectionFault(Exception):
 
 
 class OversizedBlock(ConnectionFault):
-    """A header block holds more than it may. It was not decoded to its end, so that no later one can be decoded."""
+    """A header block exceeds its limit. It was not decoded to its end, so that no later block can be decoded."""
 
     def __init__(self, text: str) -> None:
         super().__init__(ErrorCode.ENHANCE_YOUR_CALM, text)
 
 
 class StreamFault(Exception):
-    """The peer broke a rule that concerns one stream only (RFC 9113, section 5.4.2). Never leaves the room."""
+    """The peer broke a rule that concerns one stream only (RFC 9113, section 5.4.2). It never leaves this package."""
 
     def __init__(self, stream_id: int, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -119,7 +119,7 @@ class StreamFault(Exception):
 
 
 class MisuseError(Exception):
-    """The application asked for what HTTP/2 does not allow, such as data behind its own end of a stream: a bug on this side."""
+    """The application made a call that HTTP/2 does not allow, such as data behind its own end of a stream: a bug of the application."""
 
 
 _ENTRY: Final = Struct(">HI")

@@ -27,7 +27,11 @@ _ENDED: Final = NEXT[Next.IDLE][Step.RECEIVE_HEADERS_END]
 
 
 class HeaderFrames:
-    """Opens streams. Confined to: one connection."""
+    """Handles HEADERS and CONTINUATION: opens streams and ends requests. Confined to: one connection.
+
+    Attributes:
+        decoder: The peer's compression context.
+    """
 
     __slots__ = (
         "_block",
@@ -35,7 +39,6 @@ class HeaderFrames:
         "_block_ends",
         "_block_frames",
         "_block_stream",
-        "_decoder",
         "_inbound",
         "_is_lost",
         "_limits",
@@ -43,6 +46,7 @@ class HeaderFrames:
         "_sender",
         "_table",
         "_window",
+        "decoder",
     )
 
     def __init__(self, limits: H2Limits, inbound: Inbound, table: StreamTable, sender: Sender) -> None:
@@ -51,13 +55,12 @@ class HeaderFrames:
         self._table = table
         self._open = table.open
         self._sender = sender
-        self._decoder = HeaderDecoder(limits)
-        #: What a new stream's peer may send: until it knows our SETTINGS, at least the protocol's default.
+        self.decoder = HeaderDecoder(limits)
+        #: Receive window of a new stream: until the peer knows the server's SETTINGS, at least the protocol's default.
         self._window = max(DEFAULT_WINDOW_BYTES, limits.stream_window_bytes)
-        #: A block was not decoded, so that no later one can be.
+        #: Whether a block was not decoded, so that no later one can be.
         self._is_lost = False
-        #: A header block in parts: of which stream, whether it ends the request, how long it is, what is kept of it, and how many frames
-        #: it took.
+        #: A header block in parts: its stream, whether it ends the request, its size, the bytes that are kept, and its frames.
         self._block_stream = 0
         self._block_ends = False
         self._block_bytes = 0
@@ -65,8 +68,8 @@ class HeaderFrames:
         self._block_frames = 0
 
     def settings_acked(self) -> None:
-        """The peer knows our SETTINGS: from now on they bind it."""
-        self._decoder.limit_table(self._limits.header_table_bytes)
+        """The peer knows the server's SETTINGS: from now on they bind it."""
+        self.decoder.limit_table(self._limits.header_table_bytes)
         change = self._limits.stream_window_bytes - self._window
         if change:
             self._window += change
@@ -112,7 +115,7 @@ class HeaderFrames:
                 self._take(stream_id, block, self._block_ends)
 
     def _take(self, stream_id: int, block: bytes, ends: bool) -> None:
-        """Takes a whole block."""
+        """Takes a complete block."""
         if self._is_lost:
             self._drop(stream_id)
             return
@@ -138,7 +141,7 @@ class HeaderFrames:
         inbound.reset(stream_id, ErrorCode.ENHANCE_YOUR_CALM)
 
     def _drop(self, stream_id: int) -> None:
-        """Takes a block that cannot be decoded, behind one that was not."""
+        """Takes a block that cannot be decoded, because an earlier one was not."""
         if stream_id > self._table.last_id:
             self._table.begin(stream_id)
             self._inbound.charge(Flood.RESETS, "refused requests")
@@ -149,7 +152,7 @@ class HeaderFrames:
             self._inbound.charge(Flood.CONTROL, "frames for streams that are reset")
 
     def _late(self, stream_id: int, block: bytes, ends: bool) -> None:
-        """Takes a block of a stream that has begun. Wanted or not, it goes through the decoder: what comes after it depends on it."""
+        """Takes a block of a stream that has begun. It goes through the decoder even if it is dropped: later blocks depend on it."""
         stream = self._open.get(stream_id)
         if stream is not None:
             self._trailers(stream, block, ends)
@@ -157,10 +160,10 @@ class HeaderFrames:
         if not self._table.was_reset_here(stream_id):
             self._inbound.check_crossed(stream_id, Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS)
         self._inbound.charge(Flood.CONTROL, "frames for streams that are reset")
-        self._decoder.fields(block)
+        self.decoder.fields(block)
 
     def _request(self, stream_id: int, block: bytes, ends: bool) -> None:
-        request = self._decoder.request(block)
+        request = self.decoder.request(block)
         self._table.begin(stream_id)
         inbound = self._inbound
         limits = self._limits
@@ -183,7 +186,7 @@ class HeaderFrames:
             inbound.events.append(RequestStarted(stream_id, request.headers, ends))
 
     def _trailers(self, stream: Stream, block: bytes, ends: bool) -> None:
-        fields = self._decoder.fields(block)
+        fields = self.decoder.fields(block)
         after = NEXT[stream.state][Step.RECEIVE_HEADERS_END if ends else Step.RECEIVE_HEADERS]
         if after is Next.STREAM_ERROR:
             raise StreamFault(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS behind the end of the request")
@@ -205,7 +208,7 @@ class HeaderFrames:
 
 
 def _unpadded(flags: int, data: bytes, start: int, end: int) -> tuple[int, int]:
-    """Where the header block in HEADERS begins and ends."""
+    """The positions at which the header block in HEADERS begins and ends."""
     extra = (1 if flags & FLAG_PADDED else 0) + (5 if flags & FLAG_PRIORITY else 0)
     if end - start < extra:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"HEADERS of {end - start} bytes with flags {flags:#x}")

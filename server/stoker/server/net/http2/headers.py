@@ -28,7 +28,7 @@ _NAME: Final = re.compile(rb"[!-9;-@\[-~]+").fullmatch
 #: Section 8.2.2.
 _CONNECTION_FIELDS: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
-#: Fields that a connection remembers to have passed, and how long they may be.
+#: Passed fields that a connection remembers, and the size of the largest.
 _KEPT_FIELDS: Final = 128
 _KEPT_FIELD_BYTES: Final = 256
 #: A length above it is taken for nonsense rather than for a number.
@@ -40,14 +40,19 @@ class MalformedError(Exception):
 
 
 class RequestRules:
-    """Checks requests, remembering fields that have passed. Confined to: one connection, whose fields nobody else learns of."""
+    """Checks requests, and remembers fields that have passed. Confined to: one connection, so that no other client can probe its fields."""
 
     __slots__ = ("_passed", "_passed_pseudo")
 
     def __init__(self) -> None:
-        #: Fields that are fine wherever regular fields may stand, and pseudo-header fields that are fine in themselves.
+        #: Valid regular fields, and pseudo-header fields with a valid name and value.
         self._passed: set[tuple[bytes, bytes]] = set()
         self._passed_pseudo: set[tuple[bytes, bytes]] = set()
+
+    @property
+    def passed_fields(self) -> int:
+        """Regular fields that are remembered as valid."""
+        return len(self._passed)
 
     def check(self, headers: Headers) -> int | None:
         """Checks a request's header list.
@@ -105,7 +110,7 @@ def check_trailers(headers: Headers) -> None:
 
 
 def _is_bad_value(value: bytes) -> bool:
-    """Section 8.2.1: no NUL, CR or LF, no blank at either end. Searched for one by one, which is faster than a pattern for long values."""
+    """Section 8.2.1: no NUL, CR or LF, no blank at either end. Four searches are faster than one pattern for long values."""
     return b"\0" in value or b"\n" in value or b"\r" in value or value.strip(b" \t") != value
 
 
@@ -156,7 +161,7 @@ def _shown(name: bytes) -> str:
 
 Field = tuple[bytes, bytes]
 
-#: RFC 7541, section 4.1: what a field counts for beyond its bytes.
+#: RFC 7541, section 4.1: the overhead that a field counts beyond its bytes.
 ENTRY_OVERHEAD_BYTES: Final = 32
 _STATIC: Final = HeaderTable.STATIC_TABLE
 _FIRST_DYNAMIC: Final = HeaderTable.STATIC_TABLE_LENGTH + 1
@@ -182,7 +187,7 @@ class WatchedTable(HeaderTable):
         super().add(name, value)
 
     def resize(self, size_bytes: int) -> None:
-        """Sets the size that entries may have together; what exceeds it goes."""
+        """Sets the size of all entries together; the oldest entries that exceed it are removed."""
         self.version += 1
         self.maxsize = size_bytes
 
@@ -192,13 +197,13 @@ class FieldDecoder:
 
     Attributes:
         table: The dynamic table.
-        most_table_bytes: What the peer may set its size to, and must, if it is larger.
+        most_table_bytes: Bound of the table's size, which the peer must announce if its table is larger.
     """
 
     __slots__ = ("_most_bytes", "most_table_bytes", "table")
 
     def __init__(self, most_bytes: int) -> None:
-        """`most_bytes`: what one block may decode to."""
+        """`most_bytes`: bound of one decoded block."""
         self._most_bytes = most_bytes
         self.table = WatchedTable()
         self.most_table_bytes = self.table.maxsize
@@ -261,7 +266,7 @@ class FieldDecoder:
         return fields, total
 
     def _resize(self, block: bytes) -> int:
-        """Takes the updates of the table's size that a block begins with; gives the position behind them."""
+        """Reads the updates of the table's size that a block begins with; returns the position behind them."""
         position = count = 0
         while position < len(block) and block[position] & 0xE0 == 0x20:
             size_bytes = block[position] & 0x1F
@@ -309,10 +314,10 @@ def _invalid(text: str) -> ConnectionFault:
     return ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"invalid header block: {text[:200]}")
 
 
-#: Blocks kept for one connection, and how long they may be: a client repeats a handful, and those are short.
+#: Blocks in the cache of one connection, and the size of the largest: a client repeats a handful, and those are short.
 _KEPT_BLOCKS: Final = 64
 _KEPT_BLOCK_BYTES: Final = 1024
-#: "Dynamic table size update" to zero (RFC 7541, section 6.3): what our encoder says if the peer wants a smaller table than the default.
+#: "Dynamic table size update" to zero (RFC 7541, section 6.3): sent once if the peer wants a smaller table than the default.
 NO_TABLE: Final = b"\x20"
 
 
@@ -339,13 +344,13 @@ def encode_block(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 class RequestBlock:
-    """What a request's header block says.
+    """A decoded header block of a request.
 
     Attributes:
         headers: The fields.
         size_bytes: Their size as RFC 9113 section 10.5.1 counts it.
-        content_length: As declared; None: not.
-        malformed: Which rule is broken; None: none.
+        content_length: As declared; None: not declared.
+        malformed: The rule that is broken; None: none is.
     """
 
     __slots__ = ("content_length", "headers", "malformed", "size_bytes")
@@ -362,7 +367,7 @@ class RequestBlock:
 
 
 class HeaderDecoder:
-    """Blocks of the peer into header lists. Every one must pass through it in order, wanted or not. Confined to: one connection."""
+    """Decodes the peer's blocks. Each block must pass through it in order, even if it is dropped. Confined to: one connection."""
 
     __slots__ = ("_blocks", "_decoder", "_rules", "_table", "_version")
 
@@ -370,9 +375,24 @@ class HeaderDecoder:
         self._decoder = FieldDecoder(limits.header_block_bytes)
         self._table = self._decoder.table
         self._rules = RequestRules()
-        #: Blocks that leave the table alone, and what they say while it has this version.
+        #: Decoded blocks that leave the table alone, valid while it has this version.
         self._blocks: dict[bytes, RequestBlock] = {}
         self._version = self._table.version
+
+    @property
+    def passed_fields(self) -> int:
+        """Regular fields that are remembered as valid."""
+        return self._rules.passed_fields
+
+    @property
+    def cached_blocks(self) -> int:
+        """Decoded blocks in the cache."""
+        return len(self._blocks)
+
+    @property
+    def table_entries(self) -> int:
+        """Fields in the dynamic table."""
+        return len(self._table.dynamic_entries)
 
     def limit_table(self, table_bytes: int) -> None:
         """Bounds the table, once the peer knows the bound: its next block must respect it."""

@@ -11,7 +11,7 @@ from stoker.server.net.http2.streams import NEXT, Inflow, Next, Step, Stream, St
 
 
 class Budget:
-    """A token bucket, filled up only when it is empty: after a long silence a burst may come twice. Confined to: one connection."""
+    """A token bucket that is filled only when it is empty: after a long silence a burst may come twice. Confined to: one connection."""
 
     __slots__ = ("_burst", "_left", "_per_s", "_since_s")
 
@@ -48,11 +48,11 @@ _BYTES_PER_FRAME: Final = 1024
 
 
 class FloodGuard:
-    """Confined to: one connection.
+    """The budgets of one connection, and the credit that its traffic earns. Confined to: one connection.
 
-    Control frames that come with traffic are no flood: a client sends WINDOW_UPDATE for what it receives and for each of its calls,
-    and PING to measure what it receives. So each stream opened, each DATA frame sent, and the bytes of DATA in both directions earn credit.
-    It is counted only when the budget is empty, from totals that exist anyway: ordinary traffic pays nothing for it.
+    Control frames that come with traffic are no flood: a client sends WINDOW_UPDATE for the data it receives and for each of its calls, and
+    PING to measure the bandwidth. So each stream opened, each DATA frame sent, and the bytes of DATA in both directions earn credit. The
+    credit is computed only when the budget is empty, from totals that exist anyway: ordinary traffic pays nothing for it.
     """
 
     __slots__ = ("_budgets", "_counted", "_frames_per_data", "_frames_per_stream", "_inflow", "_sender", "_table")
@@ -68,7 +68,7 @@ class FloodGuard:
             Flood.RESETS: Budget(limits.reset_burst, limits.reset_per_s, now_s),
             Flood.FAULTS: Budget(limits.fault_burst, limits.fault_per_s, now_s),
         }
-        #: The credit that was given so far.
+        #: The credit given so far.
         self._counted = 0.0
 
     def spend(self, kind: Flood, now_s: float) -> bool:
@@ -88,7 +88,7 @@ class FloodGuard:
         self._budgets[kind].refill()
 
     def _earned(self) -> float:
-        """Control frames that the traffic since the connection's beginning entitles to."""
+        """Control frames that all traffic of the connection entitles to."""
         sender, table = self._sender, self._table
         exchanged_bytes = sender.sent_bytes + self._inflow.received_bytes
         return table.opened * self._frames_per_stream + sender.data_frames * self._frames_per_data + exchanged_bytes / _BYTES_PER_FRAME
@@ -96,19 +96,19 @@ class FloodGuard:
 
 #: `Inbound.expected` when any frame may come.
 ANY: Final = -1
-#: Payload of the PING behind a GOAWAY: the peer's answer shows that it has read the GOAWAY.
+#: Payload of the PING behind a GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 DRAIN_PING: Final = b"draining"
 
 
 class Inbound:
-    """Confined to: one connection.
+    """The state that the frame handlers share. Confined to: one connection.
 
     Attributes:
-        events: For the application.
-        now_s: The time of what is being received.
+        events: Events of the present `receive`.
+        now_s: The time of the present `receive`.
         expected: The type of the only frame that may come next, or `ANY`.
-        is_refusing: New streams are refused.
-        is_lingering: They are, and the peer may not know it yet.
+        is_refusing: Whether new streams are refused.
+        is_lingering: Whether they are, and the peer may not know it yet.
     """
 
     __slots__ = (
@@ -137,7 +137,7 @@ class Inbound:
         self._last_served = 0
 
     def charge(self, flood: Flood, what: str) -> None:
-        """Takes one from a budget. When it is empty for the first time, new streams are refused and the open ones go on.
+        """Takes one from a budget. When a budget is empty for the first time, new streams are refused and the open ones go on.
 
         Raises:
             ConnectionFault: ENHANCE_YOUR_CALM, a budget is empty for the second time.
@@ -148,7 +148,7 @@ class Inbound:
         self._guard.refill(flood)
 
     def flooded(self, flood: Flood, text: str) -> None:
-        """Refuses new streams and lets the open ones go on, for what `text` says.
+        """Refuses new streams and lets the open ones go on; `text` is the reason.
 
         Raises:
             ConnectionFault: ENHANCE_YOUR_CALM, it is the second time.
@@ -156,7 +156,7 @@ class Inbound:
         if self._has_flooded:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)
         self._has_flooded = True
-        # NO_ERROR, and the reason in words: several clients drop their open streams at once for any other code.
+        # NO_ERROR, and the reason as text: several clients drop their open streams at once for any other code.
         self.refuse_at_once(ErrorCode.NO_ERROR, text.encode())
         self.events.append(FloodRejected(flood, text))
 
@@ -176,13 +176,13 @@ class Inbound:
             self.events.append(StreamReset(stream_id, code, True))
 
     def report_written(self, stream: Stream, *, ends: bool = False) -> None:
-        """Tells what of a body was put to its place since it was last told."""
+        """Reports the bytes that were written to a receive buffer since the last report."""
         if stream.unreported_bytes or ends:
             self.events.append(DataWritten(stream.id, stream.unreported_bytes, ends))
             stream.unreported_bytes = 0
 
     def refuse_at_once(self, code: ErrorCode, debug: bytes) -> None:
-        """Refuses new streams although the peer does not know it yet; the connection lasts until it does, and until the open ones end."""
+        """Refuses new streams before the peer knows it; the connection lasts until the peer knows and the open streams have ended."""
         self.go_away(code, debug)
         self.is_refusing = self.is_lingering = True
         self._output.control(frames.frame(frames.PING, 0, 0, DRAIN_PING))
@@ -200,7 +200,7 @@ class Inbound:
         self._output.control(frames.goaway(self._last_served, code, debug))
 
     def check_crossed(self, stream_id: int, step: Step) -> None:
-        """Lets a frame for a stream that is not open pass if it may have crossed with the stream's end.
+        """Accepts a frame for a stream that is not open if it may have crossed with the stream's end.
 
         Raises:
             ConnectionFault: the stream was never opened, or the peer must know that it is closed.

@@ -11,23 +11,23 @@ _CLOSED_STREAMS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class H2Limits:
-    """What one peer may cost. Sizes in bytes; a rate comes with the burst that may precede it.
+    """The resources that one peer may use. Sizes in bytes; a rate comes with the burst that may precede it.
 
     Attributes:
         concurrent_streams: Requests that may be open; one more is refused (REFUSED_STREAM).
         header_list_bytes: All fields of one request, each counted as RFC 9113 section 10.5.1 does (name, value and 32); a request
-            above it is told apart (`HeadersTooLarge`).
+            above it is reported as `HeadersTooLarge`.
         header_count: Fields of one request, pseudo-header fields included; above it likewise.
         header_block_bytes: A header block as sent, and what it may decode to: more ends the connection.
         continuation_frames: CONTINUATION frames of one header block.
         header_table_bytes: HPACK table that the peer may fill.
-        stream_window_bytes: What a stream's peer may send before the application gives window back.
-        connection_window_bytes: The same for all streams together; it bounds what received bytes a connection can hold.
+        stream_window_bytes: Bytes that the peer may send on a stream before the application gives window back.
+        connection_window_bytes: The same for all streams together; it bounds the received bytes that a connection can hold.
         frame_bytes: Payload of one received frame.
-        sent_frame_bytes: Payload of one DATA frame sent, if the peer takes as much: what other streams wait for.
-        output_bytes: What is handed to the transport at a time; data of streams waits behind it in turn.
-        stream_queue_bytes: What may wait on one stream when the application comes with more.
-        control_frames_waiting: Frames that answer the peer's own (ACKs, RST_STREAM), kept while the transport is not writable.
+        sent_frame_bytes: Payload of one DATA frame sent, if the peer takes as much: other streams wait for so many bytes.
+        output_bytes: Bytes handed to the transport at a time; data of streams waits behind it in turn.
+        stream_queue_bytes: Bytes that may wait on one stream when the application sends more.
+        control_frames_waiting: Frames that reply to the peer's own (ACKs, RST_STREAM), kept while the transport is not writable.
         control_burst, control_per_s: SETTINGS, PING, PRIORITY, GOAWAY, WINDOW_UPDATE, unknown and empty frames and small ones for streams
             reset here, beyond those that the traffic entitles to: a KiB of DATA in either direction to one, and the two below.
         control_per_stream: Control frames that each request entitles to.
@@ -84,7 +84,7 @@ class H2Limits:
 
     @classmethod
     def of(cls, limits: Limits) -> "H2Limits":
-        """The bounds that go with those of the fronts."""
+        """The limits of a connection that follow from those of the server."""
         return cls(
             concurrent_streams=limits.grpc_concurrent_streams,
             header_list_bytes=limits.grpc_metadata_bytes,

@@ -41,9 +41,9 @@ class ControlFrames:
     """Handlers by frame type. Confined to: one connection.
 
     Attributes:
-        is_draining: The peer was asked to open no more streams.
-        awaits_ack: The peer has not acknowledged our SETTINGS.
-        pings_out: PINGs of ours that the peer has not acknowledged.
+        is_draining: Whether the peer was asked to open no more streams.
+        awaits_ack: Whether the peer has not acknowledged the server's SETTINGS.
+        pings_out: PINGs of the server that the peer has not acknowledged.
     """
 
     __slots__ = (
@@ -179,12 +179,12 @@ _UNKNOWN: Final = 10
 _SETTING_BYTES: Final = 6
 #: Padding length, padding, and the deprecated priority fields (RFC 9113, section 6.2).
 _HEADERS_EXTRA_BYTES: Final = 1 + 255 + 5
-#: Debug data that a GOAWAY may bring.
+#: Debug data that a GOAWAY may carry.
 _MOST_GOAWAY_BYTES: Final = 4096
-#: Pieces of the beginning of a frame that are kept apart: a peer that sends single bytes shall not make us hold an object for each.
+#: Pieces of an incomplete frame: above it they are joined, so that a peer that sends single bytes does not cost an object for each.
 _MOST_PARTS: Final = 64
 _STREAM_ID: Final = 0x7FFF_FFFF
-#: What is read straight to a message's place: of less, a copy costs less than a read of its own; more is not there at a time.
+#: Bytes of a zero-copy read: below the minimum, a copy costs less than a read of its own; the kernel seldom has more than the maximum.
 _MIN_BUFFER_BYTES: Final = 32 * 1024
 _MAX_BUFFER_BYTES: Final = 1024 * 1024
 
@@ -193,7 +193,7 @@ _Handler = Callable[[int, int, Any, int, int], None]
 
 
 class FrameReader:
-    """Confined to: one connection."""
+    """Cuts bytes into frames, and calls the handler of each. Confined to: one connection."""
 
     __slots__ = (
         "_data_frames",
@@ -231,29 +231,34 @@ class FrameReader:
             most,
         )
         self._preface = PREFACE
-        #: The beginning of a frame that is not whole: pieces, their size, and the size at which it can be looked at.
+        #: An incomplete frame: its pieces, their size, and the size at which it can be handled.
         self._parts: list[bytes] = []
         self._have = 0
         self._need = 0
-        #: A DATA frame that is handed on in parts: what is to come of its data, then of its padding. Skipped frames are all padding.
+        #: A DATA frame that is handed on in parts: the bytes missing of its data, then of its padding. Skipped frames are all padding.
         self._left = 0
         self._padding = 0
         self._stream_id = 0
 
     @property
     def has_part(self) -> bool:
-        """Whether the beginning of a frame waits for its rest."""
+        """Whether a frame is incomplete."""
         return bool(self._parts)
 
+    @property
+    def parts(self) -> int:
+        """Pieces of an incomplete frame."""
+        return len(self._parts)
+
     def receive_buffer(self) -> memoryview | None:
-        """Where the transport may read to: the place of the message whose frame is in hand; None: it has none, or little is left of it."""
+        """The buffer of the request whose DATA frame is incomplete; None: it has none, or too little is left of it."""
         receive_buffer = self._data_frames.receive_buffer(self._stream_id) if self._left else None
         return None if receive_buffer is None or len(receive_buffer) < _MIN_BUFFER_BYTES else receive_buffer[:_MAX_BUFFER_BYTES]
 
     def read_zero_copy(self, data: memoryview) -> None:
-        """As `read`, of bytes that were read to where `receive_buffer` said.
+        """As `read`, for bytes that were read into `receive_buffer`.
 
-        The rest of the frame in hand is where it belongs; what stands behind it is not, for frames have headers between them.
+        The bytes of the incomplete frame are in their place; those behind it begin with the next frame's header, and are read again.
         """
         count = min(self._left, len(data))
         self._left -= count
@@ -262,7 +267,7 @@ class FrameReader:
             self.read(data[count:])
 
     def read(self, data: bytes | memoryview) -> None:
-        """Takes in bytes. A view may be written over afterwards: what is kept of it is copied.
+        """Takes bytes. A view may be overwritten afterwards: kept bytes are copied.
 
         Raises:
             ConnectionFault: the peer broke a rule of the connection; nothing may be read after that.
@@ -319,7 +324,7 @@ class FrameReader:
             except StreamFault as fault:
                 inbound.fault(fault)
                 if end > size:
-                    # What is still to come of the frame belongs to nobody.
+                    # The stream has no use for the bytes that are still missing of the frame.
                     self._left, self._padding, end = 0, end - size, size
             position = end
         if position < size:
@@ -335,7 +340,7 @@ class FrameReader:
         return data[len(preface) :]
 
     def _begin(self, kind: int, flags: int, stream_id: int, data: bytes | memoryview, start: int, length: int) -> int:
-        """Begins a frame that is longer than what is there; gives the position up to which all is used: the end of `data`."""
+        """Begins a frame that is longer than `data`; returns the position up to which all is used: the end of `data`."""
         size = len(data)
         if kind == _UNKNOWN:
             self._handlers[_UNKNOWN](flags, stream_id, data, start, start)
@@ -353,7 +358,7 @@ class FrameReader:
         return self._resume(data, size, start)
 
     def _resume(self, data: bytes | memoryview, size: int, position: int = 0) -> int:
-        """Hands on what belongs to the frame in hand; gives the position behind it."""
+        """Hands on the bytes of the incomplete frame; returns the position behind them."""
         if self._left and position < size:
             end = min(size, position + self._left)
             self._left -= end - position

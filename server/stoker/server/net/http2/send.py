@@ -29,33 +29,33 @@ from stoker.server.net.http2.streams import NEXT, Next, Step, Stream, StreamTabl
 
 
 class Output:
-    """Pieces of frames in order. Confined to: one connection.
+    """Frames that wait for the transport, in pieces. Confined to: one connection.
 
     Attributes:
-        pieces: What `take` will give.
-        size: Bytes of it, as far as data is concerned; frames without data are counted roughly.
+        pieces: The pieces that `take` will return.
+        size: Their bytes: exact for data, roughly for frames without data.
     """
 
     __slots__ = ("_control", "_most_control", "pieces", "size")
 
     def __init__(self, most_control: int) -> None:
-        """`most_control`: frames answering the peer's own that may wait."""
+        """`most_control`: replies to frames of the peer that may wait."""
         self.pieces: list[bytes | memoryview] = []
         self.size = 0
         self._control = 0
         self._most_control = most_control
 
     def control(self, frame: bytes) -> None:
-        """Adds a frame that is not part of an answer."""
+        """Adds a frame that is not part of a response."""
         self.pieces.append(frame)
         self.size += len(frame)
         self._control += 1
 
     def reply(self, frame: bytes) -> None:
-        """Adds a frame that the peer has provoked.
+        """Adds a frame that replies to one of the peer.
 
         Raises:
-            ConnectionFault: the peer provokes them and does not read them.
+            ConnectionFault: the peer causes more replies than it reads.
         """
         self.control(frame)
         if self._control > self._most_control:
@@ -77,25 +77,26 @@ _SEND_HEADERS: Final = Step.SEND_HEADERS
 _SEND_HEADERS_END: Final = Step.SEND_HEADERS_END
 _SEND_DATA: Final = Step.SEND_DATA
 _SEND_DATA_END: Final = Step.SEND_DATA_END
-#: A DATA frame below it that does not end what the application gave is a crumb.
+#: A DATA frame below it that does not end the data given by the application is a short frame.
 _SHORT_FRAME_BYTES: Final = 1024
-#: Streams that are gone and may still stand in the queue, beside as many as are open.
+#: Streams that are gone and may still be in the queue, beside as many as are open.
 _LISTED_SLACK: Final = 64
-#: The end of the connection's window is kept for the streams that wait, so that small answers cannot starve a large one.
+#: The end of the connection's window is kept for the streams that wait, so that small responses cannot starve a large one.
 _KEPT_FOR_WAITING_BYTES: Final = DEFAULT_WINDOW_BYTES
 
 Data = bytes | bytearray | memoryview
 
 
 class Sender:
-    """Confined to: one connection.
+    """Sends responses within the peer's windows. Confined to: one connection.
 
     Attributes:
         window: Bytes that the peer takes on all streams together.
-        initial_window: What a new stream may send (the peer's SETTINGS_INITIAL_WINDOW_SIZE).
+        initial_window: Bytes that a new stream may send (the peer's SETTINGS_INITIAL_WINDOW_SIZE).
         frame_bytes: Payload of the largest frame to send.
-        data_frames: DATA frames sent that may well be answered by a WINDOW_UPDATE: not the crumbs that a tiny window makes of larger data.
-        drained: Streams whose waiting data has gone out since somebody looked.
+        data_frames: DATA frames sent, each of which may cause a WINDOW_UPDATE: without the short frames that a tiny window makes of
+            larger data.
+        drained: Streams whose waiting data was sent since `take_drained`.
     """
 
     __slots__ = (
@@ -124,7 +125,7 @@ class Sender:
         self._most_output = limits.output_bytes
         self._most_waiting = limits.stream_queue_bytes
         self._most_sent_frame = limits.sent_frame_bytes
-        #: What the next header block must begin with.
+        #: The beginning of the next header block: a table size update that the peer has asked for.
         self._notice = b""
         self._is_tableless = False
         self.window = DEFAULT_WINDOW_BYTES
@@ -138,6 +139,11 @@ class Sender:
     def can_move(self) -> bool:
         """Whether data that waits could be sent now."""
         return self.window > 0 and bool(self._queue)
+
+    @property
+    def queued_streams(self) -> int:
+        """Streams in the queue, those that were reset meanwhile included."""
+        return len(self._queue)
 
     @property
     def sent_bytes(self) -> int:
@@ -185,13 +191,13 @@ class Sender:
         return stream.waiting_bytes
 
     def respond(self, stream_id: int, block: bytes, data: bytes, trailers: bytes) -> int:
-        """A whole answer in one call: header block, data, and the block of the trailers that end it.
+        """Sends a whole response in one call: header block, data, and the header block of the trailers that end it.
 
         Returns:
             How many bytes of the stream wait.
 
         Raises:
-            MisuseError: an answer has begun already.
+            MisuseError: the response has begun already.
         """
         stream = self._streams.get(stream_id)
         if stream is None:
@@ -231,19 +237,19 @@ class Sender:
         return 0
 
     def abandon(self, stream: Stream) -> None:
-        """Resets a stream with NO_ERROR as soon as its whole answer is in the output."""
+        """Resets a stream with NO_ERROR as soon as its whole response is in the output."""
         stream.is_abandoned = True
         if stream.state is _HALF_CLOSED_LOCAL:
             self.reset(stream, ErrorCode.NO_ERROR)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Ends a stream at once; what waits on it is dropped."""
+        """Ends a stream at once; data that waits on it is dropped."""
         self._output.control(frames.rst_stream(stream.id, code))
         self._table.remember_reset(stream.id)
         self._table.close(stream)
 
     def move(self) -> None:
-        """Moves waiting data to the output, the streams in turn, until it is full or a window is empty."""
+        """Moves waiting data to the output, the streams in turn, until the output is full or the window is empty."""
         output = self._output
         queue = self._queue
         while queue and self.window > 0:
@@ -285,7 +291,7 @@ class Sender:
         self.frame_bytes = min(frame_bytes, self._most_sent_frame)
 
     def set_table_bytes(self, table_bytes: int) -> None:
-        """The peer's SETTINGS_HEADER_TABLE_SIZE. A smaller table must be acknowledged in the next block; ours is then none, for good."""
+        """The peer's SETTINGS_HEADER_TABLE_SIZE. The next block must acknowledge a smaller table; the server then says zero, once."""
         if table_bytes < frames.DEFAULT_TABLE_BYTES and not self._is_tableless:
             self._is_tableless = True
             self._notice = NO_TABLE
@@ -300,14 +306,14 @@ class Sender:
             stream.is_listed = True
             queue = self._queue
             if len(queue) > 2 * len(self._streams) + _LISTED_SLACK:
-                # Streams that were reset while they stood in it: with no window to send into, nothing else would take them out.
+                # Streams that were reset while they were in the queue: with an empty window, nothing else would remove them.
                 alive = [listed for listed in queue if listed.waiting]
                 queue.clear()
                 queue.extend(alive)
             queue.append(stream)
 
     def _move_frame(self, stream: Stream) -> None:
-        """Sends one frame of a stream's waiting data, and what follows it when it is the last."""
+        """Sends one frame of a stream's waiting data, and the trailers behind the last."""
         waiting = stream.waiting
         available = min(self.frame_bytes, self.window, stream.send_window)
         if not waiting or available <= 0:

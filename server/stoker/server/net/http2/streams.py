@@ -15,13 +15,13 @@ from stoker.server.net.http2.limits import H2Limits
 
 
 class Next(enum.IntEnum):
-    """The state of a stream, or what a frame that does not fit its state amounts to."""
+    """The state of a stream, or the error that a step amounts to where the state does not allow it."""
 
     IDLE = 0
     OPEN = 1
-    #: We have ended our side; the peer may still send.
+    #: The server has ended its side; the peer may still send.
     HALF_CLOSED_LOCAL = 2
-    #: The peer has ended its side; we may still send.
+    #: The peer has ended its side; the server may still send.
     HALF_CLOSED_REMOTE = 3
     CLOSED = 4
 
@@ -40,7 +40,7 @@ class Next(enum.IntEnum):
 
 
 class Step(enum.IntEnum):
-    """What happens to a stream."""
+    """A frame that is received or sent on a stream."""
 
     RECEIVE_HEADERS = 0
     RECEIVE_HEADERS_END = 1
@@ -82,8 +82,8 @@ NEXT: Final[tuple[tuple[Next, ...], ...]] = (
         *(_N.CLOSED, _N.HALF_CLOSED_REMOTE),
         *(_N.HALF_CLOSED_REMOTE, _N.CLOSED, _N.HALF_CLOSED_REMOTE, _N.CLOSED, _N.CLOSED),
     ),
-    # CLOSED. What comes late for a stream that we have reset is dropped before this row is asked. RST_STREAM and WINDOW_UPDATE may have
-    # crossed with our end of the stream. The application may not know yet that the peer has reset the stream.
+    # CLOSED. Late frames for a stream that the server has reset are dropped before this row applies. RST_STREAM and WINDOW_UPDATE may have
+    # crossed with the server's end of the stream. The application may not know yet that the peer has reset the stream.
     (
         *(_N.LONG_CLOSED, _N.LONG_CLOSED, _N.LONG_CLOSED, _N.LONG_CLOSED),
         *(_N.IGNORED, _N.IGNORED),
@@ -93,7 +93,7 @@ NEXT: Final[tuple[tuple[Next, ...], ...]] = (
 
 
 class Inflow:
-    """The connection's receive window: what the peer may still send, and what is owed to it. Confined to: one connection.
+    """The connection's receive window: the bytes the peer may still send, and those it is owed. Confined to: one connection.
 
     Attributes:
         window: Bytes the peer may still send on all streams together.
@@ -112,7 +112,7 @@ class Inflow:
             send(frames.window_update(0, window_bytes - DEFAULT_WINDOW_BYTES))
 
     def refund(self, count: int) -> None:
-        """Owes the peer `count` bytes more; they are paid when they make half the window, so that few frames do it."""
+        """Owes the peer `count` bytes more; one WINDOW_UPDATE gives them back when they make half the window."""
         self._owed += count
         if self._owed >= self._half:
             self._send(frames.window_update(0, self._owed))
@@ -121,35 +121,40 @@ class Inflow:
             self._owed = 0
 
     @property
+    def owed_bytes(self) -> int:
+        """Bytes given back that no WINDOW_UPDATE has reported."""
+        return self._owed
+
+    @property
     def received_bytes(self) -> int:
         """DATA received so far, padding included."""
         return self._granted - self.window
 
 
-#: Gaps between the ids a peer has used; one that leaves more is not told apart from one that reuses ids.
+#: Gaps between the ids that a peer has used, of which so many are remembered: an older gap counts as closed streams.
 _GAPS = 16
 _CLOSED: Final = Next.CLOSED
 
 
 class Stream:
-    """One request and its answer. Confined to: one connection.
+    """One request and its response. Confined to: one connection.
 
     Attributes:
-        state: See `stream_states`.
+        state: A row of `NEXT`.
         receive_window: Bytes the peer may still send.
-        unconsumed: Received bytes whose window the application holds.
-        owed: Bytes it has given back that the peer has not been told of.
-        body_left: What is missing of the content-length; None: there was none.
-        send_window: Bytes that we may still send; negative after the peer has shrunk its windows.
-        has_responded: Header fields were sent.
-        is_ending: The application has given the end of the answer; perhaps it waits.
-        is_abandoned: The application wants no more of the request than it has; the stream ends with the answer.
-        waiting: Data that waits for windows or room.
+        unconsumed: Received bytes that the application has not given back.
+        owed: Bytes that it has given back and no WINDOW_UPDATE has reported.
+        body_left: Bytes that are missing of the content-length; None: there was none.
+        send_window: Bytes that the server may still send; negative after the peer has shrunk its windows.
+        has_responded: Whether header fields were sent.
+        is_ending: Whether the application has given the end of the response, which may wait.
+        is_abandoned: Whether the application wants no more of the request: the stream ends with the response.
+        waiting: Data that waits for windows or the transport.
         waiting_bytes: Its size.
-        trailers: Header block to follow the waiting data.
+        trailers: Header block that follows the waiting data.
         is_listed: Whether it stands in the sender's queue.
-        receive_buffer: Where the next bytes of the request go; None: to the application, as they come.
-        unreported_bytes: What was put there that the application has not been told of.
+        receive_buffer: Takes the next bytes of the request; None: the application gets them as they arrive.
+        unreported_bytes: Bytes in the buffer that no `DataWritten` has reported.
     """
 
     __slots__ = (
@@ -196,16 +201,17 @@ class StreamTable:
     Attributes:
         open: Streams that are neither idle nor closed, by id.
         last_id: Highest id the peer has used.
-        opened: How many streams were opened, those that were refused not among them.
+        opened: How many streams were opened; refused ones do not count.
+        inflow: The connection's receive window.
     """
 
-    __slots__ = ("_gaps", "_inflow", "_most_reset", "_reset_here", "last_id", "open", "opened")
+    __slots__ = ("_gaps", "_most_reset", "_reset_here", "inflow", "last_id", "open", "opened")
 
     def __init__(self, inflow: Inflow, limits: H2Limits) -> None:
         self.open: dict[int, Stream] = {}
         self.last_id = 0
         self.opened = 0
-        self._inflow = inflow
+        self.inflow = inflow
         self._most_reset = limits.closed_streams
         self._reset_here: dict[int, None] = {}
         self._gaps: deque[range] = deque(maxlen=_GAPS)
@@ -217,12 +223,12 @@ class StreamTable:
         self.last_id = stream_id
 
     def close(self, stream: Stream) -> None:
-        """Forgets a stream; the window that the application still holds of it goes back to the peer."""
+        """Forgets a stream, and gives the window that the application has not given back to the peer."""
         del self.open[stream.id]
         stream.state = _CLOSED
         stream.receive_buffer = None
         if stream.unconsumed:
-            self._inflow.refund(stream.unconsumed)
+            self.inflow.refund(stream.unconsumed)
             stream.unconsumed = 0
         if stream.waiting:
             stream.waiting = None
@@ -237,7 +243,7 @@ class StreamTable:
         self.open.clear()
 
     def remember_reset(self, stream_id: int) -> None:
-        """Notes that we have reset a stream: the peer may not know, and what it sends meanwhile is no fault."""
+        """Notes that the server has reset a stream: frames that the peer sends before it knows are no fault."""
         self._reset_here[stream_id] = None
         if len(self._reset_here) > self._most_reset:
             del self._reset_here[next(iter(self._reset_here))]
@@ -246,7 +252,7 @@ class StreamTable:
         return stream_id in self._reset_here
 
     def state_of(self, stream_id: int) -> Next:
-        """The state of a stream that is not open; one whose id the peer has skipped counts as never opened."""
+        """The state of a stream that is not open. A stream whose id the peer has skipped counts as never opened."""
         if stream_id > self.last_id or not stream_id & 1 or any(stream_id in gap for gap in self._gaps):
             return Next.IDLE
         return Next.CLOSED
