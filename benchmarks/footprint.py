@@ -1,7 +1,8 @@
 """What the server holds and how fast it starts: `python -m benchmarks.footprint`.
 
 Resident memory with one tiny model loaded, idle and after a million requests; the time from start to ready on the sample repository; and
-the 99th percentile of a small model while a ResNet-50 takes all the CPU it can get.
+the 99th percentile of a small model while a ResNet-50 takes all the CPU it can get. `--baseline FOLDER`
+measures another checkout in the same run.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from benchmarks.models import CHECKOUT, BenchModel, build_repository
 from benchmarks.process_tree import process_tree
 from benchmarks.report import verdict_table
 from benchmarks.results import Verdict
-from benchmarks.servers import Target, stoker
+from benchmarks.servers import Checkout, Target, add_baseline_options, checkouts_of, stoker
 from benchmarks.wire import GRPC
 
 _MIB = 2**20
@@ -34,27 +35,32 @@ _NEIGHBOUR_REQUESTS = 3_000
 _NICE = 10
 
 
-def start_times_s(scratch: Path, rounds: int) -> list[float]:
-    """Seconds from starting `serve` on the sample repository until its ready file stands.
+def start_times_s(scratch: Path, rounds: int, checkouts: Sequence[Checkout]) -> dict[str, list[float]]:
+    """By checkout, seconds from starting `serve` on the sample repository until its ready file stands; the checkouts take turns.
 
     Modules are compiled by a start that does not count, as an installer does it: a checkout that may not write bytecode compiles some four
     hundred modules at every start, which takes 0.4 s.
     """
-    found = []
+    found: dict[str, list[float]] = {each.name: [] for each in checkouts}
     for number in range(rounds + 1):
-        began = time.monotonic()
-        with stoker(CHECKOUT / "model_repos", scratch / f"start{number}", (), bytecode=scratch / "bytecode"):
-            found.append(time.monotonic() - began)
-    return found[1:]
+        for each in checkouts:
+            folder = scratch / f"start-{each.name}-{number}"
+            began = time.monotonic()
+            with stoker(CHECKOUT / "model_repos", folder, (), bytecode=scratch / f"bytecode-{each.name}", checkout=each):
+                found[each.name].append(time.monotonic() - began)
+    return {name: times[1:] for name, times in found.items()}
 
 
-def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores: Sequence[int]) -> tuple[float, float]:
+def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores: Sequence[int], checkout: Checkout) -> tuple[float, float]:
     """Resident memory with `tiny` loaded: idle; and how much more it is after `requests` requests, counted from a warm-up.
 
     With modules compiled by `start_times_s`: what compiling them leaves behind is given back some seconds later.
     """
-    model = build_repository(scratch / "models", ("tiny",))["tiny"]
-    with stoker(scratch / "models", scratch / "memory", cores, bytecode=scratch / "bytecode") as target:
+    model = build_repository(scratch / f"models-{checkout.name}", ("tiny",))["tiny"]
+    bytecode = scratch / f"bytecode-{checkout.name}"
+    with stoker(
+        scratch / f"models-{checkout.name}", scratch / f"memory-{checkout.name}", cores, bytecode=bytecode, checkout=checkout
+    ) as target:
         idle = process_tree(target.pid).rss_bytes()
         _send(target, model, _CALLS, _WARM_REQUESTS, scratch, client_cores)
         warm = process_tree(target.pid).rss_bytes()
@@ -62,7 +68,7 @@ def memory_mib(scratch: Path, requests: int, cores: Sequence[int], client_cores:
         return idle / _MIB, (process_tree(target.pid).rss_bytes() - warm) / _MIB
 
 
-def neighbour_p99_ms(scratch: Path, rounds: int, nice: int) -> list[float]:
+def neighbour_p99_ms(scratch: Path, rounds: int, nice: int, checkout: Checkout) -> list[float]:
     """99th percentiles of `mlp` called one at a time, while four requests for a ResNet-50 are always in work; all cores shared.
 
     `nice`: of the ResNet-50, by its config.pbtxt.
@@ -72,7 +78,7 @@ def neighbour_p99_ms(scratch: Path, rounds: int, nice: int) -> list[float]:
     with (scratch / "both" / "resnet50" / "config.pbtxt").open("a", encoding="utf-8") as config:
         config.write(f'\nparameters {{ key: "nice" value {{ string_value: "{nice}" }} }}\n')
     found = []
-    with stoker(scratch / "both", scratch / "neighbours", ()) as target:
+    with stoker(scratch / "both", scratch / "neighbours", (), checkout=checkout) as target:
         done = threading.Event()
         heavy = threading.Thread(target=_keep_busy, args=(target, models["resnet50"], scratch, done))
         heavy.start()
@@ -103,26 +109,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1_000_000, help="after which memory is read again (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="starts, and windows beside the ResNet-50 (default %(default)s)")
+    parser.add_argument("--without-neighbour", action="store_true", help="leave out the small model beside the ResNet-50")
+    add_baseline_options(parser)
     options = parser.parse_args(arguments)
+    checkouts = checkouts_of(options)
     cores = sorted(os.sched_getaffinity(0))
     console = Console(width=150)
     console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
+    verdicts = []
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        starts = start_times_s(scratch, options.rounds)
-        idle_mib, growth_mib = memory_mib(scratch, options.requests, cores[:1], cores[1:2] or cores[:1])
-        p99s = {nice: neighbour_p99_ms(scratch / f"nice{nice}", options.rounds, nice) for nice in (0, _NICE)}
-    console.print(
-        verdict_table(
-            [
-                Verdict.of_rounds("start to ready, sample repository", starts, 1.0, "s"),
-                Verdict.of_rounds("memory with tiny loaded, idle", [idle_mib], 90, "MiB"),
-                Verdict.of_rounds(f"memory gained by {options.requests:,} requests", [growth_mib], 5, "MiB"),
-                Verdict.of_rounds("a small model beside ResNet-50 at full load, p99", p99s[0], 3.0, "ms"),
-                Verdict.of_rounds(f"the same with ResNet-50 at nice {_NICE}", p99s[_NICE], 3.0, "ms"),
+        starts = start_times_s(scratch, options.rounds, checkouts)
+        for each in checkouts:
+            of = f", {each.name}" if len(checkouts) > 1 else ""
+            idle_mib, growth_mib = memory_mib(scratch, options.requests, cores[:1], cores[1:2] or cores[:1], each)
+            verdicts += [
+                Verdict.of_rounds(f"start to ready, sample repository{of}", starts[each.name], 1.0, "s"),
+                Verdict.of_rounds(f"memory with tiny loaded, idle{of}", [idle_mib], 90, "MiB"),
+                Verdict.of_rounds(f"memory gained by {options.requests:,} requests{of}", [growth_mib], 5, "MiB"),
             ]
-        )
-    )
+        for nice, case in ((0, "a small model beside ResNet-50 at full load, p99"), (_NICE, f"the same with ResNet-50 at nice {_NICE}")):
+            for each in checkouts if not options.without_neighbour else ():
+                of = f", {each.name}" if len(checkouts) > 1 else ""
+                p99s = neighbour_p99_ms(scratch / f"{each.name}-nice{nice}", options.rounds, nice, each)
+                verdicts.append(Verdict.of_rounds(f"{case}{of}", p99s, 3.0, "ms"))
+    console.print(verdict_table(verdicts))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ The server has one core, the native load generator another. Each round takes eve
 same core; medians of the rounds are held against what is wanted, and against Triton's published figures, scaled by the ratio of the
 grpc.aio echo here to the same echo in the published measurement. Of an image (602 KB in, 4 KB out) what counts is the CPU time above the
 model's own run.
+
+With `--baseline FOLDER`, `serve` of that checkout runs beside this one's on the same core, without the echoes. Each case loads the two in
+turn, so that a change of the machine's speed meets both; the table holds the ratio of each round's pair, as their median.
 """
 
 import argparse
@@ -11,7 +14,7 @@ import os
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +29,7 @@ from benchmarks.models import build_repository
 from benchmarks.native_load import NativeWindow, Payload
 from benchmarks.report import verdict_table
 from benchmarks.results import Verdict
-from benchmarks.servers import Target, echo_grpc, echo_h2, stoker
+from benchmarks.servers import Checkout, Target, add_baseline_options, checkouts_of, echo_grpc, echo_h2, stoker, this_checkout
 from benchmarks.wire import GRPC, canned_response
 
 #: Figures hold with what operators run: a sampled access log, beside validation, statistics and metrics, which are always on.
@@ -75,9 +78,24 @@ class FrontWindows:
 
 
 def measure_fronts(
-    found: FrontWindows, cases: Sequence[Case], rounds: int, scratch: Path, cores: Sequence[int], console: Console
+    found: FrontWindows,
+    cases: Sequence[Case],
+    rounds: int,
+    scratch: Path,
+    cores: Sequence[int],
+    console: Console,
+    checkouts: Sequence[Checkout] = (),
 ) -> dict[str, float]:
     """Measures `cases` in turn, `rounds` times, the servers on `cores`.
+
+    Args:
+        found: Where the windows are added.
+        cases: What is measured.
+        rounds: How often.
+        scratch: A folder for models and logs.
+        cores: Where the servers run.
+        console: For progress.
+        checkouts: Whose `serve` is measured, the echoes beside it only where it is one; empty: this checkout's.
 
     Returns:
         By model, CPU time of raw onnxruntime for one row, microseconds: the median of a measurement in each round.
@@ -86,6 +104,7 @@ def measure_fronts(
         WrongResponse: an answer is not the model's, or a request was not answered well.
         NativeLoadFailed: the generator could not work.
     """
+    checkouts = checkouts or (this_checkout(),)
     models = build_repository(scratch / "models", tuple(dict.fromkeys(case.model for case in cases)))
     raw_us: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as stack:
@@ -93,7 +112,7 @@ def measure_fronts(
         stack.callback(raw.close)
         expected = {name: raw.reference(model) for name, model in models.items()}
         echoes: tuple[Target, ...] = ()
-        if _ECHOED in models:
+        if _ECHOED in models and len(checkouts) == 1:
             reply = scratch / "canned.message"
             reply.write_bytes(canned_response(models[_ECHOED], expected[_ECHOED]))
             echoes = (stack.enter_context(echo_h2(cores)), stack.enter_context(echo_grpc("bytes", reply, cores)))
@@ -103,20 +122,36 @@ def measure_fronts(
             for name, model in models.items():
                 raw_us[name].append(raw.measure(model, 1, 0.5, number).server_cpu_us)
             # Some processes are a quarter slower than others for as long as they live: what counts is the median over several.
-            with stoker(scratch / "models", scratch / f"server-{number}", cores, _FLAGS) as server:
-                for name, protocol in dict.fromkeys((case.model, case.protocol) for case in cases):
-                    check.check(server, models[name], protocol, expected[name])
-                before = sum(successes(server, name) for name in models) - found.sent[server.name]
+            with ExitStack() as running:
+                servers = [
+                    running.enter_context(stoker(scratch / "models", scratch / f"{each.name}-{number}", cores, _FLAGS, checkout=each))
+                    for each in checkouts
+                ]
+                for server in servers:
+                    for name, protocol in dict.fromkeys((case.model, case.protocol) for case in cases):
+                        check.check(server, models[name], protocol, expected[name])
+                before = {each.name: _successes(each, models) - found.sent[each.name] for each in servers}
                 for case in cases:
                     payload = payload_of(case, models[case.model], scratch)
-                    window = found.measure(server, case, payload)
-                    console.print(f"[dim]round {number + 1}, {case.name}: {window.server_cpu_us:.0f} us, {window.requests_per_s:,.0f}/s[/]")
+                    for server in servers if number % 2 == 0 else reversed(servers):
+                        window = found.measure(server, case, payload)
+                        console.print(
+                            f"[dim]round {number + 1}, {server.name}, {case.name}:"
+                            f" {window.server_cpu_us:.0f} us, {window.requests_per_s:,.0f}/s[/]"
+                        )
                     for echo in echoes if case.protocol == GRPC and case.model == _ECHOED else ():
                         found.measure(echo, case, payload)
-                counted = sum(successes(server, name) for name in models) - before
-            if counted != found.sent[server.name]:
-                raise WrongResponse(f"{found.sent[server.name]} requests were sent, but the servers count {counted} good answers")
+                for server in servers:
+                    counted = _successes(server, models) - before[server.name]
+                    if counted != found.sent[server.name]:
+                        raise WrongResponse(
+                            f"{found.sent[server.name]} requests were sent to {server.name}, but it counts {counted} successes"
+                        )
         return {name: statistics.median(each) for name, each in raw_us.items()}
+
+
+def _successes(server: Target, models: Iterable[str]) -> int:
+    return sum(successes(server, name) for name in models)
 
 
 def peer_scale(found: FrontWindows, cases: Sequence[Case]) -> float:
@@ -167,11 +202,44 @@ def front_table(found: FrontWindows, cases: Sequence[Case], raw_us: Mapping[str,
     return table
 
 
+def comparison_table(found: FrontWindows, cases: Sequence[Case], baseline: str, measured: str) -> Table:
+    """The two targets side by side; a ratio is the median over the rounds of `measured` / `baseline`."""
+    table = Table(title=f"{measured} / {baseline}, interleaved; below 1 is less than {baseline}", title_justify="left")
+    for heading in ("case", *(name for unit in ("CPU us", "p50 ms", "p99 ms", "req/s") for name in (f"{unit} old", "new", "ratio"))):
+        table.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=True)
+    for case in cases:
+        old, new = (found.windows[target, case.name] for target in (baseline, measured))
+        cells = []
+        for digits, figure in ((1, _cpu_us), (3, _p50_ms), (3, _p99_ms), (0, _rate)):
+            before, after = [figure(each) for each in old], [figure(each) for each in new]
+            cells += [f"{statistics.median(each):,.{digits}f}" for each in (before, after)]
+            cells.append(f"[bold]{statistics.median(b / a for a, b in zip(before, after, strict=True)):.2f}[/]")
+        table.add_row(case.name, *cells)
+    return table
+
+
+def _cpu_us(window: NativeWindow) -> float:
+    return window.server_cpu_us
+
+
+def _p50_ms(window: NativeWindow) -> float:
+    return window.latency.p50_ms
+
+
+def _p99_ms(window: NativeWindow) -> float:
+    return window.latency.p99_ms
+
+
+def _rate(window: NativeWindow) -> float:
+    return window.requests_per_s
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="only cases whose name contains this")
     parser.add_argument("--rounds", type=int, default=5, help="times that each is measured (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each window (default %(default)s)")
+    add_baseline_options(parser)
     options = parser.parse_args(arguments)
     cases = [case for case in (*CASES, *IMAGE_CASES) if options.cases in case.name]
     if not cases:
@@ -181,7 +249,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print("  ".join(f"[dim]{name}[/] {value}" for name, value in describe_machine().items()))
     with tempfile.TemporaryDirectory() as folder:
         found = FrontWindows(Path(folder), cores[1:2] or cores[:1], options.seconds)
-        raw_us = measure_fronts(found, cases, options.rounds, Path(folder), cores[:1], console)
+        checkouts = checkouts_of(options)
+        raw_us = measure_fronts(found, cases, options.rounds, Path(folder), cores[:1], console, checkouts)
+    if len(checkouts) > 1:
+        Console(width=190).print(comparison_table(found, cases, *(each.name for each in checkouts)))
+        return
     console.print(front_table(found, cases, raw_us))
     console.print(verdict_table(judge(found, cases, raw_us)))
 

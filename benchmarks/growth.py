@@ -1,7 +1,8 @@
 """How the cost of a request grows: `python -m benchmarks.growth`.
 
 With the number of connections (1 to 1000, one call each at a time), of loaded models (1 to 200), and of rows in a request (1 to 128): each
-measured with the native load generator, server and generator on one core each, and drawn into a PNG.
+measured with the native load generator, server and generator on one core each, and drawn into a PNG. `--baseline FOLDER`
+measures another checkout in the same run.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from benchmarks.case_load import payload_of, run_case
 from benchmarks.front_cases import Case
 from benchmarks.models import BenchModel, build_repository
 from benchmarks.process_tree import process_tree
-from benchmarks.servers import stoker
+from benchmarks.servers import Checkout, add_baseline_options, checkouts_of, stoker
 from benchmarks.wire import GRPC, HTTP_BINARY
 
 _CONNECTIONS = (1, 10, 100, 1000)
@@ -53,13 +54,19 @@ class Point:
     ready_s: float
 
 
-def points(scratch: Path, cores: Sequence[int], client_cores: Sequence[int]) -> Iterator[Point]:
-    """All points, one after the other."""
+def points(scratch: Path, cores: Sequence[int], client_cores: Sequence[int], checkouts: Sequence[Checkout]) -> Iterator[Point]:
+    """All points, one after the other; each of all checkouts before the next."""
     model = build_repository(scratch / "one", ("tiny",))["tiny"]
+
+    def measured(series: str, at: int, repository: Path, model: BenchModel, case: Case) -> Iterator[Point]:
+        for each in checkouts:
+            named = f"{series}, {each.name}" if len(checkouts) > 1 else series
+            yield _measure(named, at, repository, model, case, scratch, cores, client_cores, each)
+
     for protocol in (GRPC, HTTP_BINARY):
         for count in _CONNECTIONS:
             case = Case(name="", protocol=protocol, connections=count)
-            yield _measure(f"connections, {protocol}", count, scratch / "one", model, case, scratch, cores, client_cores)
+            yield from measured(f"connections, {protocol}", count, scratch / "one", model, case)
     for count in _MODELS:
         many = scratch / f"models{count}"
         for number in range(count):
@@ -67,21 +74,30 @@ def points(scratch: Path, cores: Sequence[int], client_cores: Sequence[int]) -> 
             config = many / f"tiny{number}" / "config.pbtxt"
             config.write_text(config.read_text(encoding="utf-8").replace('"tiny"', f'"tiny{number}"'), encoding="utf-8")
         last = BenchModel(name=f"tiny{count - 1}", path=model.path, input_name=model.input_name, row=model.row)
-        yield _measure("loaded models", count, many, last, _CALLS, scratch, cores, client_cores)
+        yield from measured("loaded models", count, many, last, _CALLS)
     wide = scratch / "wide"
     shutil.copytree(scratch / "one", wide)
     config = wide / "tiny" / "config.pbtxt"
     config.write_text(config.read_text(encoding="utf-8").replace("max_batch_size: 32", f"max_batch_size: {_ROWS[-1]}"), encoding="utf-8")
     for count in _ROWS:
         rows = BenchModel(name="tiny", path=model.path, input_name=model.input_name, row=np.repeat(model.row, count, axis=0))
-        yield _measure("rows in a request", count, wide, rows, _CALLS, scratch, cores, client_cores)
+        yield from measured("rows in a request", count, wide, rows, _CALLS)
 
 
 def _measure(
-    series: str, at: int, repository: Path, model: BenchModel, case: Case, scratch: Path, cores: Sequence[int], client_cores: Sequence[int]
+    series: str,
+    at: int,
+    repository: Path,
+    model: BenchModel,
+    case: Case,
+    scratch: Path,
+    cores: Sequence[int],
+    client_cores: Sequence[int],
+    checkout: Checkout,
 ) -> Point:
+    limits = ("--limit=http_connections=2000", "--limit=connections_per_address=2000")
     began = time.monotonic()
-    with stoker(repository, scratch / "server", cores, ("--limit=http_connections=2000", "--limit=connections_per_address=2000")) as target:
+    with stoker(repository, scratch / "server", cores, limits, checkout=checkout) as target:
         ready_s = time.monotonic() - began
         payload = payload_of(case, model, scratch)
         run_case(case, payload, target, max(2000, case.in_flight), scratch, client_cores)
@@ -126,12 +142,13 @@ def write_plot(found: Sequence[Point], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"), help="folder for growth.png (default %(default)s)")
+    add_baseline_options(parser)
     options = parser.parse_args(arguments)
     cores = sorted(os.sched_getaffinity(0))
     console = Console(width=150)
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for each in points(Path(folder), cores[:1], cores[1:2] or cores[:1]):
+        for each in points(Path(folder), cores[:1], cores[1:2] or cores[:1], checkouts_of(options)):
             found.append(each)
             console.print(f"[dim]{each.series} {each.at}: {each.cpu_us:.0f} us")
     console.print(growth_table(found))

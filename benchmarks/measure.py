@@ -96,7 +96,7 @@ class LoadGenerator:
             WrongResponse: it differs by more than rounding.
         """
         job = dataclasses.replace(self._job(target, model, protocol, 0.0, (), concurrency=1), warmup_s=0.0, max_requests=1)
-        reply = base64.b64decode(self._child.ask(dataclasses.asdict(job), 3 * DRAIN_S)["answer"])
+        reply = base64.b64decode(self._child.ask(dataclasses.asdict(job), 3 * DRAIN_S)["reply"])
         try:
             found = decode_response(reply, protocol)
         except (ValueError, KeyError, IndexError) as error:
