@@ -20,7 +20,7 @@ from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.http2.server import H2Server
-from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.status import kserve_status
 
 _PATH = "/inference.GRPCInferenceService/ModelInfer"
@@ -55,7 +55,7 @@ async def echo(data: bytes, _call: Call) -> bytes:
 async def serve() -> None:
     limits = Limits()
     method = Method(
-        path=_PATH, kind=Kind.UNARY, handle=echo, status=kserve_status, most_bytes=limits.grpc_message_bytes, starts_inline=True
+        path=_PATH, kind=Kind.UNARY, start=in_task(echo, is_inline=True), status=kserve_status, most_bytes=limits.grpc_message_bytes
     )
     server = H2Server(method_table([method]), cast("Engine", NoEngine()), limits, "127.0.0.1", 0)
     print(json.dumps({"port": await server.start()}), flush=True)

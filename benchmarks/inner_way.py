@@ -102,7 +102,7 @@ async def _burst(inference: Inference, data: bytes, batch: int) -> None:
             answered.set_result(None)
 
     for _ in range(batch):
-        inference.submit(data, None, on_result)
+        inference.start(data, None).then(on_result)
     await answered
 
 

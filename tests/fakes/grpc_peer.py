@@ -17,7 +17,7 @@ import h2.settings
 
 from stoker.server.core.limits import Limits
 from stoker.server.rpc.http2.server import H2Server
-from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.rpc.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -28,7 +28,10 @@ logging.getLogger("hpack").setLevel(logging.INFO)
 
 def method(path: str, handle, kind: Kind = Kind.UNARY, *, starts_inline: bool = False, most_bytes: int = 1 << 30) -> Method:
     """A method with Triton's status codes."""
-    return Method(path=path, kind=kind, handle=handle, status=kserve_status, most_bytes=most_bytes, starts_inline=starts_inline)
+    if kind is Kind.UNARY:
+        start = in_task(handle, is_inline=starts_inline)
+        return Method(path=path, kind=kind, start=start, status=kserve_status, most_bytes=most_bytes)
+    return Method(path=path, kind=kind, handle=handle, status=kserve_status, most_bytes=most_bytes)
 
 
 @asynccontextmanager

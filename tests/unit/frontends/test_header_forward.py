@@ -86,7 +86,7 @@ class FakeCall:
 def test_metadata_reach_the_model_and_stay_with_their_own_call():
     engine = FakeEngine(simple())
     [infer] = [method for method in kserve_methods(engine, LIMITS, extensions()) if method.path.endswith("/ModelInfer")]
-    handle: Any = infer.handle
+    start: Any = infer.start
     custom = message()
     custom.parameters["x-user"].string_param = "forged"
     custom.parameters["mine"].int64_param = 1
@@ -98,7 +98,7 @@ def test_metadata_reach_the_model_and_stay_with_their_own_call():
             (message(), {}),
             (custom, {"x-user": "real"}),
         ):
-            await handle(data.SerializeToString(), FakeCall(metadata))
+            await start(data.SerializeToString(), FakeCall(metadata)).outcome()
 
     asyncio.run(scenario())
     assert [dict(request.parameters) for request in engine.requests] == [
@@ -112,12 +112,12 @@ def test_metadata_reach_the_model_and_stay_with_their_own_call():
 def test_metadata_reach_the_model_where_no_task_answers_the_call():
     engine = FakeEngine(simple())
     [infer] = [method for method in kserve_methods(engine, LIMITS, extensions()) if method.path.endswith("/ModelInfer")]
-    submit: Any = infer.submit
+    start: Any = infer.start
 
     async def scenario() -> None:
         for user in ("one", "two"):
             answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            submit(message().SerializeToString(), FakeCall({"x-user": user}), answered.set_result)
+            start(message().SerializeToString(), FakeCall({"x-user": user})).then(answered.set_result)
             await answered
 
     asyncio.run(scenario())

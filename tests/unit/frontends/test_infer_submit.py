@@ -1,4 +1,4 @@
-"""ModelInfer by callback: one answer for each request, its bytes of the budget held until then, whatever happens."""
+"""The completion of a ModelInfer call: one result for each request, its bytes of the budget held until then, whatever happens."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import pytest
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.byte_budget import Reservation
+from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest
 from stoker.server.pb import grpc_service_pb2 as pb
@@ -32,6 +33,12 @@ def served(before: Callable[[InferRequest], object] | None = None, **budget: int
     return engine, Inference(engine, Limits(decode_inline_bytes=65_536))
 
 
+def start(inference: Inference, data: bytes, results: Results) -> Completion[bytes]:
+    completion = inference.start(data, None)
+    completion.then(results.append)
+    return completion
+
+
 async def until(results: Results, count: int) -> None:
     async with asyncio.timeout(60):
         while len(results) < count:  # noqa: ASYNC110 - threads answer in their own time
@@ -45,7 +52,7 @@ def test_requests_of_every_size_are_answered_in_a_later_turn_and_give_their_byte
         engine, inference = served()
         results: Results = []
         for count in (1, 2, 3):
-            inference.submit(asked(size, id=str(count)), None, results.append)
+            start(inference, asked(size, id=str(count)), results)
             assert len(results) == count - 1
             assert engine.reserved_bytes > 0 or size > 1_000
             await until(results, count)
@@ -63,8 +70,8 @@ def test_what_is_refused_is_told_too_and_counted():
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []
-        inference.submit(b"\xff\xff", None, results.append)
-        inference.submit(pb.ModelInferRequest(model_name="echo").SerializeToString(), None, results.append)
+        start(inference, b"\xff\xff", results)
+        start(inference, pb.ModelInferRequest(model_name="echo").SerializeToString(), results)
         assert [type(answer) for answer in results] == [InvalidRequest, InvalidRequest]
         assert engine.refused == ["echo"]
         assert engine.reserved_bytes == 0
@@ -92,7 +99,7 @@ def test_a_request_without_room_is_told_so_at_once():
     async def scenario() -> None:
         _, inference = served(budget_bytes=10)
         results: Results = []
-        inference.submit(asked(), None, results.append).cancel()
+        start(inference, asked(), results).cancel()
         assert isinstance(results[0], Overloaded)
         assert "no room for" in results[0].message
 
@@ -107,7 +114,7 @@ def test_errors_of_the_engine_are_told_those_of_the_queue_in_the_core_s_words(er
 
         engine, inference = served(refuse)
         results: Results = []
-        inference.submit(asked(id="7"), None, results.append)
+        start(inference, asked(id="7"), results)
         await until(results, 1)
         with pytest.raises(ServingError, match=text):
             raise results[0]  # type: ignore[misc]
@@ -126,7 +133,7 @@ def test_a_cancelled_request_is_taken_back_and_never_told(size):
 
         engine, inference = served(forever)
         results: Results = []
-        flight = inference.submit(asked(size), None, results.append)
+        flight = start(inference, asked(size), results)
         await asyncio.wait_for(engine.arrival.wait(), 10)
         flight.cancel()
         flight.cancel()
@@ -157,9 +164,9 @@ def test_a_large_answer_that_nobody_waits_for_holds_its_room_until_its_thread_ha
     async def scenario() -> None:
         engine, inference = served()
         results: Results = []
-        inference.submit(asked(40_000), None, results.append)
+        start(inference, asked(40_000), results)
         await until(results, 1)
-        flight = inference.submit(asked(40_000), None, results.append)
+        flight = start(inference, asked(40_000), results)
         for _ in range(3):
             await asyncio.sleep(0)
         flight.cancel()

@@ -194,7 +194,7 @@ def rpcs(keys: dict[Category, Key], api_key: str | None = None) -> Any:
 
 async def run(method: Any, call: FakeCall) -> None:
     if method.kind is Kind.UNARY:
-        await method.handle(b"", call)
+        await method.start(b"", call).outcome()
     elif method.kind is Kind.BIDI:
         await method.handle(call)
 
@@ -204,7 +204,10 @@ def test_no_rpc_runs_without_its_key(call: FakeCall):
     for method in rpcs(ALL).values():
 
         async def act(method: Any = method) -> None:
-            await method.handle(*([b"", call] if method.kind is Kind.UNARY else [call]))
+            if method.kind is Kind.UNARY:
+                await method.start(b"", call).outcome()
+            else:
+                await method.handle(call)
 
         with pytest.raises(RestrictedCall, match="This protocol is restricted, expecting header 'admin-key'"):
             asyncio.run(act())
@@ -224,24 +227,27 @@ def test_with_the_key_rpcs_are_as_they_were():
 
 def test_every_way_into_a_restricted_rpc_checks_the_key():
     methods = rpcs(ALL).values()
-    submits = [method.submit for method in methods if method.submit is not None]
-    submits += [method.large.submit for method in methods if method.large is not None]
-    assert len(submits) >= 2
-    for submit in submits:
+    starts = [method.start for method in methods if method.start is not None]
+    assert len(starts) >= 20
+    for start in starts:
         with pytest.raises(RestrictedCall, match="This protocol is restricted"):
-            submit(b"", FakeCall(), pytest.fail)
+            start(b"", FakeCall())
     for method in methods:
         assert method.require is not None
         with pytest.raises(RestrictedCall, match="This protocol is restricted"):
             method.require(FakeCall().metadata.get)
-    # Whatever else a method may come to offer beside its handler must be looked at here; `failed` receives errors only.
-    looked_at = {"path", "kind", "handle", "status", "most_bytes", "starts_inline", "submit", "large", "failed", "require"}
+    # Whatever else a method may come to offer beside its body must be looked at here; `failed` receives errors only.
+    looked_at = {"path", "kind", "start", "handle", "status", "most_bytes", "lead_bytes", "failed", "require"}
     assert {field.name for field in fields(Method)} == looked_at
+
+
+def body(method: Any) -> Any:
+    return method.start or method.handle
 
 
 def test_what_is_not_restricted_is_not_even_wrapped():
     plain, one = rpcs({}), rpcs({Category.HEALTH: Key("k", "v")})
-    wrapped = {path for path in plain if plain[path].handle.__qualname__ != one[path].handle.__qualname__}
+    wrapped = {path for path in plain if body(plain[path]).__qualname__ != body(one[path]).__qualname__}
     assert wrapped == {path for path in plain if category_of_method(path) is Category.HEALTH}
 
 

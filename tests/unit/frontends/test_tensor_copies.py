@@ -133,9 +133,7 @@ def test_a_large_tensor_that_is_alone_is_read_where_it_was_received():
         for _ in range(3):
             view = message_block(len(data), inference.lead_bytes(len(data)))
             view[:] = data
-            told = asyncio.get_running_loop().create_future()
-            inference.submit(view.toreadonly(), None, told.set_result)
-            answer = pb.ModelInferResponse.FromString(await told)
+            answer = pb.ModelInferResponse.FromString(await inference.start(view.toreadonly(), None).outcome())
             assert np.frombuffer(answer.raw_output_contents[0], np.float32)[-1] == 7.0
             where.append(np.frombuffer(view, np.uint8).ctypes.data + len(data) - ROW_BYTES)
         assert inference.lead_bytes(len(data)) == len(data) - ROW_BYTES

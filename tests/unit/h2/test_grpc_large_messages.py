@@ -6,19 +6,19 @@ import itertools
 import random
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.http2.refusals import TOO_SLOW
 from stoker.server.rpc.http2.zero_copy_reader import ZeroCopyReader
-from stoker.server.rpc.method import LargeMessages, method_table
+from stoker.server.rpc.method import Result, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.grpc_peer import method
@@ -44,33 +44,23 @@ FIELDS = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (
 HELLO = PREFACE + frame(SETTINGS, 0, 0, setting(4, 1 << 24)) + frame(WINDOW_UPDATE, 0, 0, u32(1 << 24))
 
 
-class NothingToCancel:
-    def cancel(self) -> None: ...
-
-
 class Taker:
     """The methods `/a.B/Large`, which takes views, and `/a.B/Plain`, which does not; both answer what they are sent."""
 
     def __init__(self) -> None:
         self.kinds: list[type] = []
 
-    def submit(self, data: bytes | memoryview, call: object, told: Callable[[bytes], None]) -> NothingToCancel:
+    def start(self, data: bytes | memoryview, call: object) -> Completion[Result]:
         self.kinds.append(type(data))
         assert type(data) is bytes or data.readonly
-        told(bytes(data))
-        return NothingToCancel()
-
-    async def handle(self, data: bytes, call: object) -> bytes:
-        return data
+        completion = Completion[Result]()
+        completion.complete(bytes(data))
+        return completion
 
     def methods(self) -> Any:
-        large = LargeMessages(self.submit, lambda size_bytes: size_bytes % 77)
-        return method_table(
-            [
-                dataclasses.replace(method("/a.B/Large", self.handle), submit=self.submit, large=large),
-                dataclasses.replace(method("/a.B/Plain", self.handle), submit=self.submit),
-            ]
-        )
+        plain = dataclasses.replace(method("/a.B/Plain", self.start), start=self.start)
+        large = dataclasses.replace(plain, path="/a.B/Large", lead_bytes=lambda size_bytes: size_bytes % 77)
+        return method_table([large, plain])
 
 
 def opening(stream_id: int, path: bytes = b"/a.B/Large", *more: tuple[bytes, bytes]) -> bytes:

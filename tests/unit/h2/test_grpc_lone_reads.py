@@ -5,12 +5,13 @@ from itertools import count
 from typing import Any
 
 from stoker.backends.api.clock import SystemClock
+from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.core.read_batching import READS_IN_A_ROW
 from stoker.server.core.timers import LoopTimers
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
-from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.method import Kind, Method, Result, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.rpc.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
@@ -23,10 +24,6 @@ FIELDS = (
     *((b":method", b"POST"), (b":scheme", b"http"), (b":path", PATH.encode()), (b":authority", b"x")),
     *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
 )
-
-
-class Flight:
-    def cancel(self) -> None: ...
 
 
 class Transport(ReadTransport):
@@ -83,14 +80,12 @@ def front_of_loop() -> ConnectionContext:
     loop, engine = asyncio.get_running_loop(), FakeEngine(simple())
     timers = LoopTimers(loop, SystemClock(), engine.reads)
 
-    def submit(data: bytes, call: Any, told: Any) -> Flight:
-        timers.call_soon(lambda: told(bytes(data[:3])))
-        return Flight()
+    def start(data: bytes, call: Any) -> Completion[Result]:
+        completion = Completion[Result]()
+        timers.call_soon(lambda: completion.complete(bytes(data[:3])))
+        return completion
 
-    async def handle(data: bytes, call: Any) -> bytes:
-        raise AssertionError("not asked")
-
-    method = Method(path=PATH, kind=Kind.UNARY, handle=handle, submit=submit, status=kserve_status, most_bytes=MOST_BYTES)
+    method = Method(path=PATH, kind=Kind.UNARY, start=start, status=kserve_status, most_bytes=MOST_BYTES)
     return ConnectionContext(method_table([method]), engine, Limits(), GrpcSettings(), loop)
 
 

@@ -6,7 +6,7 @@ from google.protobuf import any_pb2, duration_pb2
 
 from stoker.backends.api.errors import InvalidRequest, NotFound, Overloaded
 from stoker.server.rpc import grpc_codes
-from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.refusal import rejection_of
 from stoker.server.rpc.rich_status import STATUS_DETAILS
 from stoker.server.rpc.status import kserve_status
@@ -17,7 +17,7 @@ async def never(data: bytes, call: object) -> bytes:
 
 
 def method(path: str = "/a.B/C") -> Method:
-    return Method(path=path, kind=Kind.UNARY, handle=never, status=kserve_status, most_bytes=10)
+    return Method(path=path, kind=Kind.UNARY, start=in_task(never), status=kserve_status, most_bytes=10)
 
 
 def fields(data: bytes) -> dict[int, list[bytes | int]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.server.rpc.encodings import Encoding
-from stoker.server.rpc.method import Kind, Method, method_table
+from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.refusal import CallFault
 from stoker.server.rpc.request_head import NotGrpc, RequestHead, read_head
 from stoker.server.rpc.status import kserve_status
@@ -28,7 +28,7 @@ async def never(data: bytes, call: object) -> bytes:
     raise AssertionError
 
 
-METHODS = method_table([Method(path="/a.B/C", kind=Kind.UNARY, handle=never, status=kserve_status, most_bytes=10)])
+METHODS = method_table([Method(path="/a.B/C", kind=Kind.UNARY, start=in_task(never), status=kserve_status, most_bytes=10)])
 
 
 def head(**fields: bytes | None) -> RequestHead:

@@ -13,7 +13,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.message_cost import check_control_request
-from stoker.server.rpc.method import Kind, Method, path_of
+from stoker.server.rpc.method import Kind, Method, in_task, path_of
 from stoker.server.rpc.status import Status
 
 M = TypeVar("M", bound=Message)
@@ -48,7 +48,7 @@ class ControlMethods:
                 response = run(parse_control(data, request, self._limits, most), call)
                 return await response if inspect.isawaitable(response) else response
 
-        return Method(path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=self._status, most_bytes=most)
+        return Method(path=path_of(descriptor), kind=Kind.UNARY, start=in_task(handle), status=self._status, most_bytes=most)
 
 
 def parse_control(data: bytes, request: type[M], limits: Limits, most_bytes: int) -> M:

@@ -4,41 +4,30 @@ import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import ServingError
-from stoker.server.core.request import InFlight
+from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.rpc.call import Call, StreamCall
 from stoker.server.rpc.status import Status
 
-UnaryHandler = Callable[[bytes, Call], Awaitable[bytes | Message]]
-"""Takes the one serialised message and answers by one; raises `ServingError`."""
+Result = bytes | Message
+"""The one message that answers a unary call."""
 
-UnarySubmit = Callable[[bytes, Call, Callable[[bytes | Exception], None]], InFlight]
-"""As a `UnaryHandler`, but tells the answer, or what is wrong, to a callback: once, at once or later."""
+Start = Callable[[Any, Call], Completion[Result]]
+"""Begins a unary call, given its serialised message; raises `ServingError` where it refuses at once. The message is `bytes`, or, where the
+method has `lead_bytes`, a read-only `memoryview` if it is large."""
 
-ViewSubmit = Callable[[memoryview, Call, Callable[[bytes | Exception], None]], InFlight]
-"""As a `UnarySubmit`, of a message in memory that is nobody else's."""
+UnaryHandler = Callable[[bytes, Call], Awaitable[Result]]
+"""A unary call as a coroutine; raises `ServingError`."""
 
 Failed = Callable[[ServingError], None]
 """Takes what a call failed by."""
 
 StreamHandler = Callable[[StreamCall], Awaitable[None]]
 """Receives and sends on the call until it returns; raises `ServingError`."""
-
-
-class LargeMessages(NamedTuple):
-    """How a method takes large messages without a copy of its own.
-
-    Attributes:
-        submit: Takes one as a read-only view; see `ViewSubmit`.
-        lead_bytes: Where in a message of so many bytes its tensor begins, as far as earlier ones tell.
-    """
-
-    submit: ViewSubmit
-    lead_bytes: Callable[[int], int]
 
 
 class Kind(enum.Enum):
@@ -62,28 +51,32 @@ class Method:
     Attributes:
         path: `/package.Service/Name`.
         kind: Its shape.
-        handle: A `UnaryHandler` where `kind` is UNARY, a `StreamHandler` otherwise.
-        status: What its protocol answers for an error; only the gRPC code counts.
+        status: What its protocol responds to an error with; only the gRPC code counts.
         most_bytes: Largest message a client may send. A transport that sees the length first refuses before it holds the message.
-        starts_inline: The handler (unary only) may be begun outside any task, because it asks for no current task (`asyncio.timeout`,
-            task groups) before it first waits: a transport then makes a task only of a call that does wait.
-        large: The same for large messages that need not be `bytes`; None: all must be.
-        failed: Is told of every error that the call ends by; None: nobody is.
-        submit: The handler (unary only) in the form that never takes a task; None: there is no such form. Transports may use either.
+        start: The body of a unary method; None for streams.
+        handle: The body of a stream; None for unary methods.
+        lead_bytes: Has a transport receive large messages into a buffer of their own, so aligned that what begins so many bytes into a
+            message of a given size is aligned. None: all messages are `bytes`.
+        failed: Gets every error that the call ends by; None: there is no such callback.
         require: Refuses a call that has not the key it needs, given what gives the value of a metadata name; None: it needs none. The
-            handlers check it, too: it is for transports that can refuse before a message has come.
+            bodies check it, too: it is for transports that can refuse before a message has come.
     """
 
     path: str
     kind: Kind
-    handle: UnaryHandler | StreamHandler
     status: Callable[[ServingError], Status]
     most_bytes: int
-    starts_inline: bool = False
-    submit: UnarySubmit | None = None
-    large: LargeMessages | None = None
+    start: Start | None = None
+    handle: StreamHandler | None = None
+    lead_bytes: Callable[[int], int] | None = None
     failed: Failed | None = None
     require: Callable[[Callable[[str], str | None]], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if it has not exactly the one body that its kind takes."""
+        is_unary = self.kind is Kind.UNARY
+        if is_unary is (self.start is None) or is_unary is (self.handle is not None):
+            raise ValueError(f"{self.path}: a unary method has `start`, any other has `handle`")
 
     @property
     def service(self) -> str:
@@ -114,22 +107,25 @@ def method_table(methods: Iterable[Method]) -> MethodTable:
 
 def inference_method(
     descriptor: Any,
-    response: Callable[[bytes, int | None], Awaitable[bytes | Message]],
+    response: Callable[[bytes, int | None], Awaitable[Result]],
     status: Callable[[ServingError], Status],
     most_bytes: int,
     failed: Failed | None = None,
 ) -> Method:
     """The unary method that `descriptor` (protobuf's) describes and `response` answers, given the message and the call's deadline.
 
-    Begun outside any task: see `Method.starts_inline`.
+    `response` runs up to its first wait without a task: see `TaskCompletion`.
     """
 
-    def handle(data: bytes, call: Call) -> Awaitable[bytes | Message]:
-        return response(data, call.deadline_ns)
+    def start(data: bytes, call: Call) -> Completion[Result]:
+        return TaskCompletion(lambda: response(data, call.deadline_ns), is_inline=True)
 
-    return Method(
-        path=path_of(descriptor), kind=Kind.UNARY, handle=handle, status=status, most_bytes=most_bytes, starts_inline=True, failed=failed
-    )
+    return Method(path=path_of(descriptor), kind=Kind.UNARY, start=start, status=status, most_bytes=most_bytes, failed=failed)
+
+
+def in_task(handler: UnaryHandler, *, is_inline: bool = False) -> Start:
+    """`handler` as the body of a unary method, run in a task; `is_inline` as for `TaskCompletion`."""
+    return lambda data, call: TaskCompletion(lambda: handler(data, call), is_inline=is_inline)
 
 
 def path_of(descriptor: Any) -> str:

@@ -2,14 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from google.protobuf.message import Message
-
-from stoker.server.core.request import InFlight
+from stoker.server.core.completion import Completion
 from stoker.server.rpc.call import Call, StreamCall
-from stoker.server.rpc.method import Kind, LargeMessages, Method, StreamHandler, UnaryHandler, UnarySubmit, ViewSubmit
+from stoker.server.rpc.method import Method, Result
 from stoker.server.rpc.restricted_apis import Category, Restrictions, category_of_method
 
 
@@ -25,42 +23,20 @@ def restricted(methods: Iterable[Method], restrictions: Restrictions) -> Iterato
 
 
 def _guarded(method: Method, category: Category, restrictions: Restrictions) -> Method:
-    """`method` with a check in each of the ways that a transport may run it: `handle`, `submit` and `large`."""
-    method = dataclasses.replace(method, require=functools.partial(restrictions.require, category))
-    if method.kind is not Kind.UNARY:
-        stream = cast("StreamHandler", method.handle)
+    """`method` with a check of the key in front of its body."""
+    require = functools.partial(restrictions.require, category)
+    start, handle = method.start, method.handle
+    if start is not None:
 
-        async def handle_stream(call: StreamCall) -> None:
-            restrictions.require(category, call.metadata.get)
-            await stream(call)
+        def start_checked(data: Any, call: Call) -> Completion[Result]:
+            require(call.metadata.get)
+            return start(data, call)
 
-        return dataclasses.replace(method, handle=handle_stream, submit=None, large=None)
-    run = cast("UnaryHandler", method.handle)
+        return dataclasses.replace(method, start=start_checked, require=require)
 
-    async def handle(data: bytes, call: Call) -> bytes | Message:
-        restrictions.require(category, call.metadata.get)
-        return await run(data, call)
+    async def handle_checked(call: StreamCall) -> None:
+        require(call.metadata.get)
+        assert handle is not None
+        await handle(call)
 
-    submit, large = method.submit, method.large
-    return dataclasses.replace(
-        method,
-        handle=handle,
-        submit=None if submit is None else _guarded_submit(submit, category, restrictions),
-        large=None if large is None else LargeMessages(_guarded_view_submit(large.submit, category, restrictions), large.lead_bytes),
-    )
-
-
-def _guarded_submit(submit: UnarySubmit, category: Category, restrictions: Restrictions) -> UnarySubmit:
-    def begin(data: bytes, call: Call, on_result: Callable[[bytes | Exception], None]) -> InFlight:
-        restrictions.require(category, call.metadata.get)
-        return submit(data, call, on_result)
-
-    return begin
-
-
-def _guarded_view_submit(submit: ViewSubmit, category: Category, restrictions: Restrictions) -> ViewSubmit:
-    def begin(data: memoryview, call: Call, on_result: Callable[[bytes | Exception], None]) -> InFlight:
-        restrictions.require(category, call.metadata.get)
-        return submit(data, call, on_result)
-
-    return begin
+    return dataclasses.replace(method, handle=handle_checked, require=require)

@@ -5,8 +5,8 @@ are read by its template; other small ones are parsed at once; from `SMALL_BYTES
 what takes long goes to a thread.
 """
 
-import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -16,16 +16,16 @@ from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
 from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
 from stoker.server.codecs.validation import with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
+from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import EngineResult, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.servable import run_while_borrowed
-from stoker.server.core.tasks import Waiter, run_off_loop
+from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
-from stoker.server.protocols.kserve.in_flight import COMPLETED, AsyncResponse, ResultCallback
 from stoker.server.protocols.kserve.request_metadata import RequestMetadata
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
 from stoker.server.protocols.kserve.response_layouts import ResponseLayouts
@@ -57,58 +57,40 @@ class Inference:
         """Where the first tensor of a message of `size_bytes` begins, if it is like the last one of that size."""
         return self._templates.lead_bytes(size_bytes)
 
-    def submit(
-        self, data: Raw, deadline_ns: int | None, on_result: ResultCallback, request_metadata: RequestMetadata | None = None
-    ) -> InFlight:
-        """Answers the serialised ModelInferRequest `data` to `on_result`, once: at once where it is refused, otherwise later.
+    def start(self, data: Raw, deadline_ns: int | None, request_metadata: RequestMetadata | None = None) -> Completion[Any]:
+        """Runs the serialised ModelInferRequest `data`; completes with the serialised ModelInferResponse.
 
-        The form for transports that answer without a task for each call. Cancelling what this returns takes the request back.
-        `request_metadata` is what the call's metadata bring.
+        `request_metadata` is what the call's metadata bring. A request that is refused completes at once, with a `ServingError`.
         """
-        return self._begin(data, deadline_ns, on_result, request_metadata) or AsyncResponse(
-            self._model_infer(data, deadline_ns, request_metadata), on_result
-        )
-
-    async def model_infer(self, data: bytes, deadline_ns: int | None, request_metadata: RequestMetadata | None = None) -> bytes:
-        """As `submit`, to be awaited.
-
-        Raises:
-            ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
-        """
-        waiter = Waiter[bytes]()
-        flight = self._begin(data, deadline_ns, waiter, request_metadata)
-        if flight is None:
-            return await self._model_infer(data, deadline_ns, request_metadata)
-        try:
-            return await waiter.outcome()
-        except asyncio.CancelledError:
-            flight.cancel()
-            raise
-
-    def _begin(
-        self, data: Raw, deadline_ns: int | None, on_result: ResultCallback, request_metadata: RequestMetadata | None
-    ) -> InFlight | None:
-        """As `submit`; None, and nothing done, where it takes a coroutine."""
         size_bytes = len(data)
         decoded = self._decode_like(data, deadline_ns)
         is_new = decoded is None
         if is_new and (size_bytes > SMALL_BYTES or (self._memory.is_allowed and b"shared_memory" in data)):
-            return None
+            return TaskCompletion(lambda: self._model_infer(data, deadline_ns, request_metadata))
+        completion = _InferCompletion(self, size_bytes)
         if not self._reserve(size_bytes):
-            on_result(budget_exhausted(size_bytes))
-            return COMPLETED
-        flight = _Flight(self, size_bytes, on_result)
+            completion.complete(budget_exhausted(size_bytes))
+            return completion
         try:
             if is_new:
                 decoded = self._decode_new(data, deadline_ns)
             assert decoded is not None
             if request_metadata is not None:
                 request_metadata.apply_to(decoded.request)
-            flight.decoded = decoded
-            flight.inner = self._submit(decoded.request, flight.completed)
-        except Exception as error:  # noqa: BLE001 - a refusal, or a defect: both are the call's to be told
-            flight.end(_reported_error(error, flight.decoded))
-        return flight
+            completion.decoded = decoded
+            completion.running = self._submit(decoded.request, completion.responded)
+        except Exception as error:  # noqa: BLE001 - a refusal, or a defect: either is the call's result
+            completion.end(_reported_error(error, completion.decoded))
+        return completion
+
+    async def model_infer(self, data: bytes, deadline_ns: int | None, request_metadata: RequestMetadata | None = None) -> bytes:
+        """As `start`, to be awaited.
+
+        Raises:
+            ServingError: see `GrpcCodec.decode` and `Engine.infer`; Overloaded where its bytes do not fit beside those in flight.
+        """
+        response: bytes = await self.start(data, deadline_ns, request_metadata).outcome()
+        return response
 
     def _decode_new(self, data: Raw, deadline_ns: int | None) -> DecodedRequest:
         message = self._parsed(data)
@@ -261,20 +243,27 @@ class Inference:
         return False
 
 
-class _Flight:
-    """One request on its way: holds its bytes of the budget until it is answered or cancelled."""
+class _InferCompletion(Completion[bytes]):
+    """One request on its way. INVARIANT: its bytes of the budget are released once, when it is over.
 
-    __slots__ = ("_inference", "_is_over", "_on_result", "_size_bytes", "decoded", "inner")
+    Attributes:
+        decoded: The request; None until it is decoded.
+        running: The engine's part, or the task that encodes the response.
+    """
 
-    def __init__(self, inference: Inference, size_bytes: int, on_result: ResultCallback) -> None:
+    __slots__ = ("_inference", "_size_bytes", "decoded", "running")
+
+    def __init__(self, inference: Inference, size_bytes: int) -> None:
+        self._callback = None
+        self._result = None
+        self.is_over = False
         self._inference = inference
         self._size_bytes = size_bytes
-        self._on_result = on_result
-        self._is_over = False
         self.decoded: DecodedRequest | None = None
-        self.inner: InFlight | None = None
+        self.running: InFlight | None = None
 
-    def completed(self, outcome: EngineResult) -> None:
+    def responded(self, outcome: EngineResult) -> None:
+        """Takes the engine's result."""
         decoded = self.decoded
         assert decoded is not None
         if isinstance(outcome, Exception):
@@ -282,38 +271,38 @@ class _Flight:
             return
         try:
             encoded = self._inference._encoded_now(outcome, decoded)
-        except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's to be told
+        except Exception as error:  # noqa: BLE001 - a defect, or values that cannot be classified: the call's result
             self._inference._note_unencoded(error, decoded)
             self.end(error)
             return
         if encoded is None:
-            self.inner = AsyncResponse(self._inference._encoded(outcome, decoded), self.end)
+            encoding = TaskCompletion(lambda: self._inference._encoded(outcome, decoded))
+            self.running = encoding
+            encoding.then(self.end)
         else:
             self.end(encoded)
 
-    def end(self, outcome: bytes | Exception) -> None:
-        if self._is_over:
+    def end(self, result: bytes | Exception) -> None:
+        """Completes, and releases what the request holds."""
+        if self.is_over:
             return
-        self._is_over = True
-        # What is under way knows this flight: without the way back, its tensors and its trace are free as soon as it is.
-        self.inner = None
+        # What is running refers to this completion: without the way back, its tensors and its trace are free as soon as it is.
+        self.running = None
         try:
-            self._on_result(outcome)
+            self.complete(result)
         finally:
             self._inference._engine.budget.release(self._size_bytes)
 
-    def cancel(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        inner, self.inner = self.inner, None
-        if inner is not None:
-            inner.cancel()
-        if isinstance(inner, AsyncResponse) and not inner.is_done():
-            # A thread reads the tensors still: their room is free when it has ended.
-            inner.when_done(lambda: self._inference._engine.budget.release(self._size_bytes))
+    def _withdraw(self) -> None:
+        running, self.running = self.running, None
+        if running is not None:
+            running.cancel()
+        budget = self._inference._engine.budget
+        if isinstance(running, TaskCompletion):
+            # A thread reads the tensors still: what they hold is free when it has ended.
+            running.when_ended(lambda: budget.release(self._size_bytes))
         else:
-            self._inference._engine.budget.release(self._size_bytes)
+            budget.release(self._size_bytes)
 
 
 def _reported_error(error: Exception, decoded: DecodedRequest | None) -> Exception:

@@ -19,7 +19,7 @@ from stoker.server.net.listeners import PLAIN_LISTENER, Identity, ListenOptions,
 from stoker.server.net.tls.key_ring import KeyRing
 from stoker.server.net.tls.material import TlsMaterial
 from stoker.server.rpc.grpcio.call import GrpcioCall, GrpcioStreamCall
-from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler, UnaryHandler
+from stoker.server.rpc.method import Kind, Method, MethodTable, StreamHandler
 from stoker.server.rpc.refusal import rejection_of
 from stoker.server.rpc.settings import GrpcSettings
 
@@ -132,12 +132,11 @@ def handler_of(method: Method, engine: Engine) -> grpc.RpcMethodHandler:
 
 
 def _unary(method: Method, engine: Engine) -> Callable[[bytes, grpc.aio.ServicerContext], Awaitable[bytes | Message | None]]:
-    run = cast("UnaryHandler", method.handle)
-
     async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes | Message | None:
         call = GrpcioCall(context, engine)
         try:
-            return await run(data, call)
+            assert method.start is not None
+            return await method.start(data, call).outcome()
         except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
             call.refuse(rejection_of(error, method))
         return None

@@ -1,24 +1,21 @@
 """One message in, one message out: the shape of nearly every call, and so the one whose cost counts.
 
-The common call came whole in one piece and its handler is begun at once, on the connection's own turn. If it finishes without waiting, or
-tells its answer by a callback, there never is a task; if it waits, a task takes it over where it stands.
+The common call came whole in one piece, and its method is started within the read that brought it. The method's `Completion` gives the
+response to the call when it is there; the transport makes no task for it.
 """
 
 import asyncio
-import types
-from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import Message
 
 from stoker.backends.api.errors import Cancelled, ServingError, TooLarge
-from stoker.server.core.request import InFlight
+from stoker.server.core.completion import Completion
 from stoker.server.core.tasks import run_off_loop
-from stoker.server.rpc.call import Call
 from stoker.server.rpc.framing import PREFIX, PREFIX_BYTES, MessageReader, WireMessage
 from stoker.server.rpc.http2.call import CARDINALITY, CUT_SHORT, H2Call
 from stoker.server.rpc.http2.response_blocks import HEADERS, TRAILERS_OK, ok_trailers
-from stoker.server.rpc.method import UnaryHandler
+from stoker.server.rpc.method import Result
 from stoker.server.rpc.refusal import CallFault
 from stoker.server.rpc.request_head import RequestHead
 
@@ -33,19 +30,15 @@ _JOINED_BYTES: Final = 16 * 1024
 _MOST_MESSAGE_BYTES: Final = (1 << 32) - 1
 
 
-Sent = TypeVar("Sent", bytes, memoryview)
-
-
 class UnaryCall(H2Call):
     """Confined to: the event loop."""
 
-    __slots__ = ("_flight", "_is_taken_over", "_message", "_share_bytes")
+    __slots__ = ("_completion", "_message", "_share_bytes")
 
     def __init__(self, connection: "GrpcProtocol", stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(connection, stream_id, head, deadline_ns)
         self._message: WireMessage | None = None
-        self._is_taken_over = True
-        self._flight: InFlight | None = None
+        self._completion: Completion[Result] | None = None
         #: What the message holds of the connection's share from its completion to the end of the call.
         self._share_bytes = 0
 
@@ -55,11 +48,7 @@ class UnaryCall(H2Call):
             method = self.head.method
             if size + PREFIX_BYTES == len(data) and not flag and size <= method.most_bytes:
                 self.has_ended = True
-                message = bytes(data[PREFIX_BYTES:])
-                if method.submit is not None:
-                    self._submit(method.submit, message)
-                else:
-                    self._begin(message)
+                self._start(bytes(data[PREFIX_BYTES:]))
                 return
         try:
             self._feed_piece(data, has_ended)
@@ -121,14 +110,10 @@ class UnaryCall(H2Call):
         self._end_arrival()
         if is_compressed:
             assert isinstance(data, bytes)
-            self._task = self._connection.context.loop.create_task(self._run_compressed(data))
+            self._task = self._connection.context.loop.create_task(self._start_compressed(data))
             return
         self._start_message(self.held_bytes())
-        if isinstance(data, memoryview):
-            assert self.head.method.large is not None
-            self._submit(self.head.method.large.submit, data)
-        else:
-            self._begin(data)
+        self._start(data)
 
     def _start_message(self, share_bytes: int) -> None:
         """The handler takes room for the message of `share_bytes` itself. Of the connection's share, it goes on being held."""
@@ -145,60 +130,33 @@ class UnaryCall(H2Call):
 
     def _await_message(self) -> MessageReader:
         method = self.head.method
-        self._reader = MessageReader(method.path, method.most_bytes, None if method.large is None else method.large.lead_bytes)
+        self._reader = MessageReader(method.path, method.most_bytes, method.lead_bytes)
         self._begin_arrival()
         self._connection.calls.receiving[self.stream_id] = self
         return self._reader
 
-    def _begin(self, data: bytes) -> None:
-        method = self.head.method
-        if method.submit is not None:
-            self._submit(method.submit, data)
-            return
-        handle = cast("UnaryHandler", method.handle)
-        if not method.starts_inline:
-            self._task = self._connection.context.loop.create_task(self._run(data))
-            return
-        work = cast("Coroutine[Any, None, bytes | Message]", handle(data, self))
+    def _start(self, data: bytes | memoryview) -> None:
+        start = self.head.method.start
+        assert start is not None
         try:
-            awaited = work.send(None)
-        except StopIteration as done:
-            self._respond(done.value)
+            completion = start(data, self)
         except Exception as error:  # noqa: BLE001 - the last stop of any defect: logged, answered INTERNAL
             self.fail(error)
-        else:
-            self._is_taken_over = False
-            self._task = self._connection.context.loop.create_task(self._continue(work, awaited))
-
-    def _submit(self, submit: Callable[[Sent, Call, Callable[[bytes | Exception], None]], InFlight], data: Sent) -> None:
-        try:
-            flight = submit(data, self, self._on_result)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.fail(error)
             return
-        if not self.is_over:
-            self._flight = flight
+        self._completion = completion
+        completion.then(self._on_result)
 
-    def _on_result(self, response: bytes | Exception) -> None:
-        # What is in flight knows the call: neither is to keep the other in memory.
-        self._flight = None
-        if type(response) is bytes and self.head.response_encoding is None and not self.is_over:
-            self._send(response, 0, _PLAIN_HEADERS)
-        elif isinstance(response, Exception):
-            self.fail(response)
+    def _on_result(self, result: bytes | Message | Exception) -> None:
+        # The completion refers to the call: neither is to keep the other in memory.
+        self._completion = None
+        if type(result) is bytes and self.head.response_encoding is None and not self.is_over:
+            self._send(result, 0, _PLAIN_HEADERS)
+        elif isinstance(result, Exception):
+            self.fail(result)
         else:
-            self._respond(response)
+            self._respond(result)
 
-    async def _run(self, data: bytes) -> None:
-        handle = cast("UnaryHandler", self.head.method.handle)
-        try:
-            self._respond(await handle(data, self))
-        except asyncio.CancelledError:
-            self._cancelled_elsewhere()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.fail(error)
-
-    async def _run_compressed(self, data: bytes) -> None:
+    async def _start_compressed(self, data: bytes) -> None:
         try:
             data = await self._decompressed(data)
         except asyncio.CancelledError:
@@ -206,18 +164,9 @@ class UnaryCall(H2Call):
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
         else:
+            self._task = None
             self._start_message(len(data))
-            await self._run(data)
-
-    async def _continue(self, work: Coroutine[Any, None, bytes | Message], awaited: Any) -> None:
-        """Goes on with a handler that waits for `awaited`."""
-        self._is_taken_over = True
-        try:
-            self._respond(await _continued(work, awaited, is_cancelled=self.is_over))
-        except asyncio.CancelledError:
-            self._cancelled_elsewhere()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.fail(error)
+            self._start(data)
 
     def _release_message(self) -> None:
         super()._release_message()
@@ -225,13 +174,10 @@ class UnaryCall(H2Call):
         self._share_bytes = 0
 
     def _cancel_work(self) -> None:
-        if self._flight is not None:
-            flight, self._flight = self._flight, None
-            flight.cancel()
-        # A task that is cancelled before its first step never gets to the handler, which has begun already and has things to put in
-        # order: the task looks at `is_over` itself then.
-        if self._is_taken_over:
-            super()._cancel_work()
+        if self._completion is not None:
+            completion, self._completion = self._completion, None
+            completion.cancel()
+        super()._cancel_work()
 
     def _cancelled_elsewhere(self) -> None:
         """Whatever cancelled the handler, its client gets an answer, if it still waits for one."""
@@ -280,26 +226,3 @@ class UnaryCall(H2Call):
         if waiting:
             connection.hold_unflushed(stream_id, waiting, is_unary=True)
         self._finish()
-
-
-@types.coroutine
-def _continued(work: Coroutine[Any, None, bytes | Message], awaited: Any, *, is_cancelled: bool) -> Generator[Any, None, bytes | Message]:
-    """Drives a coroutine that was begun elsewhere and stands waiting for `awaited`."""
-    error: BaseException | None = asyncio.CancelledError() if is_cancelled else None
-    while True:
-        if error is None:
-            try:
-                yield awaited
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as raised:  # noqa: BLE001 - it is the coroutine's to handle
-                error = raised
-        try:
-            if error is None:
-                awaited = work.send(None)
-            else:
-                discarded, error = error, None
-                awaited = work.throw(discarded)
-        except StopIteration as done:
-            return cast("bytes | Message", done.value)

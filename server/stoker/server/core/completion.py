@@ -1,0 +1,164 @@
+"""`Completion`: what one request comes to, exactly one result or none; and the completion of work done by a coroutine."""
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar, cast
+
+from stoker.backends.api.errors import Cancelled
+from stoker.server.core.tasks import Waiter
+
+T = TypeVar("T")
+
+
+class Completion(Generic[T]):
+    """One request in progress. Confined to: the event loop.
+
+    INVARIANT: of all calls of `complete` and `cancel` only the first has an effect, and at most one result reaches the callback. The
+    callback is dropped before it runs: a completion that is over keeps nothing of the request in memory.
+
+    Attributes:
+        is_over: It has a result, or was cancelled.
+    """
+
+    __slots__ = ("_callback", "_result", "is_over")
+
+    def __init__(self, callback: Callable[[Any], None] | None = None) -> None:
+        """`callback` gets the result; None: `then` names it later."""
+        self._callback = callback
+        self._result: T | Exception | None = None
+        self.is_over = False
+
+    def then(self, callback: Callable[[T | Exception], None]) -> None:
+        """Gives the result to `callback`, once: at once if it is there. REQUIRES: no callback was named before."""
+        if not self.is_over:
+            self._callback = callback
+        elif self._result is not None:
+            result, self._result = self._result, None
+            callback(result)
+
+    def complete(self, result: T | Exception) -> None:
+        """Ends the request with `result`, unless it is over."""
+        if self.is_over:
+            return
+        self.is_over = True
+        callback, self._callback = self._callback, None
+        if callback is None:
+            self._result = result
+        else:
+            callback(result)
+
+    def cancel(self) -> None:
+        """Takes the request back, unless it is over: no result follows."""
+        if not self.is_over:
+            self.is_over = True
+            self._callback = None
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Ends the work that would lead to a result."""
+
+    async def outcome(self) -> T:
+        """The result, awaited; cancelling the caller cancels the request.
+
+        Raises:
+            Exception: the result, if it is one.
+        """
+        waiter = Waiter[T]()
+        self.then(waiter)
+        try:
+            return await waiter.outcome()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+
+class TaskCompletion(Completion[T]):
+    """The result of a coroutine that runs in a task, or at once where it waits for nothing.
+
+    Whatever cancels the task but `cancel` completes the request with `Cancelled`.
+    """
+
+    __slots__ = ("_has_task_begun", "_task")
+
+    def __init__(self, begin: Callable[[], Awaitable[T]], *, is_inline: bool = False) -> None:
+        """Runs what `begin` returns.
+
+        Args:
+            begin: Makes the coroutine; not called at all where the request is cancelled before its task has begun.
+            is_inline: Runs the coroutine up to its first wait at once and makes a task only of one that does wait. REQUIRES: until then it
+                asks for no current task (`asyncio.timeout`, task groups).
+        """
+        super().__init__()
+        self._task: asyncio.Task[None] | None = None
+        self._has_task_begun = True
+        if not is_inline:
+            self._task = asyncio.get_running_loop().create_task(self._run(begin))
+            return
+        try:
+            work = cast("Coroutine[Any, Any, T]", begin())
+            awaited = work.send(None)
+        except StopIteration as done:
+            self.complete(done.value)
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes the result
+            self.complete(error)
+        else:
+            self._has_task_begun = False
+            self._task = asyncio.get_running_loop().create_task(self._continue(work, awaited))
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when nothing of the work runs any more, threads that it waits for among it."""
+        if self._task is None or self._task.done():
+            callback()
+        else:
+            self._task.add_done_callback(lambda _: callback())
+
+    def _withdraw(self) -> None:
+        # A task that is cancelled before its first step would not reach a coroutine that has begun already and has things to put in order:
+        # `_continue` looks at `is_over` itself.
+        if self._task is not None and self._has_task_begun and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _run(self, begin: Callable[[], Awaitable[T]]) -> None:
+        try:
+            self.complete(await begin())
+        except asyncio.CancelledError:
+            self._cancelled_elsewhere()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.complete(error)
+
+    async def _continue(self, work: Coroutine[Any, Any, T], awaited: Any) -> None:
+        """Goes on with a coroutine that waits for `awaited`."""
+        self._has_task_begun = True
+        try:
+            self.complete(await _continued(work, awaited, is_cancelled=self.is_over))
+        except asyncio.CancelledError:
+            self._cancelled_elsewhere()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.complete(error)
+
+    def _cancelled_elsewhere(self) -> None:
+        self.complete(Cancelled("the call was cancelled by the server"))
+
+
+@types.coroutine
+def _continued(work: Coroutine[Any, Any, T], awaited: Any, *, is_cancelled: bool) -> Generator[Any, None, T]:
+    """Drives a coroutine that was begun elsewhere and stands waiting for `awaited`."""
+    error: BaseException | None = asyncio.CancelledError() if is_cancelled else None
+    while True:
+        if error is None:
+            try:
+                yield awaited
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001 - it is the coroutine's to handle
+                error = raised
+        try:
+            if error is None:
+                awaited = work.send(None)
+            else:
+                discarded, error = error, None
+                awaited = work.throw(discarded)
+        except StopIteration as done:
+            return cast("T", done.value)
