@@ -45,7 +45,7 @@ from stoker.server.observability.loop_watch import LoopWatch
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.span_export import SpanExport
 from stoker.server.observability.tracer import Tracer
-from stoker.server.protocols.kserve.settings import TraceStart
+from stoker.server.protocols.kserve.dynamic_settings import TraceStart
 from stoker.server.ready_file import ReadyFile, ready_facts
 from stoker.server.rpc.settings import Transport
 from stoker.server.scheduling.batch_window import WINDOW_TICKS

@@ -2,12 +2,10 @@
 
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
-from stoker.server.protocols.adlik.methods import adlik_methods
-from stoker.server.protocols.adlik.service import AdlikService
+from stoker.server.protocols.adlik.service import AdlikService, adlik_methods
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.methods import kserve_methods
-from stoker.server.protocols.tfs.methods import tfs_methods
-from stoker.server.protocols.tfs.service import TfsService
+from stoker.server.protocols.tfs.service import TfsService, tfs_methods
 from stoker.server.rpc.health import SERVICE as HEALTH_SERVICE
 from stoker.server.rpc.health import Health
 from stoker.server.rpc.method import MethodTable, method_table

@@ -12,7 +12,7 @@ from stoker.server.observability.access_log import AccessLogSettings
 from stoker.server.observability.logs import LogSettings
 from stoker.server.observability.settings import LoopWatchSettings, MetricsSettings
 from stoker.server.protocols.adlik.settings import RestV1
-from stoker.server.protocols.kserve.settings import KServeSettings
+from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.web.cors_settings import CorsSettings
 

@@ -12,7 +12,7 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.model_config import AllVersions, DynamicBatching, InstanceGroup, LatestVersions, NoVersions, SpecificVersions
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.pb.adlik import model_pb2, operate_pb2, predict_pb2
-from stoker.server.protocols.adlik.metadata import config_message, version_states
+from stoker.server.protocols.adlik.service import config_message, version_states
 from tests.fakes.adlik_calls import SERVICES, Caller, run
 from tests.fakes.both_transports import transport  # noqa: F401 - a fixture
 from tests.fakes.fake_engine import FakeEngine, model, signature, simple

@@ -14,8 +14,8 @@ from stoker.server.codecs.strict_json import parse_bounded
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.pb.adlik import predict_pb2
-from stoker.server.protocols.adlik.model_spec import ModelQuery
 from stoker.server.protocols.adlik.predict import Predict
+from stoker.server.protocols.adlik.request import ModelQuery
 from stoker.server.protocols.adlik.rest_choice import of_body
 from stoker.server.protocols.adlik.settings import AdlikSettings
 from tests.fakes.adlik_calls import predict_request

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
 from stoker.server.pb.adlik import predict_pb2
-from stoker.server.protocols.adlik import json_codec, message_codec
-from stoker.server.protocols.adlik.model_spec import ModelQuery
-from stoker.server.protocols.adlik.response import BestClass, PredictionResponse, ResponseOutput
+from stoker.server.protocols.adlik import json_codec, predict
+from stoker.server.protocols.adlik.request import BestClass, ModelQuery, PredictionResponse, ResponseOutput
 
 VALUES = {
     "half_val": st.integers(0, 65535),
@@ -62,7 +61,7 @@ def plain(ask):
 def test_a_request_printed_by_protobuf_reads_like_the_message(request_, keeps_names):
     text = json_format.MessageToJson(request_, preserving_proto_field_name=keeps_names)
     read = json_codec.read_request(orjson.loads(text), ModelQuery("m"), Limits())
-    assert plain(read) == plain(message_codec.read_request(request_, {}))
+    assert plain(read) == plain(predict.read_request(request_, {}))
 
 
 def answer(datatype: DataType, values, classes=()) -> PredictionResponse:
@@ -86,5 +85,5 @@ def answer(datatype: DataType, values, classes=()) -> PredictionResponse:
 )
 def test_protobuf_reads_the_same_answer_from_both_forms(made):
     by_json = json_format.Parse(json_codec.print_response(made), predict_pb2.PredictResponse())
-    by_message = predict_pb2.PredictResponse.FromString(message_codec.print_response(made))
+    by_message = predict_pb2.PredictResponse.FromString(predict.print_response(made))
     assert by_json.SerializeToString(deterministic=True) == by_message.SerializeToString(deterministic=True)

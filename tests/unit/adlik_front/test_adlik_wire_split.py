@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, TooLarge
+from stoker.server.codecs.tensor_proto import split_predict_request
 from stoker.server.core.limits import Limits
 from stoker.server.pb.adlik import predict_pb2
 from stoker.server.pb.tensorflow.core.framework import tensor_pb2
-from stoker.server.protocols.adlik.message_codec import read_request
-from stoker.server.protocols.adlik.wire import split_predict_request
+from stoker.server.protocols.adlik.predict import read_request
 
 names = st.text(max_size=5)
 tensors = st.builds(

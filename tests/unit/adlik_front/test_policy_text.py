@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.backends.api.errors import ModelLoadError
-from stoker.server.protocols.adlik.policy_text import with_only
+from stoker.server.protocols.adlik.repository_edit import with_only
 
 REST = 'backend: "identity"\nmax_batch_size: 2 # version_policy { all {} }\n'
 WANTED = "version_policy { specific { versions: [ 4 ] } }"

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.checks import SignatureChecks
-from stoker.server.codecs.tensor_bytes import array_to_bytes, object_array
+from stoker.server.codecs.tensors import array_to_bytes, object_array
+from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.limits import Limits
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve import http_codec, http_response
+from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, encode_message
 from tests.fakes.fake_engine import FakeEngine, echo
 
@@ -115,7 +115,7 @@ def test_binary_http_tensors_come_back(pair: tuple[DataType, Any], by_default: b
     text = orjson.dumps(head)
     decoded = http_decode(engine, text + raw, len(text))
     assert same(decoded.request.inputs["INPUT"], array)
-    answer = http_response.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
+    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
     assert answer.header_length is not None
     head = orjson.loads(answer.body[: answer.header_length])
     assert list(head) == ["id", "model_name", "model_version", "outputs"]
@@ -137,7 +137,7 @@ def test_json_tensors_come_back_nested_or_flat(pair: tuple[DataType, Any], neste
     body = orjson.dumps({"inputs": [{"name": "INPUT", "datatype": datatype.value, "shape": array.shape, "data": values}]})
     decoded = http_decode(engine, body)
     assert same(decoded.request.inputs["INPUT"], array)
-    answer = http_response.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
+    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
     assert answer.header_length is None
     printed = orjson.loads(answer.body)["outputs"][0]["data"]
     if datatype is DataType.BYTES:
@@ -154,7 +154,7 @@ def test_what_json_cannot_say_is_printed_as_triton_does(dtype: type):
     head = {"inputs": [{"name": "INPUT", "datatype": name, "shape": [1, 5], "parameters": {"binary_data_size": array.nbytes}}]}
     text = orjson.dumps(head)
     decoded = http_decode(engine, text + array.tobytes(), len(text))
-    answer = http_response.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
+    answer = http_codec.encode(asyncio.run(engine.infer(decoded.request)), decoded, {})
     assert b'"data":[1.5,NaN,Infinity,-Infinity,0.1]' in answer.body
 
 

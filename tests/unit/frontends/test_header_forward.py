@@ -11,11 +11,10 @@ from stoker.server.core.limits import Limits
 from stoker.server.flags.declare import FlagError
 from stoker.server.flags.protocols import KServeFlags
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.protocols.kserve.header_forward import HeaderForward, PatternError
+from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
+from stoker.server.protocols.kserve.extensions import Extensions, HeaderForward, PatternError
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.methods import kserve_methods
-from stoker.server.protocols.kserve.settings import KServeSettings
 from stoker.server.web.http_server import HttpFrontend
 from tests.fakes.fake_engine import FakeEngine, simple
 

@@ -7,9 +7,9 @@ import pytest
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.checks import SignatureChecks
+from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.limits import Limits
-from stoker.server.protocols.kserve import http_codec, http_response
+from stoker.server.protocols.kserve import http_codec
 from tests.fakes.fake_engine import FakeEngine, FakeModel, echo, model, signature, simple
 
 LIMITS = Limits()
@@ -156,4 +156,4 @@ def test_bytes_that_are_no_text_cannot_be_answered_in_json():
     decoded = http_codec.decode(check, http_codec.Target("m", None, 0), {}, b"\xff\xfe", 0, LIMITS)._replace(binary_outputs=frozenset())
     response = asyncio.run(engine.infer(decoded.request))
     with pytest.raises(InvalidRequest, match="output 'OUTPUT' holds bytes that are not UTF-8"):
-        http_response.encode(response, decoded, {})
+        http_codec.encode(response, decoded, {})

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
 from stoker.server.observability.logs import LogSettings, configure
-from stoker.server.protocols.kserve.log_settings import LogControl
+from stoker.server.protocols.kserve.dynamic_settings import LogControl
 
 INITIAL = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0, "log_format": "default"}
 

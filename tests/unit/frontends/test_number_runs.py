@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.long_arrays import _run_end, parse_infer_json
 from stoker.server.codecs.strict_json import parse_json
+from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.limits import Limits
 from stoker.server.protocols.kserve import http_codec
 from tests.fakes.fake_engine import FakeEngine, echo

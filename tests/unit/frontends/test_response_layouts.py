@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.tensor_bytes import object_array
+from stoker.server.codecs.tensors import object_array
 from stoker.server.core.request import InferResponse
-from stoker.server.protocols.kserve.grpc_codec import encode_message
-from stoker.server.protocols.kserve.response_layouts import ResponseLayouts
+from stoker.server.protocols.kserve.grpc_codec import ResponseLayouts, encode_message
 
 DATATYPES = [datatype for datatype in DataType if datatype is not DataType.BYTES]
 

@@ -17,9 +17,9 @@ from stoker.server.flags.declare import FlagError
 from stoker.server.grpc_methods import grpc_methods
 from stoker.server.protocols.adlik.service import AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings
+from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.kserve.settings import KServeSettings
 from stoker.server.protocols.tfs.service import TfsService
 from stoker.server.protocols.tfs.settings import METRICS_PATH
 from stoker.server.rpc.method import Kind, Method

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from stoker.backends.api.errors import AlreadyExists, InvalidRequest, NotFound, Overloaded, ServingError, TooLarge, Unsupported
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.checks import SignatureChecks
 from stoker.server.codecs.shared_memory import SharedMemory
-from stoker.server.codecs.tensor_bytes import array_to_bytes, object_array
+from stoker.server.codecs.tensors import array_to_bytes, object_array
+from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.limits import Limits
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve import http_codec, http_response
+from stoker.server.protocols.kserve import http_codec
+from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.grpc_codec import GrpcCodec
 from stoker.server.protocols.kserve.inference import Inference
 from stoker.server.protocols.kserve.service import KServeService
-from stoker.server.protocols.kserve.settings import KServeSettings
 from stoker.server.protocols.kserve.shared_tensors import spans_of_head
 from tests.fakes.fake_engine import FakeEngine, echo, simple
 
@@ -261,7 +261,7 @@ def test_every_datatype_goes_through_shared_memory_over_http(tmp_path: Path, dat
     _, check = SignatureChecks(engine, LIMITS).find("echo", None)
     decoded = http_codec.decode(check, http_codec.Target("echo", None, 0), head, body, None, LIMITS, spans_of_head(head, table, LIMITS))
     response = asyncio.run(engine.infer(decoded.request))
-    encoded = http_response.encode(response, decoded, {})
+    encoded = http_codec.encode(response, decoded, {})
     assert encoded.header_length is None
     # No parameters: perf_analyzer fails on any that hold no binary_data_size.
     assert orjson.loads(encoded.body)["outputs"] == [{"name": "OUTPUT", "datatype": datatype.value, "shape": [2, 2]}]

@@ -11,8 +11,7 @@ from stoker.server.flags.command import read_command
 from stoker.server.flags.declare import FlagError
 from stoker.server.observability.span_export import Collector
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
-from stoker.server.protocols.kserve.settings import TraceStart
-from stoker.server.protocols.kserve.trace_settings import TraceControl
+from stoker.server.protocols.kserve.dynamic_settings import TraceControl, TraceStart
 from stoker.server.server_config import ServerConfig
 
 INITIAL = {

@@ -13,12 +13,12 @@ from hypothesis.extra import numpy as hnp
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.checks import SignatureChecks
-from stoker.server.codecs.tensor_bytes import array_to_bytes
+from stoker.server.codecs.tensors import array_to_bytes
+from stoker.server.codecs.validation import SignatureChecks
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse
-from stoker.server.protocols.kserve import http_codec, http_response
+from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
 from stoker.server.protocols.kserve.infer import HttpInfer, InferCall
 from stoker.server.protocols.kserve.request_memo import split_numbers
@@ -86,7 +86,7 @@ def test_what_is_known_of_a_request_changes_nothing(data: st.DataObject, datatyp
         response = answer(engine, decoded)
         encoded = infer.encode_now(call, decoded, response)
         assert encoded is not None
-        wanted = http_response.encode(response, expected, {})
+        wanted = http_codec.encode(response, expected, {})
         assert (encoded.body, encoded.header_length) == (wanted.body, wanted.header_length)
     assert decoded.repeats is not None
 
@@ -103,7 +103,7 @@ def test_an_answer_that_json_has_no_word_for_is_printed_as_before(value: float):
     odd = infer.encode_now(PLAIN, decoded, response)
     assert first is not None
     assert odd is not None
-    assert odd.body == http_response.encode(response, decoded, {}).body != first.body
+    assert odd.body == http_codec.encode(response, decoded, {}).body != first.body
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -118,7 +118,7 @@ def test_an_answer_of_another_shape_is_described_anew(binary: bool):
     for shape in ((1, 2), (1, 2), (1, 5), (1, 5), (2, 1), (1, 2)):
         response.outputs = {"OUTPUT": np.ones(shape, np.float32)}
         encoded = infer.encode_now(PLAIN, decoded, response)
-        wanted = http_response.encode(response, decoded, {})
+        wanted = http_codec.encode(response, decoded, {})
         assert encoded is not None
         assert (encoded.body, encoded.header_length) == (wanted.body, wanted.header_length)
 

@@ -9,8 +9,7 @@ from stoker.server.core.request import InferRequest
 from stoker.server.core.trace import CallerTrace, TraceRecord, read_caller
 from stoker.server.observability.span_export import Collector, SpanExport
 from stoker.server.observability.tracer import TraceLevel, Tracer, TraceSettings
-from stoker.server.protocols.kserve.header_forward import HeaderForward
-from stoker.server.protocols.kserve.request_metadata import HeaderReader, RequestMetadata
+from stoker.server.protocols.kserve.extensions import HeaderForward, HeaderReader, RequestMetadata
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

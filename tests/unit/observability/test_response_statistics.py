@@ -2,7 +2,7 @@
 
 from stoker.server.core.state import Duration, ModelStatistics
 from stoker.server.observability.statistics import MOST_POSITIONS, ResponseCounts
-from stoker.server.protocols.kserve.descriptions import statistics_to_message
+from stoker.server.protocols.kserve.service import statistics_to_message
 
 
 def test_responses_are_counted_by_position_over_all_requests():

@@ -16,8 +16,8 @@ import orjson
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.json_tensor import packed
 from stoker.server.codecs.strict_json import bracket_levels, parse_tensor_json
+from stoker.server.codecs.tensors import packed
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array
 

@@ -11,8 +11,8 @@ from stoker.server.flags.serving import check_model_operate
 from stoker.server.observability.span_export import Collector, missing_packages
 from stoker.server.observability.tracer import FILE, SPANS, TraceLevel, TraceSettings
 from stoker.server.protocols.adlik.settings import RestV1
-from stoker.server.protocols.kserve.header_forward import HeaderForward, PatternError
-from stoker.server.protocols.kserve.settings import KServeSettings, TraceStart
+from stoker.server.protocols.kserve.dynamic_settings import KServeSettings, TraceStart
+from stoker.server.protocols.kserve.extensions import HeaderForward, PatternError
 from stoker.server.rpc.restricted_apis import GRPC_KEY_PREFIX, Category, Key
 
 #: The variable that holds the key itself. The client and the `stoker` command send the key of the same variable.

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.exchange import read_body, reservation_of
-from stoker.server.protocols.kserve.message_json import message_to_json
+from stoker.server.protocols.kserve.http_codec import message_to_json
 from stoker.server.web.call import HttpCall
 from stoker.server.web.repository import parse_object
 

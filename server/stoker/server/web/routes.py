@@ -12,7 +12,7 @@ from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 
 from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
-from stoker.server.codecs.parameters import check_model_name, parse_version
+from stoker.server.codecs.validation import check_model_name, parse_version
 from stoker.server.core.limits import Limits
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
@@ -20,8 +20,8 @@ from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.exchange import INTERNAL_TEXT, ClientGone, error_body, error_response, read_body, reservation_of
 from stoker.server.protocols.kserve.extensions import Extensions
 from stoker.server.protocols.kserve.generate import HttpGenerate
+from stoker.server.protocols.kserve.http_codec import message_to_json
 from stoker.server.protocols.kserve.infer import HttpInfer
-from stoker.server.protocols.kserve.message_json import message_to_json
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.rpc.restricted_apis import NO_RESTRICTIONS
 from stoker.server.web import schemas

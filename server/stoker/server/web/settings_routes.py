@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import Request, Response
 
 from stoker.backends.api.errors import InvalidRequest
-from stoker.server.codecs.parameters import check_model_name
+from stoker.server.codecs.validation import check_model_name
 from stoker.server.core.limits import Limits
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.message_json import message_to_json
+from stoker.server.protocols.kserve.http_codec import message_to_json
 from stoker.server.protocols.kserve.service import KServeService
 from stoker.server.rpc.restricted_apis import Restrictions
 from stoker.server.web import settings_schemas as schemas

@@ -21,7 +21,7 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.net.http1.response import HeaderList
 from stoker.server.protocols.adlik import rest_choice
-from stoker.server.protocols.adlik.model_spec import ModelQuery as AdlikAsk
+from stoker.server.protocols.adlik.request import ModelQuery as AdlikAsk
 from stoker.server.protocols.adlik.rest_choice import Dialect
 from stoker.server.protocols.adlik.service import NO_TASKS, AdlikService
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
@@ -36,11 +36,10 @@ from stoker.server.protocols.exchange import (
     send_reserved,
     send_response,
 )
-from stoker.server.protocols.tfs import json_values
-from stoker.server.protocols.tfs.model_spec import ModelQuery
+from stoker.server.protocols.tfs import json_codec as tfs_json
+from stoker.server.protocols.tfs.model_spec import ModelQuery, tfs_status
 from stoker.server.protocols.tfs.rest import TfsRest
 from stoker.server.protocols.tfs.service import TfsService
-from stoker.server.protocols.tfs.status import tfs_status
 from stoker.server.rpc.status import adlik_status
 
 #: Every path that is answered here.
@@ -198,7 +197,7 @@ class HttpV1:
     async def _parsed(self, body: bytes, exchange: _Exchange, reservation: Reservation) -> Json:
         limits = self._limits
         # Only TensorFlow Serving's has NaN and Infinity; what is no JSON at all is refused in the words of whoever was meant.
-        parse = parse_json if exchange.dialect is Dialect.ADLIK else json_values.parse
+        parse = parse_json if exchange.dialect is Dialect.ADLIK else tfs_json.parse
         if len(body) > limits.decode_inline_bytes:
             reservation.take(await run_off_loop(memory_cost, body, limits))
             return await run_off_loop(parse, body, limits)

@@ -1,15 +1,21 @@
-"""Predict without a transport: a serialised message or a JSON body in, a serialised answer out.
+"""PredictService.predict over gRPC and REST, without a transport.
 
-Room is reserved before anything is parsed. Small requests are parsed at once; a larger one is looked through on the wire first, and what
-takes long goes to a thread.
+Memory is reserved before a request is parsed. A small request is parsed at once; a larger one is first walked on the wire, and long work
+runs in a thread.
+
+Large outputs are serialised as bytes and not through a message: they are copied once instead of three times.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError
+from stoker.backends.api.wire import LENGTH, encoded_varint
 from stoker.server.codecs.strict_json import Json
-from stoker.server.codecs.string_elements import INLINE_STRINGS
-from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
+from stoker.server.codecs.tensor_proto import NUMBERS, SMALL_BYTES, VALUE_FIELDS, TensorFields, split_predict_request
+from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, array_pieces
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
@@ -17,11 +23,94 @@ from stoker.server.core.servable import run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.adlik import predict_pb2
-from stoker.server.protocols.adlik import json_codec, message_codec
-from stoker.server.protocols.adlik.model_spec import ModelQuery
-from stoker.server.protocols.adlik.request import PredictQuery, PredictReader
-from stoker.server.protocols.adlik.response import PredictionResponse, make_response
-from stoker.server.protocols.adlik.wire import SMALL_BYTES, split_predict_request
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2
+from stoker.server.protocols.adlik import json_codec
+from stoker.server.protocols.adlik.request import (
+    ModelQuery,
+    PredictionResponse,
+    PredictQuery,
+    PredictReader,
+    ResponseOutput,
+    make_response,
+    read_spec,
+)
+
+_VALUE_FIELDS = frozenset(VALUE_FIELDS.values()) | {"scomplex_val", "dcomplex_val"}
+_NOTHING: Mapping[str, Any] = {}
+#: Outputs up to this size are put into the message as they are.
+_WHOLE_BYTES = 65_536
+# Tags on the wire.
+_OUTPUTS = encoded_varint(predict_pb2.PredictResponse.OUTPUTS_FIELD_NUMBER << 3 | LENGTH)
+_KEY, _VALUE = encoded_varint(1 << 3 | LENGTH), encoded_varint(2 << 3 | LENGTH)
+_TENSOR = encoded_varint(predict_pb2.PredictResponse.Output.TENSOR_FIELD_NUMBER << 3 | LENGTH)
+_CONTENT = encoded_varint(tensor_pb2.TensorProto.TENSOR_CONTENT_FIELD_NUMBER << 3 | LENGTH)
+
+
+def read_request(message: predict_pb2.PredictRequest, contents: Mapping[str, Raw]) -> PredictQuery:
+    """What `message` asks for; `contents` holds by input the raw bytes that were cut out of it before it was parsed."""
+    return PredictQuery(
+        read_spec(message.model_spec),
+        message.batch_size,
+        {name: _tensor(tensor, contents.get(name, b"")) for name, tensor in message.inputs.items()},
+        {name: output.cls.count for name, output in message.output_filter.items()},
+    )
+
+
+def print_response(response: PredictionResponse) -> bytes:
+    """The serialised PredictResponse. Safe in a thread."""
+    message = predict_pb2.PredictResponse(model_spec=response.model.echo)
+    pieces: list[Raw] = []
+    for output in response.outputs:
+        if output.array.nbytes > _WHOLE_BYTES and not output.datatype.is_bytes:
+            pieces += _in_pieces(output)
+        else:
+            target = message.outputs[output.name]
+            _describe(target.tensor, output)
+            if not output.datatype.is_bytes:
+                target.tensor.tensor_content = output.array.tobytes()
+            _add_classes(target, output)
+    return b"".join((message.SerializeToString(), *pieces)) if pieces else message.SerializeToString()
+
+
+def _tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
+    shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
+    raw = content if len(content) else tensor.tensor_content
+    # Typed values do not count beside raw bytes, so they are not even looked at.
+    values = _NOTHING if len(raw) else {field.name: value for field, value in tensor.ListFields() if field.name in _VALUE_FIELDS}
+    return TensorFields(tensor.dtype, shape or None, raw, values)
+
+
+def _describe(tensor: tensor_pb2.TensorProto, output: ResponseOutput) -> None:
+    """Fills in all of `tensor` but its content."""
+    tensor.dtype = NUMBERS[output.datatype]
+    add_dim = tensor.tensor_shape.dim.add
+    for size in output.array.shape:
+        add_dim(size=size)
+    if output.datatype.is_bytes:
+        tensor.string_val.extend(value.encode() if isinstance(value, str) else value for value in output.array.reshape(-1).tolist())
+
+
+def _add_classes(target: predict_pb2.PredictResponse.Output, output: ResponseOutput) -> None:
+    for sample in output.classes:
+        target.batch_classes.add(
+            cls=[predict_pb2.PredictResponse.Class(idx=best.place, score=best.score, label=best.label) for best in sample]
+        )
+
+
+def _in_pieces(output: ResponseOutput) -> list[Raw]:
+    """One entry of the map `outputs`, its content not copied into a message and out of it."""
+    tensor, classes = tensor_pb2.TensorProto(), predict_pb2.PredictResponse.Output()
+    _describe(tensor, output)
+    _add_classes(classes, output)
+    pieces = array_pieces(output.array, output.datatype)
+    content = [_CONTENT, encoded_varint(sum(map(len, pieces))), *pieces]
+    body = [*_field(_TENSOR, [tensor.SerializeToString(), *content]), classes.SerializeToString()]
+    return _field(_OUTPUTS, [*_field(_KEY, [output.name.encode()]), *_field(_VALUE, body)])
+
+
+def _field(tag: bytes, pieces: Sequence[Raw]) -> list[Raw]:
+    return [tag, encoded_varint(sum(map(len, pieces))), *pieces]
+
 
 #: What one named class takes as objects and as text, roundly.
 _CLASS_BYTES = 300
@@ -54,8 +143,8 @@ class Predict:
                 ask = _parsed(rest, contents)
             reply = await self._respond(ask, len(data), deadline_ns, reservation, Via.ADLIK_GRPC)
             if _is_large(reply, self._limits):
-                return await run_off_loop(message_codec.print_response, reply)
-            return message_codec.print_response(reply)
+                return await run_off_loop(print_response, reply)
+            return print_response(reply)
 
     async def from_json(self, model: ModelQuery, given: Json, size_bytes: int, reservation: Reservation) -> bytes:
         """Answers the parsed JSON body `given` (`size_bytes` as text) of a request for `model` by the text of a PredictResponse.
@@ -113,7 +202,7 @@ def _parsed(rest: bytes, contents: dict[str, memoryview]) -> PredictQuery:
     except DecodeError:
         raise InvalidRequest("the request is not a valid PredictRequest message") from None
     raws: dict[str, Raw] = dict(contents)
-    return message_codec.read_request(message, raws)
+    return read_request(message, raws)
 
 
 def _classes(response: InferResponse, top: dict[str, int]) -> int:

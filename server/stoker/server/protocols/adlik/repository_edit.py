@@ -1,23 +1,27 @@
-"""Changes a model repository on disk for clients: adds folders from below one root, takes models and versions away, sets policies.
+"""Changes a model repository on disk for clients: adds folders from below one root, removes models and versions, sets version policies.
 
-A client names a path, so nothing here trusts one. Every folder is opened through its parent's descriptor without following links; what is
-copied is what `stoker.server.lifecycle.snapshot` copies for backends: plain files only, compared before and after. Whatever is added is
-filled under a hidden name, which no scan of the repository looks at, and appears whole; whatever is taken away is renamed to one first, so
-that it can come back. Texts for clients name models, versions and the path they gave, never a folder of this host.
+A client names a path, so nothing here trusts one. Every folder is opened through its parent's descriptor without following links. A copy
+is made as `stoker.server.lifecycle.snapshot` makes it for backends: plain files only, compared before and after. An added folder is
+filled under a hidden name, which no scan of the repository reads, and is then renamed, so that it appears complete. A removed folder is
+first renamed, so that it can be restored. Texts for clients name models, versions and the path they gave, never a folder of this host. A
+change of the version policy in a config.pbtxt leaves every other character of the text as it was.
 
-Calls block; they come from threads, those for one model one at a time.
+Calls block; they are made in threads, one at a time for each model.
 """
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Final
 
-from stoker.backends.api.errors import Conflict, Forbidden, InvalidRequest, NotFound, ServingError, Unavailable
+from stoker.backends.api.errors import Conflict, Forbidden, InvalidRequest, ModelLoadError, NotFound, ServingError, Unavailable
+from stoker.server.config.pbtxt import empty_config, parse_pbtxt
 from stoker.server.core.model_config import SpecificVersions
 from stoker.server.lifecycle.bounds import MAX_VERSION_NUMBER, MODEL_NAME_RULE, is_model_name, parse_version, shown
 from stoker.server.lifecycle.folder import Folder, open_folder
@@ -25,7 +29,65 @@ from stoker.server.lifecycle.listing import ModelListing
 from stoker.server.lifecycle.model_folder import CONFIG_NAME, read_config
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.lifecycle.snapshot import CopyHook, copy_tree
-from stoker.server.protocols.adlik.policy_text import with_only
+from stoker.server.pb import model_config_pb2 as pb
+
+_FIELD: Final = "version_policy"
+_TOKEN: Final = re.compile(
+    r"""(?P<blank>\s+|\#[^\n]*)
+      | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      | (?P<word>[\w.+-]+)
+      | (?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def with_only(text: str, version: int, *, model_name: str) -> str:
+    """`text` with a policy that wants `version` and nothing else.
+
+    Raises:
+        ModelLoadError: the text is not a valid configuration.
+    """
+    source = f"{model_name}/config.pbtxt"
+    before = parse_pbtxt(text, source=source, model_name=model_name).message if text.strip() else empty_config(model_name).message
+    policy = f"{_FIELD} {{ specific {{ versions: [ {version} ] }} }}"
+    spans = _spans(text)
+    if spans:
+        changed = text
+        for begin, end in reversed(spans[1:]):
+            changed = changed[:begin] + changed[end:]
+        changed = changed[: spans[0][0]] + policy + changed[spans[0][1] :]
+    else:
+        changed = f"{text.rstrip()}\n{policy}\n".lstrip("\n")
+    after = parse_pbtxt(changed, source=source, model_name=model_name)
+    if after.version_policy != SpecificVersions((version,)) or _without_policy(after.message) != _without_policy(before):
+        raise ModelLoadError(f"{source}: its {_FIELD} cannot be replaced without changing the rest; edit the file by hand")
+    return changed
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Where each top-level `version_policy` begins and ends."""
+    found: list[tuple[int, int]] = []
+    depth, begin = 0, None
+    for token in _TOKEN.finditer(text):
+        kind, word = token.lastgroup, token.group()
+        if kind == "word" and depth == 0 and word == _FIELD:
+            begin = token.start()
+        elif kind == "mark" and word in "{<[":
+            depth += 1
+        elif kind == "mark" and word in "}>]":
+            depth -= 1
+            if depth == 0 and begin is not None:
+                found.append((begin, token.end()))
+                begin = None
+    return found
+
+
+def _without_policy(message: pb.ModelConfig) -> pb.ModelConfig:
+    rest = pb.ModelConfig()
+    rest.CopyFrom(message)
+    rest.ClearField("version_policy")
+    return rest
+
 
 #: Takes back what an edit did.
 Undo = Callable[[], None]

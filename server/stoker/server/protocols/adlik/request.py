@@ -1,22 +1,249 @@
-"""A predict request from whichever protocol, and the one place that judges it and makes it the engine's."""
+"""A PredictRequest in neutral form, from a message or JSON: validated against the model, and its response.
 
-from collections.abc import Mapping
+A TensorProto holds raw bytes (`tensor_content`), or typed values in the field of its element type. Raw bytes win where both are present. A
+single typed value stands for every element. Element type and shape may be left to the model's configuration; if given, they must match it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stoker.backends.api.errors import InvalidRequest
+import numpy as np
+
+from stoker.backends.api.errors import InvalidRequest, TooLarge
+from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.checks import SignatureChecks
-from stoker.server.codecs.expansion import check_expansion, repeated_bytes
-from stoker.server.codecs.string_elements import strings_cost
-from stoker.server.codecs.tensor_proto import NUMBERS, VALUE_FIELDS, TensorFields, shown_type
-from stoker.server.codecs.validation import SignatureCheck
+from stoker.server.codecs.tensor_proto import (
+    NUMBERS,
+    UNSAID,
+    VALUE_FIELDS,
+    TensorFields,
+    check_expansion,
+    repeated_bytes,
+    shown_type,
+    values_array,
+)
+from stoker.server.codecs.tensors import array_from_bytes, strings_cost
+from stoker.server.codecs.validation import SignatureCheck, SignatureChecks, check_model_name
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array, InferRequest, Via
+from stoker.server.core.request import Array, InferRequest, InferResponse, Via
 from stoker.server.core.servable import Servable
 from stoker.server.engine.interface import Engine
-from stoker.server.protocols.adlik.model_spec import ModelQuery, served_version
-from stoker.server.protocols.adlik.tensor_values import array_of, filled_count
+from stoker.server.pb.adlik import model_pb2
+
+STABLE = "stable"
+_INT64_MAX = (1 << 63) - 1
+
+
+class ModelQuery(NamedTuple):
+    """A ModelSpec.
+
+    Attributes:
+        name: The model's.
+        version: As asked for; None: not asked for by number.
+        label: As asked for; empty: none.
+    """
+
+    name: str
+    version: int | None = None
+    label: str = ""
+
+    @property
+    def echo(self) -> model_pb2.ModelSpec:
+        """What an answer says: name and number as asked for, 0 where no number was (as Adlik's batching runtimes answer)."""
+        spec = model_pb2.ModelSpec(name=self.name)
+        spec.version.value = self.version or 0
+        return spec
+
+
+def read_spec(spec: model_pb2.ModelSpec) -> ModelQuery:
+    """What `spec` asks for; the signature name, which only TensorFlow models have, is ignored."""
+    version = spec.version.value if spec.HasField("version") else None
+    return ModelQuery(spec.name, version, spec.version_label)
+
+
+def served_version(engine: Engine, ask: ModelQuery, limits: Limits) -> int | None:
+    """The version number that `ask` means now; None: the highest READY one, whichever that is.
+
+    Raises:
+        InvalidRequest: the name cannot be a model's, or the version is not positive. And as `Engine.describe`.
+    """
+    if len(ask.name) > limits.name_length:
+        raise InvalidRequest(f"model name has {len(ask.name)} characters, more than the {limits.name_length} allowed")
+    if not ask.name:
+        raise InvalidRequest("model_spec.name is missing")
+    check_model_name(ask.name)
+    if ask.version is not None:
+        if not 0 < ask.version <= _INT64_MAX:
+            raise InvalidRequest(f"model_spec.version {ask.version} cannot be a version: they are 1 to {_INT64_MAX}")
+        return ask.version
+    if ask.label == STABLE:
+        return min(engine.describe(ask.name, None).ready_versions, default=None)
+    return None
+
+
+Labels = Mapping[str, Sequence[str]]
+
+
+class BestClass(NamedTuple):
+    """One of the highest values of a sample: where it stands in the flattened sample, the value, its label (empty: none)."""
+
+    place: int
+    score: float
+    label: str
+
+
+class ResponseOutput(NamedTuple):
+    """One output.
+
+    Attributes:
+        name: The output's.
+        datatype: Of `array`.
+        array: `[rows, *dims]`.
+        classes: For each sample its highest values, best first; empty where they were not asked for.
+    """
+
+    name: str
+    datatype: DataType
+    array: Array
+    classes: list[list[BestClass]]
+
+
+class PredictionResponse(NamedTuple):
+    """A PredictResponse."""
+
+    model: ModelQuery
+    outputs: list[ResponseOutput]
+
+
+def make_response(model: ModelQuery, response: InferResponse, top: Mapping[str, int], labels: Labels, limits: Limits) -> PredictionResponse:
+    """The answer to a request for `model`; `top` says how many highest values of which output. Safe in a thread.
+
+    Raises:
+        TooLarge: more highest values than one answer may hold.
+    """
+    signature = response.signature
+    outputs: list[ResponseOutput] = []
+    left = limits.class_count
+    for name, array in response.outputs.items():
+        spec = response.output_spec(name)
+        classes: list[list[BestClass]] = []
+        if count := top.get(name, 0):
+            rows = array.reshape(array.shape[0] if signature.is_batched else 1, -1)
+            left -= rows.shape[0] * min(count, rows.shape[1])
+            if left < 0:
+                raise TooLarge(
+                    f"output '{name}': cls.count {count} for {rows.shape[0]} samples is more than the {limits.class_count} classes "
+                    "that one answer may hold"
+                )
+            classes = [_best(row, count, labels.get(name, ())) for row in rows]
+        outputs.append(ResponseOutput(name, spec.datatype, array, classes))
+    return PredictionResponse(model, outputs)
+
+
+def _best(row: Array, count: int, labels: Sequence[str]) -> list[BestClass]:
+    """The `count` highest values of `row` in falling order; equal ones by index; what is not a number last."""
+    if row.dtype.kind == "f":
+        row = np.where(np.isnan(row), -np.inf, row)
+    order = (row.size - 1 - np.argsort(row[::-1], kind="stable")[::-1])[:count]
+    indices: list[int] = order.tolist()
+    # Adlik's message holds scores as float32.
+    scores: list[float] = row[order].astype(np.float32).tolist()
+    return [BestClass(index, score, labels[index] if index < len(labels) else "") for index, score in zip(indices, scores, strict=True)]
+
+
+def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> Array:
+    """The array `[batch_size, *dims]` (`dims` alone where the model is not batched) that `fields` hold for the input `spec`.
+
+    REQUIRES: `batch_size` is between 1 and the model's max_batch_size, and what is filled was paid for, see `filled_count`. Safe in a
+    thread.
+
+    Raises:
+        InvalidRequest: element type, shape or number of elements are not those of the model, or no values are there.
+    """
+    number = NUMBERS[spec.datatype]
+    if fields.dtype not in (UNSAID, number):
+        raise InvalidRequest(f"input '{spec.name}' has dtype {shown_type(fields.dtype)}, but the model expects {shown_type(number)}")
+    shape = _shape(check, spec, fields, batch_size)
+    count = check.count_elements(spec, spec.datatype.value, shape)
+    if len(fields.content):
+        if spec.datatype is DataType.BYTES:
+            raise InvalidRequest(f"input '{spec.name}' of dtype DT_STRING must come in string_val, not in tensor_content")
+        wanted = count * spec.datatype.item_bytes
+        if len(fields.content) != wanted:
+            raise InvalidRequest(
+                f"input '{spec.name}' has {len(fields.content)} bytes of tensor_content, "
+                f"but {_dims(shape)} of {shown_type(number)} takes {wanted}"
+            )
+        return array_from_bytes(check, spec, shape, count, fields.content)
+    return _typed(spec, fields, shape, count)
+
+
+def filled_count(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> int:
+    """Elements of an array whose single given value stands for every one of them; 0 for any other tensor.
+
+    Raises:
+        InvalidRequest: the shape is not the model's.
+    """
+    values = fields.values.get(VALUE_FIELDS[spec.datatype], ())
+    if len(fields.content) or len(values) != 1:
+        return 0
+    count = check.count_elements(spec, spec.datatype.value, _shape(check, spec, fields, batch_size))
+    return count if count > 1 else 0
+
+
+def _shape(check: SignatureCheck, spec: TensorSpec, fields: TensorFields, batch_size: int) -> tuple[int, ...]:
+    is_batched = check.signature.is_batched
+    if fields.shape is not None:
+        if is_batched and fields.shape and fields.shape[0] != batch_size:
+            raise InvalidRequest(
+                f"input '{spec.name}' has shape {_dims(fields.shape)}, but the request's batch_size is {batch_size}: "
+                "the first dimension must be equal to it"
+            )
+        return fields.shape
+    shape = (batch_size, *spec.dims) if is_batched else spec.dims
+    open_dims = shape.count(VARIABLE)
+    if not open_dims:
+        return shape
+    # One open dimension follows from what came; more cannot be told.
+    known = math.prod(size for size in shape if size != VARIABLE)
+    if len(fields.content) and spec.datatype.item_bytes:
+        came = len(fields.content) // spec.datatype.item_bytes
+    else:
+        came = len(fields.values.get(VALUE_FIELDS[spec.datatype], ()))
+    if open_dims > 1 or not known or not came or came % known:
+        raise InvalidRequest(
+            f"input '{spec.name}' needs a tensor_shape: the model's shape {_dims(shape)} is open, and {came} elements do not tell it"
+        )
+    return tuple(came // known if size == VARIABLE else size for size in shape)
+
+
+def _typed(spec: TensorSpec, fields: TensorFields, shape: tuple[int, ...], count: int) -> Array:
+    datatype = spec.datatype
+    name = VALUE_FIELDS[datatype]
+    given = fields.values.get(name)
+    if given is None:
+        others = ", ".join(sorted(fields.values))
+        raise InvalidRequest(
+            f"input '{spec.name}' has no values: neither tensor_content nor {name}"
+            + (f"; it has {others}, which {shown_type(NUMBERS[datatype])} does not use" if others else "")
+        )
+    if len(given) not in (1, count):
+        raise InvalidRequest(
+            f"input '{spec.name}' has {len(given)} values in {name}, but {_dims(shape)} takes {count} (or 1 that stands for all)"
+        )
+    array = values_array(spec, name, given)
+    if len(given) != count:
+        filled: Array = np.full(shape, array[0], dtype=array.dtype)
+        return filled
+    return array.reshape(shape)
+
+
+def _dims(shape: tuple[int, ...]) -> str:
+    shown = ",".join(str(size) for size in shape[:32])
+    return f"[{shown},...]" if len(shape) > 32 else f"[{shown}]"
+
 
 #: Element types without an order that top-k could follow (bfloat16 travels as bits).
 _UNORDERED = frozenset({DataType.BYTES, DataType.BF16, DataType.BOOL})

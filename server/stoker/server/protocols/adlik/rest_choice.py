@@ -20,7 +20,7 @@ from stoker.backends.api.errors import InvalidRequest
 from stoker.server.codecs.strict_json import Json
 from stoker.server.codecs.tensor_proto import VALUE_FIELDS
 from stoker.server.config.pbtxt import ADLIK_PLATFORMS
-from stoker.server.protocols.adlik.json_fields import member
+from stoker.server.protocols.adlik.json_codec import member
 from stoker.server.protocols.adlik.settings import AdlikSettings, RestV1
 
 _ADLIKS: Final = ("batch_size", "model_spec", "output_filter")

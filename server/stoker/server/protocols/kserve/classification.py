@@ -6,7 +6,7 @@ import numpy as np
 
 from stoker.backends.api.errors import InvalidRequest, TooLarge
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.tensor_bytes import object_array
+from stoker.server.codecs.tensors import object_array
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferResponse
 

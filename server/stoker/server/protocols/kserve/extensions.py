@@ -1,18 +1,142 @@
-"""The extensions of KServe v2 that have state: one set for all fronts of a server, so that a change made over gRPC is seen over HTTP."""
+"""The stateful extensions of KServe v2: one set for all ports of a server, so that a change made over gRPC is visible over HTTP."""
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from stoker.server.codecs.shared_memory import SharedMemory
 from stoker.server.core.limits import Limits
+from stoker.server.core.request import InferRequest, ParameterValue
+from stoker.server.core.trace import CallerTrace, read_caller
 from stoker.server.observability.tracer import Tracer
-from stoker.server.protocols.kserve.header_forward import HeaderForward
-from stoker.server.protocols.kserve.log_settings import ChangeableLogs, LogControl
-from stoker.server.protocols.kserve.request_metadata import HeaderReader
-from stoker.server.protocols.kserve.settings import KServeSettings
-from stoker.server.protocols.kserve.settings_changes import SettingsChanges
-from stoker.server.protocols.kserve.trace_settings import TraceControl
+from stoker.server.protocols.kserve.dynamic_settings import ChangeableLogs, KServeSettings, LogControl, SettingsChanges, TraceControl
 from stoker.server.rpc.restricted_apis import Category, Restrictions
+
+
+class Call(Protocol):
+    """One RPC or HTTP request in progress.
+
+    A client that goes away cancels the task its handler runs in, so that a handler needs no check while it waits.
+    """
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata or headers, names in lower case."""
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the client stops waiting, on the engine's monotonic scale; None = never."""
+
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+
+
+#: Names whose answer is remembered. Clients choose names: beyond it all are forgotten.
+_KEPT_NAMES: Final = 512
+_LONGEST_NAME: Final = 256
+_CASE_SENSITIVE: Final = "(?-i)"
+#: What Python's patterns have and RE2's do not: back references and looks around, which is also what takes exponential time.
+_NOT_RE2: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:[=!]|<[=!]|P=|P>|\(|>)|\\[1-9])")
+#: The server reads these itself, or nobody may set them.
+_RESERVED: Final = frozenset({"priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers", "binary_data_output"})
+NOTHING: Final[Mapping[str, ParameterValue]] = {}
+
+
+class PatternError(ValueError):
+    """A pattern that cannot be used; the message says why."""
+
+
+class HeaderForward:
+    """Picks the headers that are forwarded.
+
+    Attributes:
+        is_on: Whether any are.
+    """
+
+    def __init__(self, pattern: str = "") -> None:
+        """Forwards headers whose names match `pattern` as a whole; empty: none.
+
+        Raises:
+            PatternError: it is no pattern, or has constructs that RE2 does not.
+        """
+        self.is_on = bool(pattern)
+        if _NOT_RE2.search(pattern):
+            raise PatternError("back references, looks ahead and looks behind are not RE2 syntax")
+        flags = re.RegexFlag(0) if pattern.startswith(_CASE_SENSITIVE) else re.IGNORECASE
+        try:
+            self._pattern = re.compile(pattern.removeprefix(_CASE_SENSITIVE), flags | re.ASCII)
+        except re.error as error:
+            raise PatternError(f"it is not a regular expression: {error}") from None
+        self._kept: dict[str, bool] = {}
+
+    def parameters(self, headers: Iterable[tuple[str, str]]) -> Mapping[str, ParameterValue]:
+        """Those of `headers` that are forwarded, by name; of several of one name the last."""
+        if not self.is_on:
+            return NOTHING
+        return {name: value for name, value in headers if self._matches(name)}
+
+    def _matches(self, name: str) -> bool:
+        known = self._kept.get(name)
+        if known is None:
+            if len(name) > _LONGEST_NAME or name in _RESERVED or name.startswith("triton_"):
+                return False
+            if len(self._kept) >= _KEPT_NAMES:
+                self._kept.clear()
+            known = self._kept[name] = self._pattern.fullmatch(name) is not None
+        return known
+
+
+def with_forwarded(parameters: Mapping[str, ParameterValue], forwarded: Mapping[str, ParameterValue]) -> Mapping[str, ParameterValue]:
+    """A request's parameters with what is forwarded: a header that an operator trusts outdoes a parameter of the same name."""
+    return {**parameters, **forwarded} if forwarded else parameters
+
+
+class RequestMetadata(NamedTuple):
+    """What one call's headers bring.
+
+    Attributes:
+        parameters: By name, what becomes parameters.
+        caller: The caller's trace; None: it names none.
+    """
+
+    parameters: Mapping[str, ParameterValue]
+    caller: CallerTrace | None
+
+    def apply_to(self, request: InferRequest) -> None:
+        """Gives it to the request that the message made."""
+        if self.parameters:
+            request.parameters = with_forwarded(request.parameters, self.parameters)
+        request.caller = self.caller
+
+
+class HeaderReader:
+    """Reads headers or metadata for what they bring.
+
+    Attributes:
+        is_on: Whether they may bring anything; if not, nobody need look at them.
+    """
+
+    def __init__(self, forward: HeaderForward | None = None, *, takes_callers: bool = False) -> None:
+        """Takes what `forward` forwards, and where `takes_callers` is set `traceparent` and `tracestate`."""
+        self._forward = forward or HeaderForward()
+        self._takes_callers = takes_callers
+        self.is_on = self._forward.is_on or takes_callers
+
+    def read(self, headers: Mapping[str, str]) -> RequestMetadata | None:
+        """What `headers`, names in lower case, bring; None: nothing."""
+        if not self.is_on:
+            return None
+        caller = read_caller(headers.get("traceparent"), headers.get("tracestate")) if self._takes_callers else None
+        parameters = self._forward.parameters(headers.items())
+        return RequestMetadata(parameters, caller) if parameters or caller is not None else None
+
+    def read_raw(self, headers: Iterable[tuple[bytes, bytes]]) -> RequestMetadata | None:
+        """As `read`, of headers as HTTP has them; of several of one name the last."""
+        if not self.is_on:
+            return None
+        return self.read({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+
 
 _log = logging.getLogger("stoker.protocols")
 

@@ -5,9 +5,8 @@ from contextlib import aclosing
 from typing import Final
 
 from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
-from stoker.server.codecs.checks import SignatureChecks
-from stoker.server.codecs.parameters import check_model_name
 from stoker.server.codecs.strict_json import memory_cost
+from stoker.server.codecs.validation import SignatureChecks, check_model_name
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, InferResponse, Via
@@ -16,8 +15,8 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.protocols.exchange import Receive, Scope, Send, error_body, read_body, reservation_of, send_reserved
 from stoker.server.protocols.kserve import generate_codec
+from stoker.server.protocols.kserve.extensions import HeaderReader
 from stoker.server.protocols.kserve.inference import with_request_id_prefix
-from stoker.server.protocols.kserve.request_metadata import HeaderReader
 from stoker.server.rpc.status import kserve_status
 
 _JSON: Final = (b"content-type", b"application/json")

@@ -13,11 +13,9 @@ import orjson
 
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import VARIABLE, TensorSpec
-from stoker.server.codecs.json_keys import RepeatedKey
-from stoker.server.codecs.json_tensor import BINARY_ONLY, array_from_json, json_from_array, unsendable
-from stoker.server.codecs.parameters import read_parameters
-from stoker.server.codecs.strict_json import parse_tensor_json
-from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
+from stoker.server.codecs.strict_json import RepeatedKey, parse_tensor_json
+from stoker.server.codecs.tensors import BINARY_ONLY, array_from_json, json_from_array, unsendable
+from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, read_parameters, with_request_id
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, ParameterValue, Via
 

@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from stoker.backends.api.errors import Overloaded, QueueTimeout, ServingError
-from stoker.server.codecs.checks import SignatureChecks
-from stoker.server.codecs.parameters import check_model_name
 from stoker.server.codecs.strict_json import memory_cost
-from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
-from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
-from stoker.server.codecs.validation import SignatureCheck
+from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, strings_cost
+from stoker.server.codecs.validation import SignatureCheck, SignatureChecks, check_model_name
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
@@ -26,14 +23,12 @@ from stoker.server.net.http1.response import HeaderList, Piece
 from stoker.server.net.inflation import joined
 from stoker.server.protocols.compression import choose_encoding, compress, decompress
 from stoker.server.protocols.exchange import Receive, Scope, Send, read_body, reservation_of, send_reserved
-from stoker.server.protocols.kserve import http_codec, http_response
+from stoker.server.protocols.kserve import http_codec
 from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.protocols.kserve.http_codec import Body
-from stoker.server.protocols.kserve.http_response import Encoded
+from stoker.server.protocols.kserve.extensions import Extensions, HeaderReader, RequestMetadata
+from stoker.server.protocols.kserve.http_codec import Body, Encoded
 from stoker.server.protocols.kserve.inference import with_request_id_prefix
 from stoker.server.protocols.kserve.request_memo import RequestMemo, split_numbers
-from stoker.server.protocols.kserve.request_metadata import HeaderReader, RequestMetadata
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_head
 
 HEADER_LENGTH: Final = b"inference-header-content-length"
@@ -236,8 +231,8 @@ class HttpInfer:
         repeats = decoded.repeats
         if repeats is not None and (encoded := repeats.encode(response)) is not None:
             return encoded
-        labels = http_response.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
-        encoded = http_response.encode(response, decoded, labels)
+        labels = http_codec.labels_for(self.engine, response, decoded, self.limits) if decoded.classifications else {}
+        encoded = http_codec.encode(response, decoded, labels)
         if repeats is not None:
             repeats.learn(response)
         return encoded
@@ -249,11 +244,11 @@ class HttpInfer:
             ServingError: `response` cannot be carried as asked.
         """
         limits = self.limits
-        labels = http_response.labels_for(self.engine, response, decoded, limits)
+        labels = http_codec.labels_for(self.engine, response, decoded, limits)
         if sum(array.nbytes for array in response.outputs.values()) > limits.decode_inline_bytes:
-            encoded = await run_off_loop(http_response.encode, response, decoded, labels)
+            encoded = await run_off_loop(http_codec.encode, response, decoded, labels)
         else:
-            encoded = http_response.encode(response, decoded, labels)
+            encoded = http_codec.encode(response, decoded, labels)
         body, headers = encoded.pieces, _headers(encoded)
         if call.response_encoding is not None and sum(map(len, body)) >= limits.compress_min_bytes:
             body = [await compress(body, call.response_encoding, limits)]

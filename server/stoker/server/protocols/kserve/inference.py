@@ -11,10 +11,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from stoker.backends.api.errors import InvalidRequest, Overloaded, QueueTimeout, ServingError
-from stoker.server.codecs.parameters import parse_version
-from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
-from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES, Raw
-from stoker.server.codecs.validation import with_request_id
+from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, strings_cost
+from stoker.server.codecs.validation import parse_version, with_request_id
 from stoker.server.core.byte_budget import Reservation, budget_exhausted
 from stoker.server.core.completion import Completion, TaskCompletion
 from stoker.server.core.limits import Limits
@@ -24,11 +22,9 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.extensions import Extensions
-from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, encode_message, encode_serialised
-from stoker.server.protocols.kserve.request_metadata import RequestMetadata
+from stoker.server.protocols.kserve.extensions import Extensions, RequestMetadata
+from stoker.server.protocols.kserve.grpc_codec import GrpcCodec, ResponseLayouts, encode_message, encode_serialised
 from stoker.server.protocols.kserve.request_templates import RequestTemplates
-from stoker.server.protocols.kserve.response_layouts import ResponseLayouts
 from stoker.server.protocols.kserve.shared_tensors import NO_SPANS, Spans, spans_of_message
 from stoker.server.rpc.message_cost import SMALL_BYTES, split_infer_request
 

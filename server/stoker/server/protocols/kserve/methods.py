@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stoker.server.codecs.tensor_bytes import Raw
+from stoker.server.codecs.tensors import Raw
 from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Via

@@ -15,14 +15,12 @@ import orjson
 from stoker.backends.api.errors import InvalidRequest
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import element_count
-from stoker.server.codecs.json_tensor import Packer, array_from_text, packer
-from stoker.server.codecs.tensor_bytes import array_from_bytes
+from stoker.server.codecs.tensors import Packer, array_from_bytes, array_from_text, packer
 from stoker.server.codecs.validation import SignatureCheck, SignatureMismatch, with_request_id
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse
 from stoker.server.protocols.kserve.decoded import DecodedRequest
-from stoker.server.protocols.kserve.http_codec import Body
-from stoker.server.protocols.kserve.http_response import Encoded, ResponseFrame, frame_of
+from stoker.server.protocols.kserve.http_codec import Body, Encoded, ResponseFrame, frame_of
 
 #: Requests remembered, and how long the text around the numbers of one may be: a quarter of a MiB in all.
 _KEPT = 256

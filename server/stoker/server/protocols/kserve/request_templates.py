@@ -18,7 +18,7 @@ import numpy as np
 from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.wire import LENGTH
-from stoker.server.codecs.tensor_bytes import Raw
+from stoker.server.codecs.tensors import Raw
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest
 from stoker.server.core.wire_walk import WireWalk

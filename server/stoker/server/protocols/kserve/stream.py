@@ -18,10 +18,9 @@ from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferResponse, Via
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
-from stoker.server.protocols.kserve.call import Call
 from stoker.server.protocols.kserve.decoded import DecodedRequest
+from stoker.server.protocols.kserve.extensions import Call, HeaderReader
 from stoker.server.protocols.kserve.inference import Inference, with_request_id_prefix
-from stoker.server.protocols.kserve.request_metadata import HeaderReader
 from stoker.server.rpc.message_cost import request_id_of
 
 #: Metadata by which a client asks for a real status at the first failure instead of `error_message`.

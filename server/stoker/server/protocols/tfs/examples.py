@@ -1,27 +1,44 @@
-"""Examples, which Classify, Regress and MultiInference take, to arrays: each feature is the input of that name.
+"""Classify, Regress and MultiInference: tf.Examples to arrays, one input per feature, and their results.
 
-TensorFlow has models parse serialised Examples themselves. Here a feature's values, in row-major order, are one sample of the input that is
-called like it; a feature that the model has no input for is ignored, as a parsing model ignores it.
+TensorFlow models parse serialised Examples themselves. Here the values of a feature, in row-major order, are one sample of the input with
+the same name. A feature without an input is ignored, as a parsing model ignores it.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 
-from stoker.backends.api.errors import InvalidRequest
-from stoker.backends.api.model import VARIABLE, TensorSpec
+from stoker.backends.api.errors import InvalidRequest, ServingError, Unsupported
+from stoker.backends.api.model import VARIABLE, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.expansion import check_expansion, repeated_bytes
 from stoker.server.codecs.strict_json import Json
-from stoker.server.codecs.tensor_bytes import object_array
-from stoker.server.codecs.tensor_proto import type_name
+from stoker.server.codecs.tensor_proto import check_expansion, repeated_bytes, type_name
+from stoker.server.codecs.tensors import object_array
 from stoker.server.codecs.validation import SignatureCheck
+from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
-from stoker.server.core.request import Array
+from stoker.server.core.request import Array, InferResponse, Via
+from stoker.server.core.servable import run_while_borrowed
+from stoker.server.core.tasks import run_off_loop
+from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.example import example_pb2
-from stoker.server.pb.tensorflow_serving.apis import input_pb2
-from stoker.server.protocols.tfs.json_values import decoded, float_array, is_base64, kind_name, shown
+from stoker.server.pb.tensorflow_serving.apis import classification_pb2, inference_pb2, input_pb2, regression_pb2
+from stoker.server.protocols.tfs.json_codec import decoded, float_array, is_base64, kind_name, shown
+from stoker.server.protocols.tfs.model_spec import (
+    CLASSIFY,
+    CLASSIFY_METHOD,
+    DEFAULT_SIGNATURE,
+    REGRESS,
+    REGRESS_METHOD,
+    ClassifyOutputs,
+    ModelQuery,
+    classify_outputs,
+    read_spec,
+    regress_output,
+)
+from stoker.server.protocols.tfs.predict import Target, Targets, infer_request
 
 Values = Sequence[Any]
 """The values of a feature: all integers, all floats, or all bytes."""
@@ -203,3 +220,212 @@ def _json_value(name: str, value: Json) -> int | float | bytes:
     if not isinstance(value, (int, float)):
         raise InvalidRequest(f"Feature: {name[:128]} has element with unexpected JSON type: {kind_name(value)}")
     return value
+
+
+_Outputs = TypeVar("_Outputs")
+_SIGNATURES = {CLASSIFY_METHOD: CLASSIFY, REGRESS_METHOD: REGRESS}
+#: Up to so many values of all examples together they are made arrays on the event loop.
+_INLINE_VALUES = 16_384
+
+
+class Classified(NamedTuple):
+    """What Classify answers: the version that answered, and by sample its (label, score) pairs in the model's order."""
+
+    version: int
+    samples: list[list[tuple[str, float]]]
+
+
+class Regressed(NamedTuple):
+    """What Regress answers: the version that answered, and a number by sample."""
+
+    version: int
+    values: list[float]
+
+
+class ExampleInference:
+    """Answers what takes Examples. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, targets: Targets) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._targets = targets
+
+    async def classify(self, ask: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Classified:
+        """The classes of `examples`, which came in `size_bytes`.
+
+        Raises:
+            FailedPrecondition: the model is none that classifies. InvalidRequest: the examples do not fit it. And as `Engine.infer`.
+        """
+        target, outputs = self._target(ask, CLASSIFY_METHOD, via, classify_outputs)
+        response = await self._run(target, examples, outputs.names, size_bytes, deadline_ns, via)
+        labels: Sequence[str] = ()
+        if outputs.scores is not None and outputs.classes is None:
+            labels = self._engine.labels(ask.name, response.model_version, outputs.scores.name)
+        return Classified(response.model_version, _classes(response, outputs, labels, self._limits))
+
+    async def regress(self, ask: ModelQuery, examples: Examples, size_bytes: int, deadline_ns: int | None, via: Via) -> Regressed:
+        """The numbers of `examples`.
+
+        Raises:
+            As `classify`.
+        """
+        target, output = self._target(ask, REGRESS_METHOD, via, regress_output)
+        response = await self._run(target, examples, (output.name,), size_bytes, deadline_ns, via)
+        return Regressed(response.model_version, response.outputs[output.name].reshape(-1).astype(np.float32).tolist())
+
+    def _target(self, ask: ModelQuery, method: str, via: Via, outputs_of: Callable[[ModelSignature], _Outputs]) -> tuple[Target, _Outputs]:
+        """The model, and what of its outputs answers by `method`; a refusal is noted with the model's name."""
+        try:
+            target = self._targets.find(ask)
+            if ask.signature_name not in ("", DEFAULT_SIGNATURE, _SIGNATURES[method]):
+                raise InvalidRequest(f"No signature was found with the name: {ask.signature_name[:128]}")
+            return target, outputs_of(target.check.signature)
+        except ServingError as error:
+            self._engine.count_refused(ask.name, ask.version, error, via)
+            raise
+
+    async def _run(
+        self, target: Target, examples: Examples, outputs: tuple[str, ...], size_bytes: int, deadline_ns: int | None, via: Via
+    ) -> InferResponse:
+        with Reservation(self._engine.budget) as grown:
+            try:
+                grown_bytes = repeated(examples, target.check, self._limits)
+                if grown_bytes:
+                    grown.take(grown_bytes)
+                if max(size_bytes, grown_bytes) > self._limits.decode_inline_bytes or len(examples.own) > _INLINE_VALUES:
+                    inputs = await run_while_borrowed(target.servable, arrays, examples, target.check)
+                else:
+                    inputs = arrays(examples, target.check)
+                request = infer_request(target, inputs, outputs, size_bytes=size_bytes, deadline_ns=deadline_ns, via=via)
+            except ServingError as error:
+                self._engine.count_refused(target.ask.name, target.ask.version, error, via)
+                raise
+            return await self._engine.infer(request)
+
+
+def _classes(response: InferResponse, outputs: ClassifyOutputs, labels: Sequence[str], limits: Limits) -> list[list[tuple[str, float]]]:
+    scores = None if outputs.scores is None else response.outputs[outputs.scores.name].astype(np.float32)
+    classes = None if outputs.classes is None else response.outputs[outputs.classes.name]
+    shapes = {array.shape for array in (scores, classes) if array is not None}
+    if len(shapes) > 1:
+        raise InvalidRequest(f"Tensors class and score should match in dim_size(1). Got {' vs. '.join(map(str, sorted(shapes)))}")
+    rows, count = shapes.pop()
+    if rows * count > limits.class_count:
+        raise InvalidRequest(f"{rows} samples of {count} classes are more than the {limits.class_count} that one answer may hold")
+    texts: list[Any] = [list(labels[:count]) + [""] * (count - len(labels))] * rows if classes is None else classes.tolist()
+    numbers: list[Any] = [[0.0] * count] * rows if scores is None else scores.tolist()
+    return [
+        [(_text(label), score) for label, score in zip(row_texts, row_numbers, strict=True)]
+        for row_texts, row_numbers in zip(texts, numbers, strict=True)
+    ]
+
+
+def _text(label: bytes | str) -> str:
+    return label if isinstance(label, str) else label.decode(errors="replace")
+
+
+M = TypeVar("M", bound=Message)
+#: Bytes of memory for a byte on the wire: an empty feature takes four there, and a message with its map entry here.
+_EXPANSION: Final = 48
+#: Tasks of one MultiInference.
+_MOST_TASKS: Final = 64
+
+
+class ExampleCalls:
+    """Answers the messages that hold Examples. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits, inference: ExampleInference) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._inference = inference
+
+    async def classify(self, data: bytes, deadline_ns: int | None) -> Message:
+        """Answers a serialised ClassificationRequest.
+
+        Raises:
+            ServingError: as `ExampleInference.classify`; InvalidRequest where it is no such message.
+        """
+        with Reservation(self._engine.budget) as reservation:
+            request = await self._parsed(data, classification_pb2.ClassificationRequest, reservation)
+            ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
+            found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
+            return classification_pb2.ClassificationResponse(result=_classification(found), model_spec=ask.answered(found.version))
+
+    async def regress(self, data: bytes, deadline_ns: int | None) -> Message:
+        """Answers a serialised RegressionRequest.
+
+        Raises:
+            ServingError: as `classify`.
+        """
+        with Reservation(self._engine.budget) as reservation:
+            request = await self._parsed(data, regression_pb2.RegressionRequest, reservation)
+            ask, examples = read_spec(request.model_spec), await self._examples(request.input, data)
+            found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
+            return regression_pb2.RegressionResponse(result=_regression(found), model_spec=ask.answered(found.version))
+
+    async def multi_inference(self, data: bytes, deadline_ns: int | None) -> Message:
+        """Answers a serialised MultiInferenceRequest; its tasks run one after the other.
+
+        Raises:
+            ServingError: as `classify`; InvalidRequest too where the tasks are of several models, or two are the same.
+        """
+        with Reservation(self._engine.budget) as reservation:
+            request = await self._parsed(data, inference_pb2.MultiInferenceRequest, reservation)
+            tasks = [(read_spec(task.model_spec), task.method_name) for task in request.tasks]
+            _check_tasks(tasks)
+            examples = await self._examples(request.input, data)
+            response = inference_pb2.MultiInferenceResponse()
+            for ask, method in tasks:
+                entry = response.results.add()
+                found: Classified | Regressed
+                if method == CLASSIFY_METHOD:
+                    found = await self._inference.classify(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
+                    entry.classification_result.CopyFrom(_classification(found))
+                else:
+                    found = await self._inference.regress(ask, examples, len(data), deadline_ns, Via.TFS_GRPC)
+                    entry.regression_result.CopyFrom(_regression(found))
+                entry.model_spec.CopyFrom(ask.answered(found.version))
+            return response
+
+    async def _parsed(self, data: bytes, kind: type[M], reservation: Reservation) -> M:
+        reservation.take(_EXPANSION * len(data))
+        if len(data) > self._limits.decode_inline_bytes:
+            return await run_off_loop(_parse, data, kind)
+        return _parse(data, kind)
+
+    async def _examples(self, given: input_pb2.Input, data: bytes) -> Examples:
+        if len(data) > self._limits.decode_inline_bytes:
+            return await run_off_loop(read_input, given)
+        return read_input(given)
+
+
+def _parse(data: bytes, kind: type[M]) -> M:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidRequest(f"the request is not a valid {kind.DESCRIPTOR.name} message") from None
+
+
+def _check_tasks(tasks: list[tuple[ModelQuery, str]]) -> None:
+    if not tasks:
+        raise InvalidRequest("Inference request must have at least one task.")
+    if len(tasks) > _MOST_TASKS:
+        raise InvalidRequest(f"Inference request has {len(tasks)} tasks, more than the {_MOST_TASKS} allowed")
+    if len({ask.name for ask, _ in tasks}) > 1:
+        raise InvalidRequest(f"All ModelSpecs in a MultiInferenceRequest must access the same model name: {tasks[0][0].name[:128]}")
+    for _, method in tasks:
+        if method not in (CLASSIFY_METHOD, REGRESS_METHOD):
+            raise Unsupported(f"Unsupported signature method_name: {method[:128]}")
+    if len({(ask.signature_name, method) for ask, method in tasks}) < len(tasks):
+        raise InvalidRequest("Duplicate evaluation of signature: two tasks have the same method and signature_name")
+
+
+def _classification(found: Classified) -> classification_pb2.ClassificationResult:
+    result = classification_pb2.ClassificationResult()
+    for sample in found.samples:
+        result.classifications.add(classes=[classification_pb2.Class(label=label, score=score) for label, score in sample])
+    return result
+
+
+def _regression(found: Regressed) -> regression_pb2.RegressionResult:
+    return regression_pb2.RegressionResult(regressions=[regression_pb2.Regression(value=value) for value in found.values])

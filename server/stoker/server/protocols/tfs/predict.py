@@ -1,29 +1,256 @@
-"""PredictionService.Predict: a serialised message in, a serialised answer out.
+"""Predict: PredictRequest messages to validated requests, responses to serialised PredictResponse messages.
 
-Room is reserved before anything is parsed. Small requests are parsed at once; a larger one is looked through on the wire first, and what
-takes long goes to a thread.
+Memory is reserved before a message is parsed. A small request is parsed at once; a larger one is first walked on the wire, and long work
+runs in a thread.
+
+A TensorProto holds raw bytes (`tensor_content`) or typed values, of which the last one stands for all missing ones. Responses hold typed
+values, as TensorFlow Serving's do, because clients read `float_val` only. Packed floats and booleans on the wire are the array's own bytes,
+so they are copied without conversion.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
-from stoker.backends.api.errors import InvalidRequest, ServingError
-from stoker.server.codecs.expansion import check_expansion, repeated_bytes
-from stoker.server.codecs.string_elements import INLINE_STRINGS, strings_cost
-from stoker.server.codecs.tensor_bytes import INLINE_RAW_BYTES
-from stoker.server.codecs.tensor_proto import VALUE_FIELDS, TensorFields
+from stoker.backends.api.errors import InvalidRequest, NotFound, ServingError, Unavailable
+from stoker.backends.api.model import TensorSpec
+from stoker.backends.api.tensor import DataType
+from stoker.backends.api.wire import LENGTH, encoded_varint
+from stoker.server.codecs.tensor_proto import (
+    NUMBERS,
+    SMALL_BYTES,
+    VALUE_FIELDS,
+    TensorFields,
+    check_expansion,
+    repeated_bytes,
+    split_predict_request,
+    type_name,
+    values_array,
+)
+from stoker.server.codecs.tensors import INLINE_RAW_BYTES, INLINE_STRINGS, Raw, array_from_bytes, array_pieces, strings_cost
+from stoker.server.codecs.validation import SignatureCheck, SignatureChecks
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import Array, InferRequest, InferResponse, Via
-from stoker.server.core.servable import run_while_borrowed
+from stoker.server.core.servable import Servable, run_while_borrowed
 from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
+from stoker.server.pb.tensorflow.core.framework import tensor_pb2, types_pb2
 from stoker.server.pb.tensorflow_serving.apis import predict_pb2
-from stoker.server.protocols.adlik.wire import SMALL_BYTES, split_predict_request
-from stoker.server.protocols.tfs.model_spec import ModelQuery, read_spec
-from stoker.server.protocols.tfs.request import Target, Targets, check_names, check_signature_name, infer_request, wanted_outputs
-from stoker.server.protocols.tfs.tensors import array_of, fill_tensor, filled_count, length_delimited, read_tensor, tensor_pieces
+from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, FailedPrecondition, ModelQuery, not_found, read_spec, resolve
+
+
+class Target(NamedTuple):
+    """What a request reaches: all of its judgement that needs the engine.
+
+    Attributes:
+        ask: Resolved.
+        servable: The version that is reached.
+        check: Of its signature.
+        received_ns: When the request was taken in.
+    """
+
+    ask: ModelQuery
+    servable: Servable
+    check: SignatureCheck
+    received_ns: int
+
+
+class Targets:
+    """Finds what requests reach. Confined to: the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._checks = SignatureChecks(engine, limits)
+
+    def find(self, ask: ModelQuery) -> Target:
+        """What a request for `ask` reaches now.
+
+        Raises:
+            NotFound: no such model or version, or it is not READY. InvalidRequest: an unknown label, or no name.
+        """
+        received_ns = self._engine.now_ns()
+        resolved = resolve(self._engine, ask, self._limits)
+        try:
+            return Target(resolved, *self._checks.find(resolved.name, resolved.version), received_ns)
+        except (NotFound, Unavailable):
+            # TensorFlow Serving makes no difference: what does not serve is not found.
+            raise not_found(resolved) from None
+
+
+def check_signature_name(ask: ModelQuery) -> None:
+    """Refuses any signature but the one that Predict answers.
+
+    Raises:
+        FailedPrecondition: as TensorFlow Serving says it.
+    """
+    if ask.signature_name not in ("", DEFAULT_SIGNATURE):
+        raise FailedPrecondition(f'Serving signature key "{ask.signature_name[:128]}" not found.')
+
+
+def check_names(check: SignatureCheck, names: Mapping[str, object]) -> None:
+    """Refuses inputs that are missing, or that the model has not.
+
+    Raises:
+        InvalidRequest: as TensorFlow Serving says it.
+    """
+    known = check.inputs
+    if len(names) == len(known) and all(map(known.__contains__, names)):
+        return
+    required = {name for name, spec in known.items() if not spec.optional}
+    if required <= names.keys() <= known.keys():
+        return
+    if len(names) == len(known):
+        wrong = next(name for name in sorted(names) if name not in known)
+        raise InvalidRequest(f"input tensor alias not found in signature: {wrong[:128]}. Inputs expected to be in the set {_set(known)}.")
+    raise InvalidRequest(
+        f"input size does not match signature: {len(names)}!={len(known)} len({_set(names)}) != len({_set(known)}). "
+        f"Sent extra: {_set(set(names) - set(known))}. Missing but required: {_set(required - set(names))}."
+    )
+
+
+def wanted_outputs(check: SignatureCheck, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The outputs asked for; all of them where none is named.
+
+    Raises:
+        InvalidRequest: one is unknown, or named twice.
+    """
+    check.output_count(len(wanted))
+    seen: set[str] = set()
+    for name in wanted:
+        if name not in check.default_outputs:
+            raise InvalidRequest(
+                f"output tensor alias not found in signature: {name[:128]} Outputs expected to be in the set {_set(check.default_outputs)}."
+            )
+        if name in seen:
+            raise InvalidRequest(f"duplicate output tensor alias: {name[:128]}")
+        seen.add(name)
+    return wanted or check.default_outputs
+
+
+def infer_request(
+    target: Target, inputs: dict[str, Array], outputs: tuple[str, ...], *, size_bytes: int, deadline_ns: int | None, via: Via
+) -> InferRequest:
+    """The engine's request. Safe in a thread.
+
+    Raises:
+        InvalidRequest: the inputs have different numbers of rows.
+    """
+    check = target.check
+    return InferRequest(
+        model_name=target.ask.name,
+        model_version=target.ask.version,
+        inputs=inputs,
+        rows=check.complete(inputs),
+        output_names=outputs,
+        signature=check.signature,
+        deadline_ns=deadline_ns,
+        received_ns=target.received_ns,
+        size_bytes=size_bytes,
+        via=via,
+        servable=target.servable,
+    )
+
+
+def _set(names: object) -> str:
+    listed = sorted(str(name)[:128] for name in names) if isinstance(names, (set, Mapping, tuple)) else []
+    return "{" + ",".join(listed[:64]) + "}"
+
+
+_FIELDS: Final = tensor_pb2.TensorProto.DESCRIPTOR.fields_by_name
+_VALUES: Final = frozenset(VALUE_FIELDS.values())
+_NOTHING: Final[Mapping[str, Any]] = {}
+#: Types whose packed values are the array's bytes.
+_AS_BYTES: Final = frozenset({DataType.FP32, DataType.FP64, DataType.BOOL})
+
+
+def read_tensor(tensor: tensor_pb2.TensorProto, content: Raw) -> TensorFields:
+    """What `tensor` holds; `content` is its raw bytes where they were cut out before it was parsed."""
+    raw = content if len(content) else tensor.tensor_content
+    values = _NOTHING if len(raw) else {field.name: value for field, value in tensor.ListFields() if field.name in _VALUES}
+    return TensorFields(tensor.dtype, tuple(dim.size for dim in tensor.tensor_shape.dim), raw, values)
+
+
+def filled_count(spec: TensorSpec, fields: TensorFields) -> int:
+    """Elements of an array for which the last value that came stands."""
+    came = 0 if len(fields.content) else len(fields.values.get(VALUE_FIELDS[spec.datatype], ()))
+    return max(0, math.prod(max(size, 0) for size in fields.shape or ()) - came) if came else 0
+
+
+def array_of(check: SignatureCheck, spec: TensorSpec, fields: TensorFields) -> Array:
+    """The array that `fields` hold for the input `spec`. Safe in a thread.
+
+    REQUIRES: what is filled was paid for, see `filled_count`.
+
+    Raises:
+        InvalidRequest: element type, shape or number of elements are not those of the model.
+    """
+    datatype = spec.datatype
+    if fields.dtype != NUMBERS[datatype]:
+        known = types_pb2.DataType.DESCRIPTOR.values_by_number.get(fields.dtype)
+        came = str(fields.dtype) if known is None else known.name.removeprefix("DT_").lower()
+        raise InvalidRequest(f"Expects input '{spec.name}' to be {type_name(datatype)} but {came} is provided")
+    shape = fields.shape or ()
+    count = check.count_elements(spec, datatype.value, shape)
+    if len(fields.content):
+        if datatype is DataType.BYTES:
+            raise InvalidRequest(f"input '{spec.name}' of type string must come in string_val, not in tensor_content")
+        if len(fields.content) != count * datatype.item_bytes:
+            raise InvalidRequest(
+                f"input '{spec.name}' of shape {list(shape)} takes {count * datatype.item_bytes} bytes of tensor_content, "
+                f"not {len(fields.content)}"
+            )
+        return array_from_bytes(check, spec, shape, count, fields.content)
+    name = VALUE_FIELDS[datatype]
+    given = fields.values.get(name, ())
+    if not 0 < len(given) <= count:
+        others = ", ".join(sorted(fields.values)) or "no values"
+        raise InvalidRequest(
+            f"input '{spec.name}' of shape {list(shape)} takes {count} values in {name}, not {len(given)}; it has {others}"
+        )
+    array = values_array(spec, name, given)
+    if len(given) == count:
+        return array.reshape(shape)
+    filled: Array = np.full(count, array[-1], dtype=array.dtype)
+    filled[: len(given)] = array
+    return filled.reshape(shape)
+
+
+def tensor_pieces(array: Array, datatype: DataType) -> list[bytes | memoryview]:
+    """The serialised TensorProto of `array`, in pieces to be joined. Safe in a thread."""
+    tensor = tensor_pb2.TensorProto()
+    if datatype not in _AS_BYTES or not array.size:
+        fill_tensor(tensor, array, datatype)
+        return [tensor.SerializeToString()]
+    _describe(tensor, array, datatype)
+    return [tensor.SerializeToString(), *length_delimited(_FIELDS[VALUE_FIELDS[datatype]].number, array_pieces(array, datatype))]
+
+
+def fill_tensor(tensor: tensor_pb2.TensorProto, array: Array, datatype: DataType) -> None:
+    """Makes the empty `tensor` hold `array`, value by value. Safe in a thread."""
+    _describe(tensor, array, datatype)
+    flat = array.reshape(-1)
+    values = (flat.view(np.uint16) if datatype is DataType.FP16 else flat).tolist()
+    if datatype is DataType.BYTES:
+        values = [value.encode() if isinstance(value, str) else value for value in values]
+    getattr(tensor, VALUE_FIELDS[datatype]).extend(values)
+
+
+def _describe(tensor: tensor_pb2.TensorProto, array: Array, datatype: DataType) -> None:
+    tensor.dtype = NUMBERS[datatype]
+    add_dim = tensor.tensor_shape.dim.add
+    for size in array.shape:
+        add_dim(size=size)
+
+
+def length_delimited(number: int, pieces: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The field `number` with the content `pieces`, in pieces."""
+    return [encoded_varint(number << 3 | LENGTH), encoded_varint(sum(map(len, pieces))), *pieces]
+
 
 #: Outputs up to this size are put into the message value by value.
 _WHOLE_BYTES = 1024

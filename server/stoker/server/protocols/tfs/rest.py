@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from stoker.backends.api.errors import InvalidRequest, ServingError
 from stoker.server.codecs.strict_json import Json
-from stoker.server.codecs.string_elements import strings_cost
+from stoker.server.codecs.tensors import strings_cost
 from stoker.server.core.byte_budget import Reservation
 from stoker.server.core.limits import Limits
 from stoker.server.core.request import InferRequest, Via
@@ -17,11 +17,18 @@ from stoker.server.core.tasks import run_off_loop
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2
 from stoker.server.protocols.tfs.examples import read_body
-from stoker.server.protocols.tfs.json_request import Form, arrays, as_object, read_predict, signature_name
-from stoker.server.protocols.tfs.json_response import print_classes, print_numbers, print_predictions
+from stoker.server.protocols.tfs.json_codec import (
+    Form,
+    arrays,
+    as_object,
+    print_classes,
+    print_numbers,
+    print_predictions,
+    read_predict,
+    signature_name,
+)
 from stoker.server.protocols.tfs.model_spec import DEFAULT_SIGNATURE, ModelQuery
-from stoker.server.protocols.tfs.predict import is_large
-from stoker.server.protocols.tfs.request import Target, infer_request
+from stoker.server.protocols.tfs.predict import Target, infer_request, is_large
 from stoker.server.protocols.tfs.service import SIGNATURE_DEF, TfsService
 
 

@@ -1,26 +1,99 @@
-"""PredictionService and ModelService without a transport.
-
-Predict, which is hot, is in `predict.py`; Classify and its kin are in `example_calls.py`.
-"""
+"""ModelService, PredictionService and the reload call as methods without a transport, and their method tables."""
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-from stoker.backends.api.errors import Forbidden, InvalidRequest, ModelLoadError
+from google.protobuf.message import Message
+
+from stoker.backends.api.errors import Forbidden, InvalidRequest, ModelLoadError, NotFound
+from stoker.server.config.report import ConfigError, Report
+from stoker.server.config.serving_files import list_of
 from stoker.server.core.limits import Limits
+from stoker.server.core.model_config import ListedModel
+from stoker.server.core.request import Via
+from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.core.tasks import ShieldedTasks
 from stoker.server.engine.interface import Engine
 from stoker.server.pb.tensorflow.core.protobuf import error_codes_pb2
-from stoker.server.pb.tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2, model_management_pb2
-from stoker.server.protocols.tfs.example_calls import ExampleCalls
-from stoker.server.protocols.tfs.infer import ExampleInference
-from stoker.server.protocols.tfs.model_spec import ModelQuery, describe, read_spec, resolve
-from stoker.server.protocols.tfs.predict import Predict
-from stoker.server.protocols.tfs.reload import read_reload
-from stoker.server.protocols.tfs.request import Targets
+from stoker.server.pb.tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    model_management_pb2,
+    model_service_pb2,
+    prediction_service_pb2,
+)
+from stoker.server.pb.tensorflow_serving.apis import get_model_status_pb2 as pb
+from stoker.server.protocols.tfs.examples import ExampleCalls, ExampleInference
+from stoker.server.protocols.tfs.model_spec import (
+    FailedPrecondition,
+    ModelQuery,
+    describe,
+    read_spec,
+    resolve,
+    signature_def_map,
+    tfs_status,
+)
+from stoker.server.protocols.tfs.predict import Predict, Targets
 from stoker.server.protocols.tfs.settings import TfsSettings
-from stoker.server.protocols.tfs.signatures import signature_def_map
-from stoker.server.protocols.tfs.states import model_status
-from stoker.server.protocols.tfs.status import FailedPrecondition
+from stoker.server.rpc.control import ControlMethods
+from stoker.server.rpc.method import Method, inference_method
+
+_STATES = {
+    VersionState.NEW: pb.ModelVersionStatus.START,
+    VersionState.LOADING: pb.ModelVersionStatus.LOADING,
+    VersionState.READY: pb.ModelVersionStatus.AVAILABLE,
+    VersionState.DRAINING: pb.ModelVersionStatus.UNLOADING,
+    VersionState.UNLOADED: pb.ModelVersionStatus.END,
+    VersionState.FAILED: pb.ModelVersionStatus.END,
+}
+
+
+def model_status(engine: Engine, ask: ModelQuery, limits: Limits) -> pb.GetModelStatusResponse:
+    """The states of the versions that `ask` means, the highest first.
+
+    Raises:
+        NotFound: no version of it is known. InvalidRequest: an unknown label, or no name.
+    """
+    ask = resolve(engine, ask, limits)
+    entries = [entry for entry in engine.index() if entry.name == ask.name and entry.version is not None]
+    if ask.version is not None:
+        entries = [entry for entry in entries if entry.version == ask.version]
+        if not entries:
+            raise NotFound(f"Could not find version {ask.version} of model {ask.name}")
+    if not entries:
+        raise NotFound(f"Could not find any versions of model {ask.name}")
+    response = pb.GetModelStatusResponse()
+    for entry in sorted(entries, key=lambda entry: -(entry.version or 0)):
+        _add(response, entry)
+    return response
+
+
+def _add(response: pb.GetModelStatusResponse, entry: IndexEntry) -> None:
+    assert entry.version is not None
+    state = VersionState.NEW if entry.state is None else entry.state
+    status = response.model_version_status.add(version=entry.version, state=_STATES[state])
+    # A version that was taken out of service in good order is no error.
+    status.status.error_code = error_codes_pb2.UNKNOWN if state is VersionState.FAILED else error_codes_pb2.OK
+    status.status.error_message = entry.reason if state is VersionState.FAILED else ""
+
+
+def read_reload(request: model_management_pb2.ReloadConfigRequest) -> tuple[ListedModel, ...]:
+    """The models that are to be served, and no others.
+
+    Raises:
+        InvalidRequest: there is no list, or something is wrong with it.
+    """
+    if not request.config.HasField("model_config_list"):
+        raise InvalidRequest("ServerCore could not find model_config_list in the config")
+    report = Report("ReloadConfigRequest", {}, first_line=None)
+    models = list_of(request.config, report, None)
+    try:
+        report.raise_if_any()
+    except ConfigError as error:
+        raise InvalidRequest(error.message) from None
+    return models
+
 
 SIGNATURE_DEF = "signature_def"
 _log = logging.getLogger(__name__)
@@ -109,3 +182,29 @@ class TfsService:
         response = model_management_pb2.ReloadConfigResponse()
         response.status.error_code = error_codes_pb2.OK
         return response
+
+
+_PREDICTION = prediction_service_pb2.DESCRIPTOR.services_by_name["PredictionService"].methods_by_name
+_MODEL = model_service_pb2.DESCRIPTOR.services_by_name["ModelService"].methods_by_name
+_RpcResponse = Callable[[bytes, int | None], Awaitable[bytes | Message]]
+
+
+def tfs_methods(engine: Engine, limits: Limits, service: TfsService) -> tuple[Method, ...]:
+    """Every method of PredictionService and ModelService, answered by `service`."""
+    control = ControlMethods(engine, limits, tfs_status)
+    failed = partial(engine.note_failed, Via.TFS_GRPC)
+    responses: dict[str, _RpcResponse] = {
+        "Predict": service.predicting.from_message,
+        "Classify": service.examples.classify,
+        "Regress": service.examples.regress,
+        "MultiInference": service.examples.multi_inference,
+    }
+    return (
+        *(
+            inference_method(_PREDICTION[name], response, tfs_status, limits.grpc_message_bytes, failed)
+            for name, response in responses.items()
+        ),
+        control.method(_PREDICTION["GetModelMetadata"], lambda request, call: service.get_model_metadata(request)),
+        control.method(_MODEL["GetModelStatus"], lambda request, call: service.get_model_status(request)),
+        control.method(_MODEL["HandleReloadConfigRequest"], lambda request, call: service.reload_config(request)),
+    )

@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import Request, Response
 
 from stoker.backends.api.errors import ServingError, UnknownModel
-from stoker.server.codecs.parameters import check_model_name, parse_version
+from stoker.server.codecs.validation import check_model_name, parse_version
 from stoker.server.engine.interface import Engine
 from stoker.server.rpc.status import kserve_status
 from stoker.server.web.endpoint import json_response

@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.backends.api.model import VARIABLE, TensorSpec
 from stoker.backends.api.tensor import DataType
-from stoker.server.codecs.json_tensor import BINARY_ONLY
+from stoker.server.codecs.tensors import BINARY_ONLY
 from stoker.server.core.sequence import ControlKind
 from stoker.server.core.state import ModelDescription
 

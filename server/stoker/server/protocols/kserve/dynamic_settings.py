@@ -1,0 +1,314 @@
+"""Which clients may change the log and trace settings, and how they read and change them.
+
+Names, forms and texts are Triton's. The log file and the trace destination stay the operator's: a client that named a file would write to
+it. A model has trace settings of its own where some were set for it. A setting that was not set, or was cleared by null, is that of all
+models, and for all models the one the server was started with.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from stoker.backends.api.errors import Forbidden, InvalidRequest, TooLarge, Unsupported
+from stoker.server.core.limits import Limits
+from stoker.server.observability.logs import LogSettings
+from stoker.server.observability.span_export import Collector
+from stoker.server.observability.tracer import FILE, TraceLevel, Tracer, TraceSettings
+from stoker.server.rpc.restricted_apis import Category, Key, Restrictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStart:
+    """How requests are traced from the start.
+
+    Attributes:
+        file: Where traces go, in mode triton.
+        collector: Where they go, in mode opentelemetry. Without either nothing can be traced.
+        settings: What is traced until clients change it.
+    """
+
+    file: Path | None = None
+    collector: Collector | None = None
+    settings: TraceSettings = field(default_factory=TraceSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KServeSettings:
+    """Settings of KServe v2's extensions.
+
+    Attributes:
+        allow_client_shm: Whether clients may pass tensors in shared memory of this host.
+        allow_settings_changes: Whether clients may change log and trace settings; None: as `SettingsChanges` decides.
+        trace: Tracing from the start.
+        http_restricted, grpc_restricted: By restricted category, the key that calls must bring.
+        http_forward_pattern, grpc_forward_pattern: Which headers become parameters, by their whole names; empty: none.
+    """
+
+    allow_client_shm: bool = False
+    allow_settings_changes: bool | None = None
+    trace: TraceStart = field(default_factory=TraceStart)
+    http_restricted: Mapping[Category, Key] = field(default_factory=dict)
+    grpc_restricted: Mapping[Category, Key] = field(default_factory=dict)
+    http_forward_pattern: str = ""
+    grpc_forward_pattern: str = ""
+
+
+class SettingsChanges:
+    """A change concerns all clients: it turns errors out of the log, or has the inputs of others written to a trace file."""
+
+    def __init__(self, is_allowed: bool | None, *, is_local: bool) -> None:
+        """Sets who may.
+
+        Args:
+            is_allowed: What the operator says. None: clients of this machine, and those that bring a key.
+            is_local: Whether the server listens on loopback addresses and Unix-domain sockets alone.
+        """
+        self._is_allowed = is_allowed
+        self._is_local = is_local
+
+    def is_open(self, category: Category, restrictions: Restrictions) -> bool:
+        """Whether clients from other machines may change what belongs to `category`, without any key."""
+        return bool(self._is_allowed) and not self._is_local and not restrictions.restricts(category)
+
+    def require(self, category: Category, restrictions: Restrictions) -> None:
+        """Lets a call pass that changes what belongs to `category`, on a port with `restrictions`.
+
+        Raises:
+            Forbidden: its client may not.
+        """
+        is_allowed = self._is_allowed
+        if is_allowed is None:
+            is_allowed = self._is_local or restrictions.restricts(category)
+        if not is_allowed:
+            raise Forbidden(
+                f"clients may not change the {category} settings of this server: it must listen on loopback addresses alone, require a key "
+                f"for '{category}', or be started with --allow-settings-changes"
+            )
+
+
+_LOG_FILE_IS_FIXED = "log file location can not be updated through network protocol"
+#: By name on the wire, the form of a line. Triton's two differ in how they print the time; ours is ISO 8601 whatever they are called.
+FORMATS: dict[str, Literal["text", "json"]] = {"default": "text", "ISO8601": "text", "text": "text", "json": "json"}
+_SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
+_LOG_NAMES = ("log_file", *_SWITCHES, "log_verbose_level", "log_format")
+_UINT32_MAX = (1 << 32) - 1
+_log = logging.getLogger("stoker.protocols")
+
+
+class ChangeableLogs(Protocol):
+    """The process's logs."""
+
+    is_json: bool
+
+    @property
+    def settings(self) -> LogSettings:
+        """What holds now."""
+
+    def change(self, settings: LogSettings) -> None:
+        """Switches to `settings`, but for the file."""
+
+
+class LogControl:
+    """Reads and changes the log settings. Confined to: the event loop."""
+
+    def __init__(self, logs: ChangeableLogs) -> None:
+        self._logs = logs
+        self._format = "json" if logs.is_json else "default"
+
+    def read(self) -> dict[str, bool | int | str]:
+        """All settings, in Triton's order."""
+        now = self._logs.settings
+        return {
+            "log_file": "" if now.file is None else str(now.file),
+            "log_info": now.info,
+            "log_warning": now.warning,
+            "log_error": now.error,
+            "log_verbose_level": now.verbose,
+            "log_format": self._format,
+        }
+
+    def update(self, given: Mapping[str, Any]) -> None:
+        """Changes what `given` names, all of it or nothing; a value None leaves its setting as it is.
+
+        Raises:
+            Unsupported: the log file is among them. InvalidRequest: an unknown setting, or a value of a wrong type.
+        """
+        changes: dict[str, Any] = {}
+        form = self._format
+        for name, value in given.items():
+            if name not in _LOG_NAMES:
+                raise InvalidRequest(f"unknown log setting '{name[:128]}', expected one of {', '.join(_LOG_NAMES)}")
+            if value is None:
+                continue
+            if name == "log_file":
+                raise Unsupported(_LOG_FILE_IS_FIXED)
+            if name in _SWITCHES:
+                if not isinstance(value, bool):
+                    raise InvalidRequest(f"expect boolean for '{name}'")
+                changes[_SWITCHES[name]] = value
+            elif name == "log_verbose_level":
+                if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _UINT32_MAX:
+                    raise InvalidRequest(f"expect int32 for '{name}'")
+                changes["verbose"] = value
+            else:
+                if not isinstance(value, str):
+                    raise InvalidRequest(f"expect string for '{name}'")
+                if value not in FORMATS:
+                    raise InvalidRequest(f"invalid argument for log_format, got: {value[:128]}")
+                changes["format"], form = FORMATS[value], value
+        if not changes:
+            return
+        # Told before it holds, so that a client cannot switch lines off unseen.
+        _log.warning("a client changes log settings", extra={name: value for name, value in given.items() if value is not None})
+        now = self._logs.settings
+        self._logs.change(
+            LogSettings(
+                verbose=changes.get("verbose", now.verbose),
+                info=changes.get("info", now.info),
+                warning=changes.get("warning", now.warning),
+                error=changes.get("error", now.error),
+                format=changes.get("format", now.format),
+                file=now.file,
+            )
+        )
+        self._format = form
+
+
+_TRACE_FILE_IS_FIXED = "trace file location can not be updated through network protocol"
+_OFF = "OFF"
+_LEVELS = frozenset(level.value for level in TraceLevel)
+#: By name on the wire: the field, the least and the greatest value. What an unsigned or signed 32-bit integer holds.
+_NUMBERS = {
+    "trace_rate": ("rate", 0, (1 << 32) - 1),
+    "trace_count": ("count", -1, (1 << 31) - 1),
+    "log_frequency": ("log_frequency", 0, (1 << 32) - 1),
+}
+_TRACE_NAMES = ("trace_file", "trace_level", *_NUMBERS, "trace_mode")
+_Changes = dict[str, Any]
+Given = Mapping[str, Sequence[str] | None]
+"""By setting, its values; nothing or None clears it."""
+
+
+class TraceControl:
+    """Reads and changes the trace settings. Confined to: the event loop."""
+
+    def __init__(self, tracer: Tracer, defaults: TraceSettings, limits: Limits, is_model_ready: Callable[[str], bool]) -> None:
+        """`defaults` are those that the server was started with."""
+        self._tracer = tracer
+        self._defaults = defaults
+        self._limits = limits
+        self._is_model_ready = is_model_ready
+        # By model, what was set for it; "" stands for all models.
+        self._made: dict[str, _Changes] = {}
+
+    def read(self, model: str) -> dict[str, list[str]]:
+        """What holds for `model`, or for all models where it is empty, in Triton's order.
+
+        Raises:
+            InvalidRequest: no such model is READY.
+        """
+        self._check_model(model)
+        settings = self._effective(model, self._made)
+        shown = {
+            "trace_level": [level.value for level in settings.levels] or [_OFF],
+            "trace_rate": [str(settings.rate)],
+            "trace_count": [str(self._tracer.left(model))],
+        }
+        if self._tracer.mode == FILE:
+            shown["log_frequency"] = [str(settings.log_frequency)]
+            shown["trace_file"] = ["" if self._tracer.path is None else str(self._tracer.path)]
+        shown["trace_mode"] = [self._tracer.mode]
+        return shown
+
+    def update(self, model: str, given: Given) -> None:
+        """Changes what `given` names, all of it or nothing.
+
+        Raises:
+            Unsupported: the file or the mode is among it. TooLarge: too many models have settings of their own.
+            InvalidRequest: no such model is READY, an unknown setting or a value of another form, or settings that cannot work together.
+        """
+        self._check_model(model)
+        changes = dict(self._made.get(model, {}))
+        for name, values in given.items():
+            field, value = _read(name, values, self._tracer.mode)
+            if value is None:
+                changes.pop(field, None)
+            else:
+                changes[field] = value
+        made = {**self._made, model: changes}
+        if not changes:
+            del made[model]
+        if len(made) > self._limits.traced_models:
+            raise TooLarge(f"{len(self._made)} models have trace settings of their own, more are not allowed: clear what is not needed")
+        settings = {name: self._effective(name, made) for name in {"", *made}}
+        for each in settings.values():
+            self._check(each)
+        self._made = made
+        of_all = settings.pop("")
+        self._tracer.set(of_all, settings)
+
+    def _effective(self, model: str, made: Mapping[str, _Changes]) -> TraceSettings:
+        default = self._defaults
+        fields = {"levels": default.levels, "rate": default.rate, "count": default.count, "log_frequency": default.log_frequency}
+        return TraceSettings(**{**fields, **made.get("", {}), **made.get(model, {})})
+
+    def _check(self, settings: TraceSettings) -> None:
+        """Settings may be senseless only where they switch tracing off."""
+        if not settings.levels:
+            return
+        if settings.rate == 0:
+            raise InvalidRequest("Attempting to set invalid trace setting :sample rate must be non-zero")
+        if not self._tracer.has_sink:
+            how = "start the server with --trace-config triton,file=PATH"
+            raise InvalidRequest(f"Attempting to set invalid trace setting :trace file name is not given; {how}")
+
+    def _check_model(self, model: str) -> None:
+        if model and not self._is_model_ready(model):
+            raise InvalidRequest(f"Request for unknown model : {model[:128]}")
+
+
+def _read(name: str, values: Sequence[str] | None, mode: str) -> tuple[str, Any]:
+    """The field of `TraceSettings` that a setting is, and its value; None clears it."""
+    if name == "trace_file":
+        raise Unsupported(_TRACE_FILE_IS_FIXED)
+    if name == "trace_mode":
+        if values and list(values) != [mode]:
+            raise Unsupported("trace mode can not be updated through network protocol")
+        return "mode", None
+    if name == "trace_level":
+        return "levels", _levels(values) if values else None
+    if name not in _NUMBERS:
+        raise InvalidRequest(f"unknown trace setting '{name[:128]}', expected one of {', '.join(_TRACE_NAMES)}")
+    field, low, high = _NUMBERS[name]
+    if not values:
+        return field, None
+    if len(values) != 1:
+        raise InvalidRequest(f"expect only 1 value for '{name}'")
+    return field, _number(name, values[0], low, high)
+
+
+def _levels(values: Sequence[str]) -> tuple[TraceLevel, ...]:
+    if _OFF in values:
+        if len(values) > 1:
+            raise InvalidRequest("Expect only one trace level 'OFF' is specified")
+        return ()
+    for value in values:
+        if value not in _LEVELS:
+            raise InvalidRequest(f"unknown trace level '{value[:128]}', expected OFF, or TIMESTAMPS and TENSORS")
+    return tuple(level for level in TraceLevel if level in values)
+
+
+def _number(name: str, text: str, low: int, high: int) -> int:
+    shown = text[:64]
+    digits = text.removeprefix("-")
+    # No number of more digits is in any range, and long ones take long to read.
+    if not (digits.isascii() and digits.isdigit()):
+        raise InvalidRequest(f"Unable to parse '{name}', got: {shown}")
+    number = int(text) if len(digits) <= 20 else high + 1
+    if low < 0 and number < low:
+        raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= {low}, got: {shown}")
+    if not low <= number <= high:
+        raise InvalidRequest(f"Unable to parse '{name}', value is out of range [ {low}, {high} ], got: {shown}")
+    return number
