@@ -15,13 +15,13 @@ from typing import cast
 import uvloop
 
 from stoker.server.core.limits import Limits
-from stoker.server.core.read_batching import Reads
 from stoker.server.engine.interface import Engine
 from stoker.server.pb import grpc_service_pb2 as pb
 from stoker.server.rpc.call import Call
 from stoker.server.rpc.http2.server import H2Server
 from stoker.server.rpc.method import Kind, Method, in_task, method_table
 from stoker.server.rpc.status import kserve_status
+from stoker.server.tuning.read_batching import Reads
 
 _PATH = "/inference.GRPCInferenceService/ModelInfer"
 

@@ -13,7 +13,6 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.byte_budget import ByteBudget, Upload
 from stoker.server.core.model_config import InstanceGroup, ListedModel, LoadOverrides, ModelConfig
 from stoker.server.core.network import GoawayReason
-from stoker.server.core.read_batching import Reads
 from stoker.server.core.request import Array, Done, EngineResult, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.state import (
     BatchSizeStatistics,
@@ -25,6 +24,7 @@ from stoker.server.core.state import (
     VersionState,
 )
 from stoker.server.pb import model_config_pb2
+from stoker.server.tuning.read_batching import Reads
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 

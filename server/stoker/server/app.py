@@ -22,11 +22,7 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.cpu import usable_cores
 from stoker.backends.api.errors import BackendSettingError, ServingError
 from stoker.backends.api.registry import BackendRegistry
-from stoker.server.core.busy_poll import BusyPoll
-from stoker.server.core.heap_trim import trim_all, trim_when_idle
-from stoker.server.core.read_batching import Reads
 from stoker.server.core.tasks import any_left
-from stoker.server.core.time_slice import shorten_time_slice
 from stoker.server.core.timers import LoopTimers
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.frontend_set import Endpoint, Frontends
@@ -48,10 +44,13 @@ from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.kserve.dynamic_settings import TraceStart
 from stoker.server.ready_file import ReadyFile, ready_facts
 from stoker.server.rpc.settings import Transport
-from stoker.server.scheduling.batch_window import WINDOW_TICKS
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import model_locations
 from stoker.server.shutdown import Shutdown, delay, take_down
+from stoker.server.tuning.busy_poll import BusyPoll
+from stoker.server.tuning.constants import WINDOW_TICKS
+from stoker.server.tuning.heap_trim import trim_all, trim_when_idle
+from stoker.server.tuning.read_batching import Reads
 
 log = logging.getLogger("stoker.server")
 
@@ -85,7 +84,6 @@ def run(config: ServerConfig) -> int:
 
 async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdown) -> int:
     shutdown.bind_loop(asyncio.get_running_loop())
-    shorten_time_slice()
     ready_file = ReadyFile(config.ready_file)
     for notice in config.notices:
         log.info("%s", notice)
@@ -118,15 +116,13 @@ async def _serve(config: ServerConfig, area: Path, sink: Logs, shutdown: Shutdow
             sink.flush()  # what was logged while loading stands above the table
             _announce(engine, endpoints, backends, sink, is_json_asked=config.logs.format == "json")
             await _unless(asked, ready_file.write_once_ready(engine, ready_facts(endpoints)))
-        following.append(
-            asyncio.create_task(
-                trim_when_idle(
-                    lambda: trim_all(backends.in_use()),
-                    lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
-                    is_forced=lambda: any(backend.owes_memory() for backend in backends.in_use()),
-                )
+        if config.is_tuned:
+            trim = trim_when_idle(
+                lambda: trim_all(backends.in_use()),
+                lambda: not (engine.requests_in_flight or engine.bytes_in_flight),
+                is_forced=lambda: any(backend.owes_memory() for backend in backends.in_use()),
             )
-        )
+            following.append(asyncio.create_task(trim))
         await asked
         return 0
     except (OSError, RepositoryUnreadable):
@@ -175,15 +171,16 @@ def _build(
     loader = VersionLoader(
         backends,
         clock=clock,
-        timers=LoopTimers(asyncio.get_running_loop(), clock, reads),
+        timers=LoopTimers(asyncio.get_running_loop(), clock, reads.defer if config.is_tuned else None),
         recorder=metrics,
         settings=LoaderSettings(
             snapshot_dir=area,
             usable_cores=config.cpu_threads or usable_cores(),
             max_queue_size=config.max_queue_size,
             complete_configs=config.complete_configs,
-            # Our own fronts hand over all requests of a read in one turn of the loop; grpcio some turns apart.
-            window_ticks=WINDOW_TICKS if config.grpc.transport is Transport.GRPCIO else 1,
+            # The server's own frontends hand over all requests of a read in one turn of the loop; grpcio some turns apart.
+            window_ticks=WINDOW_TICKS if config.is_tuned and config.grpc.transport is Transport.GRPCIO else 1,
+            is_tuned=config.is_tuned,
         ),
     )
     settings = LifecycleSettings(
@@ -218,7 +215,7 @@ def _build(
         log_lines_dropped=lambda: sink.dropped() + access.dropped(),
         is_ready=engine.is_ready,
     )
-    if config.busy_poll_us:
+    if config.is_tuned and config.busy_poll_us:
         reads.busy_poll = BusyPoll(
             asyncio.get_running_loop().call_soon, clock.now_ns, lambda: engine.requests_in_flight, config.busy_poll_us
         )

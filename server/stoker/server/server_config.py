@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.server.core.busy_poll import DEFAULT_US
 from stoker.server.core.limits import Limits
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.net.settings import SocketSettings, TlsSettings
@@ -14,6 +13,7 @@ from stoker.server.observability.settings import LoopWatchSettings, MetricsSetti
 from stoker.server.protocols.adlik.settings import RestV1
 from stoker.server.protocols.kserve.dynamic_settings import KServeSettings
 from stoker.server.rpc.settings import GrpcSettings
+from stoker.server.tuning.constants import BUSY_POLL_US
 from stoker.server.web.cors_settings import CorsSettings
 
 
@@ -80,7 +80,8 @@ class ServerConfig:
         exit_timeout_s: How long in-flight work may take after SIGTERM.
         max_queue_size: Requests that may wait for one model version.
         cpu_threads: CPU cores to share out; None = what this process may use.
-        busy_poll_us: How long the loop looks out for a lone client's next request instead of sleeping, microseconds; 0 = not at all.
+        is_tuned: Whether the controllers of `stoker.server.tuning` are on.
+        busy_poll_us: How long the event loop polls for the next request of a closed-loop client, microseconds; 0 = not at all.
         snapshot_dir: Where private copies of model files are made; None = the system's temporary folder.
         rest_v1: Whose protocol the REST routes below /v1 speak: auto, adlik or tfs.
         prefer_adlik: Under auto, whether metadata below /v1 is answered in Adlik's form for every model.
@@ -129,7 +130,8 @@ class ServerConfig:
     exit_timeout_s: float = 30.0
     max_queue_size: int = 1024
     cpu_threads: int | None = None
-    busy_poll_us: int = DEFAULT_US
+    is_tuned: bool = True
+    busy_poll_us: int = BUSY_POLL_US
     snapshot_dir: Path | None = None
     rest_v1: RestV1 = RestV1.AUTO
     prefer_adlik: bool = False

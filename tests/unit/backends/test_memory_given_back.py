@@ -14,7 +14,7 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
-from stoker.server.core.heap_trim import trim_all
+from stoker.server.tuning.heap_trim import trim_all
 from tests.fakes.onnx_models import load_request, model, onnx_files, signature, value
 
 MIB = 1 << 20

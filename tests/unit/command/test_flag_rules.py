@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.server.flags.declare import FlagError
-from stoker.server.flags.serving import backend_settings
+from stoker.server.flags.serving import ServingFlags, TuningMode, backend_settings
 
 
 def test_backend_settings_are_gathered_by_backend() -> None:
@@ -29,3 +29,11 @@ def test_what_is_no_backend_setting_is_shown_with_its_form(given: str) -> None:
 def test_a_setting_given_twice_is_refused() -> None:
     with pytest.raises(FlagError, match="poplar,a is given twice"):
         backend_settings(["poplar,a=1", "poplar,a=2"])
+
+
+def test_tuning_off_is_also_a_setting_of_the_onnx_backend() -> None:
+    settings = ServingFlags(tuning=TuningMode.OFF, backend_config=["onnx,default-max-batch-size=8"]).settings()
+    assert not settings["is_tuned"]
+    assert settings["backend_settings"] == {"onnx": {"default-max-batch-size": "8"}, "onnxruntime": {"tuning": "off"}}
+    assert ServingFlags().settings()["is_tuned"]
+    assert ServingFlags().settings()["backend_settings"] == {}

@@ -120,7 +120,9 @@ def test_the_backends_default_batch_size_can_be_set(tmp_path: Path):
     assert complete(empty_config("m"), facts, backend, "model.onnx").config.signature.max_batch_size == 7
 
 
-@pytest.mark.parametrize("settings", [{"other": "1"}, {"default-max-batch-size": "0"}, {"default-max-batch-size": "many"}])
+@pytest.mark.parametrize(
+    "settings", [{"other": "1"}, {"default-max-batch-size": "0"}, {"default-max-batch-size": "many"}, {"tuning": "on"}]
+)
 def test_a_setting_that_the_backend_does_not_have_is_named(settings: dict[str, str]):
     with pytest.raises(BackendSettingError, match=next(iter(settings))):
         OnnxRuntimeBackend().configure(settings)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from stoker.server.core.niceness import raise_niceness
+from stoker.server.core.tasks import raise_niceness
 
 
 def test_no_step_asks_the_system_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

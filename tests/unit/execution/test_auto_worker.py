@@ -12,13 +12,13 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
-from stoker.server.execution.inline_policy import EVICT_NS, FIRST_RUNS
 from stoker.server.execution.worker import Work
+from stoker.server.tuning.constants import INLINE_EVICT_NS, INLINE_FIRST_RUNS
 from tests.fakes.fake_backend import FakeInstance, Gate
 
 STATIC = ModelSignature((TensorSpec("x", DataType.FP32, (2,)),), (TensorSpec("y", DataType.FP32, (2,)),), 8)
 VARIABLE = ModelSignature((TensorSpec("x", DataType.FP32, (-1,)),), (TensorSpec("y", DataType.FP32, (-1,)),), 8)
-ENOUGH = FIRST_RUNS + 1
+ENOUGH = INLINE_FIRST_RUNS + 1
 
 
 class Bench:
@@ -64,7 +64,7 @@ def test_a_model_that_becomes_slow_leaves_the_loop_after_that_batch():
     async def scenario() -> None:
         bench = Bench()
         await bench.runs(ENOUGH)
-        bench.next_ns = EVICT_NS
+        bench.next_ns = INLINE_EVICT_NS
         assert await bench.runs(3) == [True, False, False]
         bench.next_ns = 1_000
         assert await bench.runs(ENOUGH) == [False] * ENOUGH, "coming back takes longer"

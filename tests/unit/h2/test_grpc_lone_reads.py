@@ -7,13 +7,13 @@ from typing import Any
 from stoker.backends.api.clock import SystemClock
 from stoker.server.core.completion import Completion
 from stoker.server.core.limits import Limits
-from stoker.server.core.read_batching import READS_IN_A_ROW
 from stoker.server.core.timers import LoopTimers
 from stoker.server.rpc.http2.connection_context import ConnectionContext
 from stoker.server.rpc.http2.protocol import GrpcProtocol
 from stoker.server.rpc.method import Kind, Method, Result, method_table
 from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.rpc.status import kserve_status
+from stoker.server.tuning.constants import SINGLE_CONNECTION_READS
 from tests.fakes.fake_engine import FakeEngine, simple
 from tests.fakes.h2_raw import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, block, cut, frame
 from tests.fakes.h2_reads import ReadTransport, read
@@ -78,7 +78,7 @@ class Client:
 def front_of_loop() -> ConnectionContext:
     """A front with one method, which answers as soon as the server's timers say."""
     loop, engine = asyncio.get_running_loop(), FakeEngine(simple())
-    timers = LoopTimers(loop, SystemClock(), engine.reads)
+    timers = LoopTimers(loop, SystemClock(), engine.reads.defer)
 
     def start(data: bytes, call: Any) -> Completion[Result]:
         completion = Completion[Result]()
@@ -92,7 +92,7 @@ def front_of_loop() -> ConnectionContext:
 async def lone_client(front: ConnectionContext) -> Client:
     """A client that has sent often enough to count as the only one that does."""
     client = Client(front)
-    for _ in range(READS_IN_A_ROW + 1):
+    for _ in range(SINGLE_CONNECTION_READS + 1):
         client.ask(1)
         await asyncio.sleep(0)
     client.answers()
@@ -102,7 +102,7 @@ async def lone_client(front: ConnectionContext) -> Client:
 def test_a_lone_connection_is_answered_by_the_write_that_ends_its_read():
     async def scenario() -> None:
         client = Client(front_of_loop())
-        for _ in range(READS_IN_A_ROW):
+        for _ in range(SINGLE_CONNECTION_READS):
             client.ask(3)
             for _ in range(2):
                 await asyncio.sleep(0)
@@ -122,7 +122,7 @@ def test_connections_that_send_in_turn_wait_for_each_other():
     async def scenario() -> None:
         front = front_of_loop()
         clients = [Client(front), Client(front)]
-        for _ in range(2 * READS_IN_A_ROW):
+        for _ in range(2 * SINGLE_CONNECTION_READS):
             for client in clients:
                 client.ask(2)
                 assert client.answers() == []

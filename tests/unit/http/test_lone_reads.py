@@ -9,13 +9,13 @@ import orjson
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.limits import Limits
-from stoker.server.core.read_batching import READS_IN_A_ROW
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.timers import LoopTimers
 from stoker.server.net.http1.connection import HttpConnection
 from stoker.server.net.http1.port import HttpPort
 from stoker.server.protocols.kserve.infer import HttpInfer
 from stoker.server.protocols.kserve.infer_exchange import InferRoutes
+from stoker.server.tuning.constants import SINGLE_CONNECTION_READS
 from tests.fakes.fake_engine import FakeEngine, echo
 
 ARRAY = np.arange(3, dtype=np.int32)
@@ -33,7 +33,7 @@ class PromptEngine(FakeEngine):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(echo(DataType.INT32, (-1,), name="echo"))
-        self._timers = LoopTimers(loop, SystemClock(), self.reads)
+        self._timers = LoopTimers(loop, SystemClock(), self.reads.defer)
 
     def submit(self, request: InferRequest, done: Done) -> InFlight:
         answer = InferResponse(request.model_name, 1, request.request_id, {"OUTPUT": request.inputs["INPUT"]}, request.signature)
@@ -75,7 +75,7 @@ def new_port() -> HttpPort:
 async def lone_connection() -> tuple[HttpConnection, Transport]:
     """A connection that counts as the only one that sends; what it was answered on the way there is not kept."""
     connection, transport = connection_of(new_port())
-    for _ in range(READS_IN_A_ROW + 1):
+    for _ in range(SINGLE_CONNECTION_READS + 1):
         ask(connection)
         await asyncio.sleep(0)
     transport.writes.clear()
@@ -113,7 +113,7 @@ def test_connections_that_send_in_turn_wait_for_each_other():
     async def scenario() -> None:
         port = new_port()
         clients = [connection_of(port) for _ in range(2)]
-        for _ in range(2 * READS_IN_A_ROW):
+        for _ in range(2 * SINGLE_CONNECTION_READS):
             for connection, transport in clients:
                 ask(connection)
                 assert transport.writes == []

@@ -27,14 +27,20 @@ def parameter(key: str, value: str) -> str:
 
 
 def load(
-    folder: Path, config: str, registry: BackendRegistry | None = None, metrics: Metrics | None = None, *, complete_configs: bool = True
+    folder: Path,
+    config: str,
+    registry: BackendRegistry | None = None,
+    metrics: Metrics | None = None,
+    *,
+    complete_configs: bool = True,
+    is_tuned: bool = True,
 ) -> list[str]:
     """Loads an identity model of that config, and closes it; the kinds of its workers."""
     version = folder / "m" / "1"
     version.mkdir(parents=True)
     (version / "model.identity").touch()
     clock, timers = FakeClock(), HandTimers()
-    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8, complete_configs=complete_configs)
+    settings = LoaderSettings(snapshot_dir=folder, usable_cores=1, max_queue_size=8, complete_configs=complete_configs, is_tuned=is_tuned)
     loader = VersionLoader(registry or BackendRegistry(), clock=clock, timers=timers, recorder=metrics or Metrics(clock), settings=settings)
     parsed = parse_pbtxt(config, source="m/config.pbtxt", model_name="m")
     source = VersionSource(name="m", version=1, model_dir=folder / "m", version_dir=version, parsed=parsed)
@@ -128,6 +134,10 @@ def test_a_model_runs_where_its_execution_says_and_one_that_waits_never_on_the_l
     tmp_path: Path, parameters: dict[str, str], worker: str
 ) -> None:
     assert load(tmp_path, TENSORS + "".join(parameter(key, value) for key, value in parameters.items())) == [worker]
+
+
+def test_without_tuning_a_quick_model_runs_in_its_thread(tmp_path: Path) -> None:
+    assert load(tmp_path, TENSORS, is_tuned=False) == ["ThreadWorker"]
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="threads have nice values of their own on Linux only")

@@ -16,9 +16,9 @@ from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.execution.worker import Work
-from stoker.server.scheduling.batch_window import SINGLE_REQUESTS, WINDOW_NS, WINDOW_TICKS
 from stoker.server.scheduling.queue import queue_timeout_us
 from stoker.server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
+from stoker.server.tuning.constants import WINDOW_NS, WINDOW_SINGLE_REQUESTS, WINDOW_TICKS
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
@@ -133,7 +133,7 @@ def test_gathering_ends_with_a_full_batch_or_when_turns_take_long():
 def test_requests_that_never_meet_another_soon_stop_waiting_for_one_until_one_comes():
     async def scenario() -> None:
         rig = Rig()
-        for _ in range(SINGLE_REQUESTS):
+        for _ in range(WINDOW_SINGLE_REQUESTS):
             alone = await rig.ask()
             rig.time.turn()
             assert rig.worker.works == []

@@ -29,8 +29,9 @@ from stoker.backends.onnx_files.zip_map import without_zip_maps
 
 log = logging.getLogger("stoker.backends.onnxruntime")
 
-#: The one setting of the whole backend, by Triton's name.
+#: Settings of the whole backend: one by Triton's name, and the switch of its own controllers.
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
+TUNING = "tuning"
 #: As many as a configuration may write.
 MOST_ROWS = 65_536
 
@@ -48,21 +49,29 @@ class OnnxRuntimeBackend(Backend):
     def __init__(self, *, cpu_ns: Callable[[], int] = thread_cpu_ns) -> None:
         """`cpu_ns` gives the CPU time of the thread it is called in."""
         self._cpu_ns = cpu_ns
+        self._is_tuned = True
         self._instances: weakref.WeakSet[OnnxInstance] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Takes `default-max-batch-size`, as in Triton.
+        """Takes `default-max-batch-size`, as in Triton, and `tuning`: `auto`, or `off` for a fixed number of threads and a fixed arena.
 
         Raises:
-            BackendSettingError: another setting, or no number that it can be.
+            BackendSettingError: an unknown setting, or a value out of its range.
         """
         for name, text in settings.items():
+            if name == TUNING:
+                if text not in ("auto", "off"):
+                    raise BackendSettingError(f"backend '{self.name}': {name} takes auto or off, not '{text[:40]}'")
+                self._is_tuned = text == "auto"
+                continue
             if name != DEFAULT_MAX_BATCH_SIZE:
-                raise BackendSettingError(f"backend '{self.name}' has no setting '{name[:64]}'; it has {DEFAULT_MAX_BATCH_SIZE}")
+                raise BackendSettingError(
+                    f"backend '{self.name}' has no setting '{name[:64]}'; it has {DEFAULT_MAX_BATCH_SIZE} and {TUNING}"
+                )
             if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) <= MOST_ROWS):
                 raise BackendSettingError(f"backend '{self.name}': {name} takes 1 to {MOST_ROWS}, not '{text[:40]}'")
-        if settings:
+        if DEFAULT_MAX_BATCH_SIZE in settings:
             self.default_max_batch_size = int(settings[DEFAULT_MAX_BATCH_SIZE])
 
     def inspect(self, files: ModelFiles, model_filename: str) -> ModelFacts:
@@ -80,7 +89,8 @@ class OnnxRuntimeBackend(Backend):
         refuse(self.check(request.candidate(facts)))
         static_batch_size = check_agreement(request.signature, facts.inputs or (), facts.outputs or ())
         knobs = read_knobs(request.parameters, request.graph_level, request.cpu_threads, bounds_spinning=bounds_spinning(ort.__version__))
-        is_tried = knobs.are_threads_free and one_thread.may_be_enough(request.signature, sum(request.files.sizes_bytes.values()))
+        may_be_small = self._is_tuned and knobs.are_threads_free
+        is_tried = may_be_small and one_thread.may_be_enough(request.signature, sum(request.files.sizes_bytes.values()))
         session = _session(request, file, facts, dataclasses.replace(knobs, intra_op_threads=1) if is_tried else knobs)
         # Asked of a file only that the runtime takes.
         is_work_open = operator_of_open_work(request.files.path(request.model_filename)) is not None
@@ -94,6 +104,7 @@ class OnnxRuntimeBackend(Backend):
             static_batch_size=static_batch_size,
             shrink_arena=knobs.shrink_arena,
             mem_arena=knobs.mem_arena,
+            tracks_peaks=self._is_tuned,
             is_work_open=is_work_open,
         )
         instance.prime()

@@ -60,10 +60,12 @@ class OnnxInstance(Instance):
         static_batch_size: int | None,
         shrink_arena: bool,
         mem_arena: bool = True,
+        tracks_peaks: bool = True,
         is_work_open: bool = False,
     ) -> None:
         """Takes over `session`, whose inputs and outputs agree with `signature`, in which `mixture_violations` found nothing.
 
+        `tracks_peaks`: whether a run that is much larger than usual shrinks the arena.
         `is_work_open`: what requests hold, beside their shapes, decides how much there is to do.
         """
         self.static_batch_size = static_batch_size
@@ -79,7 +81,7 @@ class OnnxInstance(Instance):
         self._only_shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._only_shrinking.terminate = True
         has_one_size = all(spec.is_static for spec in signature.inputs) and not is_work_open
-        self._peaks = PeakTracker() if mem_arena and not shrink_arena and not has_one_size else None
+        self._peaks = PeakTracker() if tracks_peaks and mem_arena and not shrink_arena and not has_one_size else None
         #: The shapes of the smallest batch that ran, for `give_memory_back`, and what it took.
         self._least: tuple[int, Mapping[str, tuple[int, ...]]] | None = None
         self._signature = signature

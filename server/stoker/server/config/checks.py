@@ -25,7 +25,7 @@ from stoker.server.config.report import (
     map_path,
 )
 from stoker.server.core.model_config import Execution
-from stoker.server.core.niceness import MOST_NICE
+from stoker.server.core.tasks import MOST_NICE
 from stoker.server.pb import model_config_pb2 as pb
 
 

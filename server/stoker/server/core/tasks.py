@@ -1,4 +1,4 @@
-"""Work in threads and tasks: blocking calls off the event loop, shielded tasks, and the awaitable form of a callback.
+"""Work in threads and tasks: blocking calls off the event loop, shielded tasks, niceness, and the awaitable form of a callback.
 
 The loop's default executor joins its threads at exit: a load that hangs in a driver would hang the shutdown with it. And its few threads
 serve everybody, so that a slow load would hold up the decoding of a request.
@@ -9,6 +9,8 @@ A client that waits is answered within a bound, whatever the work waits for.
 import asyncio
 import functools
 import logging
+import os
+import platform
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -16,6 +18,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from stoker.backends.api.errors import DeadlineExceeded, ServingError
 
 T = TypeVar("T")
+
+log = logging.getLogger("stoker.execution")
 
 #: Threads of this prefix may be left behind at the end of the process.
 NAME_PREFIX = "stoker-"
@@ -148,3 +152,21 @@ class Waiter(Generic[T]):
             return outcome
         finally:
             del outcome
+
+
+#: The largest nice value there is.
+MOST_NICE = 19
+
+
+def raise_niceness(steps: int) -> None:
+    """Raises the nice value of the calling thread, and of the threads that it starts later, by `steps`, at most to `MOST_NICE`.
+
+    That takes no privilege. Only on Linux has each thread a value of its own; elsewhere nothing is changed.
+    """
+    if not steps or platform.system() != "Linux":
+        return
+    thread = threading.get_native_id()
+    try:
+        os.setpriority(os.PRIO_PROCESS, thread, min(MOST_NICE, os.getpriority(os.PRIO_PROCESS, thread) + steps))
+    except OSError as error:  # a sandbox; the model runs all the same
+        log.warning("nice is without effect here: %s", error.strerror)

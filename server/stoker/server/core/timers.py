@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from stoker.backends.api.clock import Clock
-from stoker.server.core.read_batching import Reads
 
 
 class Timer(Protocol):
@@ -22,21 +21,21 @@ class Timers(Protocol):
         """Calls `callback` once the clock shows `when_ns`."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once all that has already arrived is handed over: in the loop's next turn, if not before (see `Reads`)."""
+        """Calls `callback` once all that has already arrived is handed over: in the loop's next turn, if not before."""
 
 
 class LoopTimers:
     """Timers of an asyncio loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, reads: Reads | None = None) -> None:
-        """`reads` are those of the fronts; None: nobody tells of them."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, defer: Callable[[Callable[[], None]], bool] | None = None) -> None:
+        """`defer` takes a callback to the end of the read in progress, and returns whether it did (`Reads.defer`); None: it never does."""
         self._loop = loop
         self._clock = clock
-        self._reads = reads or Reads()
+        self._defer = defer
 
     def call_at(self, when_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(max(0, when_ns - self._clock.now_ns()) / 1e9, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        if not self._reads.defer(callback):
+        if self._defer is None or not self._defer(callback):
             self._loop.call_soon(callback)

@@ -11,7 +11,6 @@ from stoker.backends.api.errors import ServingError, Unavailable
 from stoker.server.core.byte_budget import ByteBudget
 from stoker.server.core.model_config import ListedModel, LoadOverrides
 from stoker.server.core.network import GoawayReason
-from stoker.server.core.read_batching import Reads
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, InFlight, Via
 from stoker.server.core.state import IndexEntry, ModelDescription, ModelStatistics, ServerDescription
 from stoker.server.core.tasks import Waiter
@@ -23,6 +22,7 @@ from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason
 from stoker.server.observability.tracer import Tracer
 from stoker.server.scheduling.pending import outcome_of
+from stoker.server.tuning.read_batching import Reads
 
 log = logging.getLogger("stoker.engine")
 

@@ -7,8 +7,8 @@ from stoker.backends.api.backend import Instance
 from stoker.backends.api.batch import BatchProcessor, BatchResult, Share
 from stoker.backends.api.clock import Clock, thread_cpu_ns
 from stoker.backends.api.model import ModelSignature
-from stoker.server.execution.inline_policy import InlinePolicy
 from stoker.server.execution.worker import ThreadWorker, Work, run_batch
+from stoker.server.tuning.inline_policy import InlinePolicy
 
 
 class AutoWorker(ThreadWorker):

@@ -17,8 +17,7 @@ from stoker.backends.api.batch import BatchProcessor, BatchResult, Share, proces
 from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import ModelSignature
-from stoker.server.core.niceness import raise_niceness
-from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread
+from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread, raise_niceness
 
 
 @dataclass(slots=True, eq=False)

@@ -1,13 +1,12 @@
 """Flags of models, of loading them, and of serving: bounds, threads, backends."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from stoker.server.core.busy_poll import DEFAULT_US
 from stoker.server.core.limits import Limits
 from stoker.server.core.network import is_loopback
 from stoker.server.flags.declare import FlagError, Switch, flag, number, one_of, option, path, time
@@ -15,6 +14,7 @@ from stoker.server.lifecycle.bounds import MODEL_NAME_RULE, is_model_name
 from stoker.server.lifecycle.settings import ControlMode
 from stoker.server.observability.settings import LEAST_S, LoopWatchSettings
 from stoker.server.server_config import ServerConfig
+from stoker.server.tuning.constants import BUSY_POLL_US
 
 #: Triton's setting for all backends, and the only one here that takes it.
 DEFAULT_BATCH_SIZE, COMPLETING_BACKEND = "default-max-batch-size", "onnxruntime"
@@ -123,7 +123,7 @@ def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limit
     return Limits(**values)
 
 
-def backend_settings(assignments: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+def backend_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
     """`poplar,sim_num_IPUs=4`, as often as given, as backend -> setting -> value.
 
     Triton's one setting without a backend, `default-max-batch-size=N`, goes to the backend that completes configurations by it.
@@ -246,6 +246,13 @@ class ModelFlags:
 _SERVING = "Serving"
 
 
+class TuningMode(StrEnum):
+    """Whether the controllers of `stoker.server.tuning` adapt to what they measure."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServingFlags:
     """The panel "Serving"."""
@@ -272,6 +279,15 @@ class ServingFlags:
     cpu_threads: Annotated[
         int | None, number("cpu-threads", 1, 4096, panel=_SERVING, text="CPU cores shared out among instances (default: the usable ones).")
     ] = None
+    tuning: Annotated[
+        TuningMode,
+        one_of(
+            "tuning",
+            TuningMode,
+            panel=_SERVING,
+            text="auto: adapt to the measured load (busy polling, inline execution and others). off: fixed behaviour.",
+        ),
+    ] = TuningMode.AUTO
     busy_poll_us: Annotated[
         int,
         number(
@@ -281,7 +297,7 @@ class ServingFlags:
             panel=_SERVING,
             text="How long the event loop looks out for the next request of a client that sends one at a time, in microseconds; 0: not.",
         ),
-    ] = DEFAULT_US
+    ] = BUSY_POLL_US
     http_max_input_size: Annotated[
         int | None,
         number(
@@ -309,6 +325,9 @@ class ServingFlags:
         for name, value in (("loop-block-secs", self.loop_block_secs), ("loop-abort-secs", self.loop_abort_secs)):
             if 0 < value < LEAST_S:
                 raise FlagError(f"--{name}={value:g}: expected 0, or seconds from {LEAST_S:g} up")
+        backends = backend_settings(self.backend_config or [])
+        if self.tuning is TuningMode.OFF:
+            backends.setdefault("onnxruntime", {}).setdefault("tuning", "off")
         return {
             "server_id": self.server_id,
             "shutdown_delay_s": self.shutdown_delay_secs,
@@ -316,7 +335,8 @@ class ServingFlags:
             "loop_watch": LoopWatchSettings(block_s=self.loop_block_secs, abort_s=self.loop_abort_secs),
             "max_queue_size": self.max_queue_size,
             "cpu_threads": self.cpu_threads,
+            "is_tuned": self.tuning is TuningMode.AUTO,
             "busy_poll_us": self.busy_poll_us,
             "limits": limits(self.limit or [], self.http_max_input_size),
-            "backend_settings": backend_settings(self.backend_config or []),
+            "backend_settings": backends,
         }

@@ -30,8 +30,7 @@ from stoker.server.config.complete import choose_backend, complete
 from stoker.server.config.parsed import ParsedConfig
 from stoker.server.config.report import ConfigError, FindingKind
 from stoker.server.core.model_config import Execution, ModelConfig, Warmup, WarmupInput
-from stoker.server.core.niceness import raise_niceness
-from stoker.server.core.tasks import in_daemon_thread
+from stoker.server.core.tasks import in_daemon_thread, raise_niceness
 from stoker.server.core.timers import Timers
 from stoker.server.execution.auto_worker import AutoWorker, may_run_on_loop
 from stoker.server.execution.stream_worker import StreamWorker
@@ -40,9 +39,9 @@ from stoker.server.lifecycle.folder import open_sibling
 from stoker.server.lifecycle.servable import Servable
 from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.observability.recorder import ServerRecorder
-from stoker.server.scheduling.batch_window import WINDOW_TICKS
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
+from stoker.server.tuning.constants import WINDOW_TICKS
 
 MAX_LABEL_FILE_BYTES = 16 << 20
 
@@ -200,7 +199,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSettings:
-    """Bounds and places.
+    """How versions are loaded.
 
     Attributes:
         snapshot_dir: Where private copies of version folders are made.
@@ -208,7 +207,8 @@ class LoaderSettings:
         max_queue_size: Requests that may wait for one version where its config does not say less.
         window_ticks: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
             the fronts hand over all of a read in one turn.
-        complete_configs: Whether what a configuration leaves open is told from the model file; if not, it is an error.
+        complete_configs: Whether fields that a configuration omits are completed from the model file; if not, they are an error.
+        is_tuned: Whether `execution: auto` may run quick batches on the event loop.
     """
 
     snapshot_dir: Path
@@ -216,6 +216,7 @@ class LoaderSettings:
     max_queue_size: int
     window_ticks: int = WINDOW_TICKS
     complete_configs: bool = True
+    is_tuned: bool = True
 
 
 class VersionLoader:
@@ -305,6 +306,10 @@ class VersionLoader:
             for group, device in places
         ]
 
+    def _may_adapt(self, config: ModelConfig) -> bool:
+        """Whether the inline-execution policy decides where the batches of a model of `config` run."""
+        return self._settings.is_tuned and config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice)
+
     def _assemble(self, version: int, loaded: "_Loaded") -> Servable:
         assert loaded.config is not None
         config = loaded.config.inner
@@ -314,7 +319,7 @@ class VersionLoader:
             name = f"{config.name}.{version}.{index}"
             if config.execution is Execution.INLINE and not config.signature.is_decoupled:
                 workers.append(InlineWorker(instance, config.signature, self._clock))
-            elif config.execution is Execution.AUTO and not (config.signature.is_decoupled or config.nice) and may_run_on_loop(instance):
+            elif self._may_adapt(config) and may_run_on_loop(instance):
                 workers.append(AutoWorker(name, instance, config.signature, self._clock, loop))
             else:
                 kind = StreamWorker if config.signature.is_decoupled else ThreadWorker

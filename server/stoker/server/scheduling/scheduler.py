@@ -17,13 +17,13 @@ from stoker.server.core.timers import Timer, Timers
 from stoker.server.execution.worker import InstanceWorker, Work
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.scheduling.accounting import count_batch
-from stoker.server.scheduling.batch_window import BatchWindow
 from stoker.server.scheduling.batcher import DynamicBatcher, Wait
 from stoker.server.scheduling.failures import FailureLog
 from stoker.server.scheduling.ordering import ReleaseOrder
 from stoker.server.scheduling.pending import Pending, outcome_of
 from stoker.server.scheduling.queue import QueueEntry, RequestQueue, earliest, queue_timeout_us
 from stoker.server.scheduling.worker_pool import WorkerPool
+from stoker.server.tuning.batch_window import BatchWindow
 
 log = logging.getLogger("stoker.scheduling")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.core.heap_trim import WORK_S, IdleHeapTrim, trim_function, trim_when_idle
+from stoker.server.tuning.constants import TRIM_WORK_S
+from stoker.server.tuning.heap_trim import IdleHeapTrim, trim_function, trim_when_idle
 
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = 4096
@@ -41,7 +42,7 @@ def test_little_work_at_a_time_adds_up():
     watch = IdleHeapTrim()
     due = [watch.is_due(0.1 * turn, 5.0, is_quiet=True) for turn in range(1, 12)]
     assert due.count(True) == 2
-    assert not IdleHeapTrim().is_due(WORK_S / 2, 60.0, is_quiet=True)
+    assert not IdleHeapTrim().is_due(TRIM_WORK_S / 2, 60.0, is_quiet=True)
 
 
 def test_the_loop_goes_on_while_memory_is_given_back():
@@ -86,7 +87,7 @@ def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monk
         watched = trim_when_idle(
             lambda: loop.call_soon_threadsafe(done.set), lambda: True, period_s=0.001, cpu_s=lambda: float(next(used_s))
         )
-        monkeypatch.setattr("stoker.server.core.heap_trim.IDLE_SHARE", 1e9)
+        monkeypatch.setattr("stoker.server.tuning.heap_trim.IDLE_SHARE", 1e9)
         task = asyncio.create_task(watched)
         await asyncio.wait_for(done.wait(), 30)
         task.cancel()

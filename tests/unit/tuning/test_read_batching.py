@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from stoker.backends.api.clock import SystemClock
-from stoker.server.core.read_batching import READS_IN_A_ROW, Reads
 from stoker.server.core.timers import LoopTimers
+from stoker.server.tuning.constants import SINGLE_CONNECTION_READS
+from stoker.server.tuning.read_batching import Reads
 
 
 class Reader:
@@ -28,7 +29,7 @@ def read(reads: Reads, reader: object, callback: Callable[[], None] = lambda: No
 def alone(reader: object) -> Reads:
     """Reads of which `reader` has made as many as it takes."""
     reads = Reads()
-    for _ in range(READS_IN_A_ROW + 1):
+    for _ in range(SINGLE_CONNECTION_READS + 1):
         assert not read(reads, reader)
     return reads
 
@@ -53,7 +54,7 @@ def test_a_read_of_another_connection_ends_it():
     assert read(reads, first)
     assert not read(reads, second)
     assert not any(read(reads, each) for _ in range(50) for each in (first, second))
-    assert [read(reads, second) for _ in range(READS_IN_A_ROW + 1)] == [False] * READS_IN_A_ROW + [True]
+    assert [read(reads, second) for _ in range(SINGLE_CONNECTION_READS + 1)] == [False] * SINGLE_CONNECTION_READS + [True]
 
 
 def test_nothing_is_kept_while_more_of_what_has_come_is_to_be_read():
@@ -110,7 +111,7 @@ def test_timers_call_at_the_end_of_a_lone_read_and_else_in_the_next_turn():
     async def scenario() -> None:
         first, second, done = Reader(), Reader(), list[str]()
         reads = alone(first)
-        timers = LoopTimers(asyncio.get_running_loop(), SystemClock(), reads)
+        timers = LoopTimers(asyncio.get_running_loop(), SystemClock(), reads.defer)
         reads.begin(first)
         timers.call_soon(lambda: done.append("lone"))
         reads.end()

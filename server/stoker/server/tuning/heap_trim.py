@@ -1,8 +1,8 @@
-"""Memory that requests needed goes back to the system once the server rests.
+"""Returns freed heap memory to the system while the server is idle.
 
-glibc keeps what is freed for the next allocation: up to 64 MiB for each of its arenas, of which threads have their own, and what lies
-below an allocation that lives longer. That is wanted between requests, where it saves page faults, and of no use after them. `malloc_trim`
-gives back every free page, of all arenas. Other allocators than glibc's have no such function; they are left alone.
+glibc keeps freed memory for the next allocation: up to 64 MiB for each of its arenas (a thread has its own), and everything below an
+allocation that lives longer. Between requests this saves page faults; on an idle server it only takes memory. `malloc_trim` returns every
+free page of all arenas. Other allocators have no such function and are not touched.
 """
 
 import asyncio
@@ -13,42 +13,36 @@ from collections.abc import Callable, Iterable
 
 from stoker.backends.api.backend import Backend
 from stoker.server.core.tasks import in_daemon_thread
+from stoker.server.tuning.constants import TRIM_IDLE_SHARE, TRIM_PERIOD_S, TRIM_WORK_S
 
 log = logging.getLogger("stoker.server")
 
-#: Time between looks at what the server does, seconds.
-PERIOD_S = 5.0
-#: A server rests while it takes less than this share of a processor.
-IDLE_SHARE = 0.05
-#: Processor time after which there may be something to give back, seconds; a trim takes some milliseconds.
-WORK_S = 0.5
-
 
 class IdleHeapTrim:
-    """Tells from a process's processor time when freed memory is to be given back: once for every rest after work. Pure."""
+    """Decides from the CPU time of the process when to trim: once for every idle period after work. Pure."""
 
     def __init__(self) -> None:
         self._seen_s = 0.0
         self._trimmed_s = 0.0
 
     def is_due(self, cpu_s: float, passed_s: float, *, is_quiet: bool, is_forced: bool = False) -> bool:
-        """Whether it is time.
+        """Whether to trim now.
 
         Args:
             cpu_s: Processor time of the process since it began.
             passed_s: Time since the last call.
-            is_quiet: Whether nothing is in work that holds memory.
-            is_forced: Whether there is something to give back however little work was done.
+            is_quiet: Whether no request that holds memory is in flight.
+            is_forced: Whether a backend holds memory to return, however little work was done.
         """
         used_s, self._seen_s = cpu_s - self._seen_s, cpu_s
-        if not is_quiet or used_s >= IDLE_SHARE * passed_s or (cpu_s - self._trimmed_s < WORK_S and not is_forced):
+        if not is_quiet or used_s >= TRIM_IDLE_SHARE * passed_s or (cpu_s - self._trimmed_s < TRIM_WORK_S and not is_forced):
             return False
         self._trimmed_s = cpu_s
         return True
 
 
 def trim_function() -> Callable[[], object] | None:
-    """Gives freed memory back when called, without the interpreter's lock; None: this allocator is not glibc's."""
+    """Returns glibc's `malloc_trim`, which runs without the interpreter lock; None: the allocator is not glibc's."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):  # no such symbol (musl, macOS), or no way to look for one (Windows)
@@ -58,11 +52,11 @@ def trim_function() -> Callable[[], object] | None:
 
 
 def trim_all(backends: Iterable[Backend]) -> None:
-    """What the backends keep first, as part of it is freed into the allocator; then what that keeps."""
+    """Returns the memory that `backends` keep, then that of the allocator, into which part of the former is freed."""
     for backend in backends:
         try:
             backend.give_memory_back()
-        except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises, the others and the allocator are asked
+        except Exception as error:  # noqa: BLE001 - a backend is a plug-in: whatever it raises, the others and the allocator are trimmed
             log.warning("backend '%s' did not give memory back: %s: %s", backend.name, type(error).__name__, error)
     trim = trim_function()
     if trim is not None:
@@ -73,13 +67,13 @@ async def trim_when_idle(
     trim: Callable[[], object],
     is_quiet: Callable[[], bool],
     *,
-    period_s: float = PERIOD_S,
+    period_s: float = TRIM_PERIOD_S,
     cpu_s: Callable[[], float] = time.process_time,
     is_forced: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Calls `trim` whenever the server rests after work, or while `is_forced`. Runs until cancelled.
+    """Calls `trim` when the server becomes idle after work, or while `is_forced`. Runs until cancelled.
 
-    In a thread: allocations of one arena at a time wait for it, the loop does not.
+    `trim` runs in a thread. Allocations wait for one arena at a time; the event loop does not wait.
     """
     watch = IdleHeapTrim()
     while True:
@@ -87,5 +81,5 @@ async def trim_when_idle(
         if watch.is_due(cpu_s(), period_s, is_quiet=is_quiet(), is_forced=is_forced()):
             try:
                 await in_daemon_thread("trim", trim)
-            except RuntimeError as error:  # no room for another thread now; there will be other rests
+            except RuntimeError as error:  # no thread can start now; a later idle period trims
                 log.debug("freed memory is kept for now: %s", error)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stoker.server.core.busy_poll import FIRST_RUN, GOOD_RUN, MOST_RUN, BusyPoll
-from stoker.server.core.read_batching import READS_IN_A_ROW, Reads
+from stoker.server.tuning.busy_poll import BusyPoll
+from stoker.server.tuning.constants import BUSY_POLL_FIRST_RUN, BUSY_POLL_GOOD_RUN, BUSY_POLL_MOST_RUN, SINGLE_CONNECTION_READS
+from stoker.server.tuning.read_batching import Reads
 
 MOST_US = 100
 TURN_NS = 4_000
@@ -55,7 +56,7 @@ def loop() -> Loop:
 
 def test_it_looks_out_once_requests_come_soon_after_answers(loop: Loop) -> None:
     loop.request()
-    loop.requests(FIRST_RUN - 1, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN - 1, 50)
     assert not loop.is_polling
     loop.requests(1, 50)
     assert loop.is_polling
@@ -74,9 +75,9 @@ def test_it_never_does_for_one_that_takes_its_time(loop: Loop) -> None:
 
 def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(loop: Loop) -> None:
     loop.request()
-    run = FIRST_RUN
-    while run < 2 * MOST_RUN:
-        loop.requests(min(run, MOST_RUN) - 1, 50)
+    run = BUSY_POLL_FIRST_RUN
+    while run < 2 * BUSY_POLL_MOST_RUN:
+        loop.requests(min(run, BUSY_POLL_MOST_RUN) - 1, 50)
         assert not loop.is_polling
         loop.requests(1, 50)
         assert MOST_US <= loop.wait(10_000) <= MOST_US + 3 * TURN_NS // 1_000
@@ -84,7 +85,7 @@ def test_a_wait_in_vain_is_short_and_the_next_one_takes_twice_as_many_requests(l
         loop.request()
         run *= 2
     # No more than so many, ever.
-    loop.requests(MOST_RUN, 50)
+    loop.requests(BUSY_POLL_MOST_RUN, 50)
     assert loop.is_polling
 
 
@@ -94,17 +95,17 @@ def test_a_long_run_makes_up_for_waits_in_vain(loop: Loop) -> None:
         loop.requests(100, 50)
         loop.wait(10_000)
     loop.request()
-    loop.requests(8 * FIRST_RUN + GOOD_RUN, 50)
+    loop.requests(8 * BUSY_POLL_FIRST_RUN + BUSY_POLL_GOOD_RUN, 50)
     loop.wait(10_000)
     loop.request()
     # As if for the second time.
-    loop.requests(2 * FIRST_RUN, 50)
+    loop.requests(2 * BUSY_POLL_FIRST_RUN, 50)
     assert loop.is_polling
 
 
 def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
     loop.request()
-    loop.requests(FIRST_RUN, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.wait(10)
     loop.poll.on_read()
     loop.in_flight = 1  # its batch runs in a thread
@@ -116,7 +117,7 @@ def test_it_sleeps_while_anything_is_in_flight(loop: Loop) -> None:
 
 
 def test_a_request_behind_one_that_was_not_answered_within_its_read_is_not_counted(loop: Loop) -> None:
-    for _ in range(4 * FIRST_RUN):
+    for _ in range(4 * BUSY_POLL_FIRST_RUN):
         loop.request()
         loop.poll.on_read()
         loop.in_flight = 1
@@ -127,7 +128,7 @@ def test_a_request_behind_one_that_was_not_answered_within_its_read_is_not_count
 
 def test_a_look_is_one_however_many_requests_it_finds(loop: Loop) -> None:
     loop.request()
-    loop.requests(FIRST_RUN, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN, 50)
     for _ in range(10):
         loop.request()
     assert len(loop.turns) == 1
@@ -135,13 +136,13 @@ def test_a_look_is_one_however_many_requests_it_finds(loop: Loop) -> None:
 
 def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: Loop) -> None:
     loop.request()
-    for _ in range(4 * FIRST_RUN):
+    for _ in range(4 * BUSY_POLL_FIRST_RUN):
         # As a ping that follows each answer at once; the next request takes its time.
         loop.wait(10)
         loop.poll.on_read()
         assert loop.wait(2 * MOST_US) == 0
         loop.request()
-    loop.requests(FIRST_RUN, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.wait(10)
     loop.poll.on_read()
     assert loop.wait(40) == 40
@@ -149,12 +150,12 @@ def test_what_clients_send_beside_requests_ends_no_look_and_is_no_request(loop: 
 
 def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop) -> None:
     loop.request()
-    loop.requests(FIRST_RUN, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.now_ns += MOST_US * 1_000 + 1
     loop.request()
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.request()
-    loop.requests(2 * FIRST_RUN - 2, 50)
+    loop.requests(2 * BUSY_POLL_FIRST_RUN - 2, 50)
     assert not loop.is_polling
     loop.requests(1, 50)
     assert loop.is_polling
@@ -163,7 +164,7 @@ def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop)
     loop.poll.on_read()
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
     loop.request()
-    loop.requests(4 * FIRST_RUN - 1, 50)
+    loop.requests(4 * BUSY_POLL_FIRST_RUN - 1, 50)
     assert not loop.is_polling
     loop.requests(1, 50)
     assert loop.is_polling
@@ -171,7 +172,7 @@ def test_a_request_that_is_late_by_less_than_a_turn_is_found_in_vain(loop: Loop)
 
 def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: Loop) -> None:
     loop.request()
-    loop.requests(FIRST_RUN, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN, 50)
     loop.poll.on_read()
     loop.in_flight = 2  # neither is alone: nobody tells of them
     assert loop.wait(MOST_US) <= TURN_NS // 1_000
@@ -179,7 +180,7 @@ def test_a_look_ends_with_a_request_that_is_not_answered_within_its_read(loop: L
     assert not loop.is_polling
     # Nor is that held against the client.
     loop.request()
-    loop.requests(FIRST_RUN, 50)
+    loop.requests(BUSY_POLL_FIRST_RUN, 50)
     assert loop.is_polling
 
 
@@ -199,25 +200,25 @@ def test_reads_look_out_for_the_client_that_alone_sends() -> None:
         reads.end()
         loop.now_ns += 1_000
 
-    for _ in range(READS_IN_A_ROW + FIRST_RUN + 1):
+    for _ in range(SINGLE_CONNECTION_READS + BUSY_POLL_FIRST_RUN + 1):
         read(1)
         assert not loop.is_polling
     read(1)
     assert loop.is_polling
     loop.wait(2 * MOST_US)
     # A read that is late ends the run, whatever it brings.
-    for _ in range(FIRST_RUN):
+    for _ in range(BUSY_POLL_FIRST_RUN):
         read(1)
     loop.wait(2 * MOST_US)
     read(0)
-    for _ in range(2 * FIRST_RUN):
+    for _ in range(2 * BUSY_POLL_FIRST_RUN):
         read(1)
         assert not loop.is_polling
     loop.wait(2 * MOST_US)
     # Several at once are worth no wait: they are not answered sooner by it.
-    for _ in range(4 * FIRST_RUN):
+    for _ in range(4 * BUSY_POLL_FIRST_RUN):
         read(8)
         assert not loop.is_polling
-    for _ in range(4 * FIRST_RUN):
+    for _ in range(4 * BUSY_POLL_FIRST_RUN):
         read(1, object())
         assert not loop.is_polling

@@ -1,0 +1,70 @@
+"""`Reads`: runs the requests of a read at its end, while one connection alone sends.
+
+A batch waits for the loop's next turn, so that requests that arrived on several connections share it. Where only one connection sends, all
+that the batch could wait for has arrived with the current read. It runs at once, and its responses leave with the write that ends the read
+(docs/adr/0006-batch-window.md).
+"""
+
+import logging
+from collections.abc import Callable
+
+from stoker.server.tuning.busy_poll import BusyPoll
+from stoker.server.tuning.constants import SINGLE_CONNECTION_READS
+
+_log = logging.getLogger(__name__)
+
+
+class Reads:
+    """The reads of all connections of all frontends. Confined to: the event loop.
+
+    A frontend calls `begin` and `end` around the requests of one read.
+
+    Attributes:
+        busy_poll: Polls for the next request of a connection that sends one at a time; None: no polling.
+    """
+
+    __slots__ = ("_in_a_row", "_is_open", "_reader", "_waiting", "busy_poll")
+
+    def __init__(self) -> None:
+        self.busy_poll: BusyPoll | None = None
+        #: `id` of the connection that read last; a reference would keep it in memory.
+        self._reader = 0
+        self._in_a_row = 0
+        self._is_open = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def begin(self, reader: object, *, is_whole: bool = True) -> None:
+        """The requests of a read of the connection `reader` follow.
+
+        `is_whole`: whether the read took all bytes that had arrived, so that no other read follows in the same turn of the loop.
+        """
+        if id(reader) != self._reader:
+            self._reader = id(reader)
+            self._in_a_row = 0
+        elif self._in_a_row < SINGLE_CONNECTION_READS:
+            self._in_a_row += 1
+        else:
+            self._is_open = is_whole
+        if self.busy_poll is not None:
+            self.busy_poll.on_read()
+
+    def defer(self, callback: Callable[[], None]) -> bool:
+        """Keeps `callback` for the end of the current read; False: requests do not run at the end of this read."""
+        if self._is_open:
+            self._waiting.append(callback)
+        return self._is_open
+
+    def end(self) -> None:
+        """The read is over: calls the deferred callbacks. What those defer waits for the loop's next turn."""
+        self._is_open = False
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            poll = self.busy_poll
+            is_single = poll is not None and poll.is_single()
+            for callback in waiting:
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - a defect of one scheduler must not affect others, or the connection
+                    _log.exception("a callback deferred to the end of a read failed unexpectedly")
+            if poll is not None and is_single:
+                poll.answered()
