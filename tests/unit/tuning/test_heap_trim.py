@@ -87,7 +87,7 @@ def test_a_system_without_room_for_a_thread_is_asked_again_at_the_next_rest(monk
         watched = trim_when_idle(
             lambda: loop.call_soon_threadsafe(done.set), lambda: True, period_s=0.001, cpu_s=lambda: float(next(used_s))
         )
-        monkeypatch.setattr("stoker.server.tuning.heap_trim.IDLE_SHARE", 1e9)
+        monkeypatch.setattr("stoker.server.tuning.heap_trim.TRIM_IDLE_SHARE", 1e9)
         task = asyncio.create_task(watched)
         await asyncio.wait_for(done.wait(), 30)
         task.cancel()
