@@ -55,7 +55,7 @@ class Authority:
 
 
 def make_self_signed(folder: Path, name: str, subject: str = "self", constraints: str = "CA:FALSE") -> Pair:
-    """A certificate that nobody else vouches for."""
+    """A self-signed certificate."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     extensions = ["-addext", f"basicConstraints=critical,{constraints}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     _openssl("req", "-x509", *_key_arguments(key), "-days", "2", "-subj", f"/CN={subject}", *extensions, "-out", str(cert))

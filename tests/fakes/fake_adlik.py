@@ -56,8 +56,8 @@ class FakeAdlik:
         config: Of the one model that it has.
         answer: Makes the answer of a prediction.
         failures: gRPC status and HTTP status of the next calls.
-        tensorflows_metadata: HTTP status and body of GET metadata, unless told `?format=adlik`; None: Adlik's.
-        hold: While cleared, predictions get no answer; `arrived` and `cancelled` tell of one that waits so.
+        tensorflows_metadata: HTTP status and body of GET metadata, without `?format=adlik`; None: Adlik's.
+        hold: While cleared, predictions get no response; `arrived` and `cancelled` report one that waits.
     """
 
     def __init__(self, config: model_pb2.ModelConfigProto = CONFIG, tls: tuple[Path, Path] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A backend that does as it is told: answers, fails, waits, and keeps a record of what it was asked.
+"""A scripted backend: it responds, fails or waits as the test demands, and records its calls.
 
 `FakeBackend` loads `FakeInstance`s; both are driven by the test through plain attributes and `Gate`s, so that a test holds a load or a
 batch at a chosen point without sleeping.
@@ -169,6 +169,6 @@ def fake_signature(*dims: int, max_batch_size: int = 8, datatype: DataType = Dat
 
 
 def fake_facts(*dims: int, datatype: DataType = DataType.FP32) -> ModelFacts:
-    """What a file with an open batch dimension and one `x`, one `y` of `dims` declares."""
+    """The signature of a file with an open batch dimension, one input `x` and one output `y` of `dims`."""
     shape = (-1, *dims)
     return ModelFacts(inputs=(FileTensor("x", datatype, shape),), outputs=(FileTensor("y", datatype, shape),))

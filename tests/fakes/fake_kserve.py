@@ -1,4 +1,4 @@
-"""A KServe v2 server of a few dozen lines, over gRPC and HTTP on free ports: it echoes tensors, and fails when told to.
+"""A KServe v2 server of a few dozen lines, over gRPC and HTTP on free ports: it echoes tensors, and fails on demand.
 
 Every input comes back as an output of the same name, datatype, shape and bytes. `failures` holds what the next calls
 answer instead (None: nothing else).

@@ -22,7 +22,7 @@ async def turn(times: int = 30) -> None:
 
 
 class FakeServable:
-    """What a fake load gives. Borrowed like the real one; closed by `drained` or `close`."""
+    """The servable of a fake load. Borrowed like the real one; closed by `drained` or `close`."""
 
     def __init__(self, source: VersionSource) -> None:
         self.source = source
@@ -176,7 +176,7 @@ class FakeRepository:
 
 
 class FakeRecorder:
-    """A `ServerRecorder` that keeps what it was told.
+    """A `ServerRecorder` that keeps its calls.
 
     Attributes:
         states: Last state by (name, version); gone once forgotten.

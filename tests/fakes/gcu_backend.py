@@ -88,6 +88,6 @@ def answer(instance: Instance, x: Array, name: str = "y") -> Array:
 
 
 def batch(instance: Instance, served: ModelSignature, arrays: Sequence[Array]) -> BatchResult:
-    """What the instance's own processor makes of one request for each of `arrays`, all wanting `y`."""
+    """The outcomes of the instance's own processor for one request per element of `arrays`, each for output `y`."""
     items = [BatchItem({"x": array}, len(array) if served.is_batched else 1, ("y",)) for array in arrays]
     return processor_for(instance, served, SystemClock()).process(items)

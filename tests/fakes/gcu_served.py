@@ -1,4 +1,4 @@
-"""What the conformance tests and those of serving ask of the `topsinference` backend, as small executables: no compiler is involved."""
+"""Small executables for the conformance and serving tests of the `topsinference` backend, made without the compiler."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

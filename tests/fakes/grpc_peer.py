@@ -22,7 +22,7 @@ from stoker.server.rpc.settings import GrpcSettings
 from stoker.server.rpc.status import kserve_status
 from tests.fakes.fake_engine import FakeEngine, simple
 
-#: hpack tells of every header at debug level.
+#: hpack logs every header at debug level.
 logging.getLogger("hpack").setLevel(logging.INFO)
 
 
@@ -51,7 +51,7 @@ async def serving(
 
 @dataclass
 class CallRecord:
-    """What came on one stream."""
+    """The frames of one stream."""
 
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""

@@ -27,7 +27,7 @@ class Exchange:
     Attributes:
         client: The `h2` library's connection.
         server: Ours.
-        events: What our side told.
+        events: The events of our side.
         bodies: DATA of answers by stream.
         answers: All events of the client by stream; None: of the connection.
     """
@@ -45,7 +45,7 @@ class Exchange:
         self.sent_bytes = 0
 
     def settle(self, now_s: float = 0.0, *, most_bytes: int = 1 << 30) -> None:
-        """Carries bytes both ways, pieces of `most_bytes` at a time, until nobody has anything to say."""
+        """Carries bytes both ways, pieces of `most_bytes` at a time, until both sides have nothing to send."""
         while True:
             up = self.client.data_to_send()
             for start in range(0, len(up), most_bytes):
@@ -73,7 +73,7 @@ class Exchange:
                 if self.auto_consume:
                     self.client.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
-    def told(self, kind: type) -> list[Event]:
+    def events_of(self, kind: type) -> list[Event]:
         """Our events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 

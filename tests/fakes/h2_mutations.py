@@ -1,4 +1,4 @@
-"""Valid client conversations, and what becomes of them when somebody meddles: input for tests that look for undefined outcomes."""
+"""Valid client conversations and mutations of them: input for tests that search for undefined outcomes."""
 
 import random
 import struct
@@ -70,7 +70,7 @@ LIMITS = H2Limits(
     fault_per_s=1.0,
     closed_streams=3,
 )
-#: Rooms for `result_in_place`: longer than any body, or soon full.
+#: Receive buffers for `result_in_place`: longer than any body, or soon full.
 _ROOMS_BYTES = (100_000, 40_000, 1, 700, 65_536)
 
 
@@ -199,7 +199,7 @@ def meaning(events: list[Event]) -> list[Event]:
 
 
 def result(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Frame], int]:
-    """What a connection tells and sends when nobody answers: (events, frames, streams left open)."""
+    """The events, frames and open streams of a connection whose application never responds."""
     server = ServerConnection(LIMITS, 0.0)
     events: list[Event] = []
     position = turn = 0
@@ -211,9 +211,9 @@ def result(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Frame], int
 
 
 def result_in_place(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Frame], int]:
-    """As `result`, where the application has a room of its own for what comes next on nearly every stream, and reads go where they may.
+    """As `result`, where the application sets a receive buffer on nearly every stream, and reads are zero-copy where possible.
 
-    What is read is written over before the next read, and rooms must hold nothing but what was told of.
+    Each read buffer is overwritten before the next read. Receive buffers must hold only bytes that an event reported.
     """
     server = ServerConnection(LIMITS, 0.0)
     events: list[Event] = []
@@ -249,7 +249,7 @@ def result_in_place(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Fr
         for event in seen_events:
             stream_id = getattr(event, "stream_id", 0)
             if isinstance(event, RequestStarted | DataReceived) and (stream_id not in rooms or filled[stream_id] == len(rooms[stream_id])):
-                # Of some the transport is told, for they are large enough; others are full within a frame.
+                # Some are large enough for zero-copy reads; others are full within a frame.
                 rooms[stream_id] = bytearray(_ROOMS_BYTES[(stream_id + len(events)) % len(_ROOMS_BYTES)])
                 filled[stream_id] = 0
                 server.set_receive_buffer(stream_id, memoryview(rooms[stream_id]))
@@ -257,7 +257,7 @@ def result_in_place(data: bytes, sizes: list[int]) -> tuple[list[Event], list[Fr
 
 
 def by_stream(events: list[Event]) -> dict[int, list[Event]]:
-    """Events in their order on each stream, those of the connection as of stream 0: what is placed is told now and then."""
+    """Events in their order on each stream, those of the connection as of stream 0. The core reports zero-copy bytes in steps."""
     found: dict[int, list[Event]] = {}
     for event in events:
         found.setdefault(getattr(event, "stream_id", 0), []).append(event)
@@ -265,7 +265,7 @@ def by_stream(events: list[Event]) -> dict[int, list[Event]]:
 
 
 def _check_order(event: Event, streams: dict[int, bool]) -> None:
-    """`streams`: those that are told of, and whether more of the request may come."""
+    """`streams`: those with an event, and whether more of the request may arrive."""
     match event:
         case RequestStarted(stream_id, _, end_stream) | HeadersTooLarge(stream_id, _, _, end_stream):
             assert stream_id & 1

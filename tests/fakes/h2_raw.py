@@ -72,7 +72,7 @@ class RawPeer:
 
     Attributes:
         server: Our connection.
-        events: All it told.
+        events: All events so far.
     """
 
     def __init__(self, limits: H2Limits | None = None, *, handshake: bytes | None = None) -> None:

@@ -24,7 +24,7 @@ def read(connection: GrpcProtocol, data: bytes, most: int = 1 << 20) -> None:
 
 
 class ReadTransport:
-    """Knows who is given what is read: the connection itself, until that says otherwise."""
+    """Tracks the receiver of reads: the connection itself, until it names another."""
 
     def __init__(self) -> None:
         self._protocol: asyncio.BaseProtocol | None = None

@@ -1,4 +1,4 @@
-"""What a client of HTTP sends, as an event loop hands it to the connection."""
+"""The bytes of an HTTP client, as an event loop passes them to the connection."""
 
 from stoker.server.net.http1.connection import HttpConnection
 

@@ -25,11 +25,11 @@ class ResultRecorder:
         self._event.set()
 
     @property
-    def is_told(self) -> bool:
+    def is_done(self) -> bool:
         return self._event.is_set()
 
     def error(self) -> Exception | None:
-        """Waits, and gives what it was told."""
+        """Waits for the result and returns it."""
         assert self._event.wait(PATIENCE_S), "the callback was not called"
         assert len(self.errors) == 1, "the callback was called more than once"
         return self.errors[0]
@@ -53,7 +53,7 @@ class Signal:
 
 
 def enqueue(queues: QueueManager, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> ResultRecorder:
-    """Queues one micro-batch; told when its last output is written (or its last input read, where there are no outputs)."""
+    """Queues one micro-batch; done when its last output is written (or its last input read, if there are no outputs)."""
     recorder = ResultRecorder()
     names = list(outputs)
     for name in names:

@@ -98,7 +98,7 @@ def over_http(server: ServerProcess, ask: Ask) -> Answer:
 
 
 def http_answer(server: ServerProcess, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Answer:
-    """What a request is answered with; an error's body must be a JSON object with nothing but its text."""
+    """The response to a request; an error's body must be a JSON object with nothing but its text."""
     status, answer = server.get(path, body, headers)
     if status == 200:
         return Answer(200, "")
@@ -112,7 +112,7 @@ def over_grpc(channel: grpc.Channel, ask: Ask) -> Answer:
 
 
 def grpc_answer(channel: grpc.Channel, method: str, message: Any) -> Answer:
-    """What a call is answered with."""
+    """The response to a call."""
     call = channel.unary_unary(_SERVICE + method, request_serializer=lambda sent: sent.SerializeToString())
     try:
         call(message, timeout=30)

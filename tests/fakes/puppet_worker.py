@@ -107,7 +107,7 @@ class HandTimer:
 
 
 class RecorderLog:
-    """A VersionRecorder that keeps what it was told."""
+    """A VersionRecorder that keeps its calls."""
 
     def __init__(self) -> None:
         self.depth = 0

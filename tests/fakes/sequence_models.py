@@ -1,4 +1,4 @@
-"""A model with implicit state: each answer is the sum of what its sequence has brought so far."""
+"""A model with implicit state: each output is the sum of the inputs of its sequence so far."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def write_adding(repository: Path) -> None:
 
 
 def _adding() -> bytes:
-    """`y` = `x` + what the sequence's requests before brought, which is kept in `is`."""
+    """`y` = `x` + the sum of the earlier requests of the sequence, which is kept in `is`."""
     one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
     nodes = [
         helper.make_node("Sub", ["one", "START"], ["goes_on"]),

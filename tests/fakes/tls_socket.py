@@ -1,4 +1,4 @@
-"""A client of TLS that says one thing and nothing more, not even goodbye."""
+"""A TLS client that sends one message and no close_notify."""
 
 import socket
 import ssl

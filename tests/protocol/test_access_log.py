@@ -52,7 +52,7 @@ def adlik(model: str) -> adlik_pb.PredictRequest:
 
 
 class Garbage:
-    """What is no message."""
+    """A request body that is no message."""
 
     def SerializeToString(self) -> bytes:
         return b"\xff\xff\xff"

@@ -67,10 +67,10 @@ def test_bench_measures_over_every_protocol(server: ServerProcess, protocol: str
     url = f"--url={address(server, protocol)}"
     done = stoker("bench", "digits", f"--protocol={protocol}", url, "--concurrency=1:2", "-b", "3", *QUICK, "--json", f"--csv={table}")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["model"], told["protocol"]) == ("digits", protocol)
-    assert [level["concurrency"] for level in told["levels"]] == [1, 2]
-    for level in told["levels"]:
+    report = json.loads(done.stdout)
+    assert (report["model"], report["protocol"]) == ("digits", protocol)
+    assert [level["concurrency"] for level in report["levels"]] == [1, 2]
+    for level in report["levels"]:
         assert level["errors"] == 0
         assert level["requests"] > 0
         assert level["rows_per_s"] == pytest.approx(3 * level["requests_per_s"])

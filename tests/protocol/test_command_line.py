@@ -244,7 +244,7 @@ def test_a_signal_drains_what_is_in_flight_and_exits_0(number, tmp_path):
         asking.start()
         wait_until(lambda: b"stoker_requests_in_flight 1" in server.get("/metrics")[1], what="the request to be in flight")
         os.kill(server.process.pid, number)
-        # The port stays open until the last answer is out: a probe hears "not ready", a late client is told why.
+        # The port stays open until the last answer is out: a probe gets "not ready", a late client gets the reason.
         wait_until(lambda: server.get("/v2/health/ready")[0] == 400, what="ready to turn false")
         late = server.get("/v2/models/slow/infer", body)
         assert late[0] == 503

@@ -41,7 +41,7 @@ def test_six_steps_lead_from_a_model_to_its_served_answer(tmp_path):
     (ready,) = re.findall(r'^\{"grpc_port".*\}$', done.stdout, re.MULTILINE)
     assert not is_running(json.loads(ready)["pid"])
 
-    # The same answers, with one score changed, and with one picture left out, are told from the source's.
+    # The same answers, with one score changed, and with one picture left out, are distinguished from the source's.
     answers = (tmp_path / "answers.txt").read_text()
     first, rest = answers.split("\n", 1)
     for tampered, complaint in (

@@ -400,7 +400,7 @@ def until_refused(ask: Callable[[], Answer], text: str) -> Answer:
 
 def test_a_full_queue_is_unavailable(erring: ServerProcess, channel: grpc.Channel):
     ask = Ask(model="slow", inputs=(Tensor(name="IN", shape=(1, 1), data=[1]),))
-    with kept_busy(erring, ask, askers=3):  # one runs, one waits, and there is no room for another
+    with kept_busy(erring, ask, askers=3):  # one runs, one waits, and the queue is full
         assert until_refused(lambda: over_http(erring, ask), "Exceeds maximum queue size").status == 503
         assert until_refused(lambda: over_grpc(channel, ask), "Exceeds maximum queue size").status == "UNAVAILABLE"
 

@@ -161,7 +161,7 @@ FLOODS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_ends_its_connection_and_nobody_elses(flood: str, attacked: ServerProcess):
+def test_a_flood_ends_its_own_connection_only(flood: str, attacked: ServerProcess):
     with unharmed(attacked):
         peer = Peer(attacked)
         peer.send(FLOODS[flood])
@@ -265,7 +265,7 @@ def test_a_request_whose_body_stalls_is_refused(attacked: ServerProcess):
 
 
 def test_answers_that_are_never_read_end_the_connection(attacked: ServerProcess):
-    """A receive buffer of the least size, windows of the greatest: what is not read stays with the server, and is bounded there."""
+    """A receive buffer of the least size, windows of the greatest: unread bytes stay with the server, and are bounded there."""
     with unharmed(attacked):
         before = rss_bytes(attacked)
         peers = []

@@ -1,4 +1,4 @@
-"""What the gRPC port promises whatever carries it: grpcio's client, curl and h2load against a real server on either transport."""
+"""The promises of the gRPC port on either transport: grpcio's client, curl and h2load against a real server."""
 
 import re
 import shutil
@@ -233,16 +233,16 @@ def test_curl_speaks_to_the_port(echoing, grpc_front, tmp_path):
     base = ["curl", "--silent", "--show-error", "--http2-prior-knowledge", "--dump-header", "-", "--output", str(tmp_path / "out")]
     headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
     url = f"http://{echoing.grpc}{SERVICE}/ModelReady"
-    told = subprocess.run(
+    output = subprocess.run(
         [*base, *headers, "--data-binary", f"@{tmp_path / 'body'}", url], capture_output=True, text=True, timeout=60, check=True
     ).stdout
-    assert told.startswith("HTTP/2 200")
-    assert "grpc-status: 0" in told
+    assert output.startswith("HTTP/2 200")
+    assert "grpc-status: 0" in output
     answer = (tmp_path / "out").read_bytes()
     assert pb.ModelReadyResponse.FromString(answer[5:]).ready
     for more, status in (([], 405), (["--data", "x"], 415)):
-        told = subprocess.run([*base, *more, url], capture_output=True, text=True, timeout=60, check=True).stdout
-        assert told.startswith(f"HTTP/2 {status}")
+        output = subprocess.run([*base, *more, url], capture_output=True, text=True, timeout=60, check=True).stdout
+        assert output.startswith(f"HTTP/2 {status}")
 
 
 @pytest.mark.skipif(not shutil.which("h2load"), reason="no h2load here")
@@ -251,12 +251,12 @@ def test_h2load_gets_an_answer_to_every_request(echoing, shape, tmp_path):
     message = request(b"1").SerializeToString()
     (tmp_path / "body").write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
     headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    told = subprocess.run(
+    output = subprocess.run(
         ["h2load", "-n400", *shape, *headers, "-d", str(tmp_path / "body"), f"http://{echoing.grpc}{SERVICE}/ModelInfer"],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     ).stdout
-    assert "400 succeeded, 0 failed, 0 errored" in told
-    assert "status codes: 400 2xx" in told
+    assert "400 succeeded, 0 failed, 0 errored" in output
+    assert "status codes: 400 2xx" in output

@@ -100,9 +100,9 @@ def test_nghttp_is_answered_whichever_way_it_sends(way: str, server: ServerProce
         pytest.skip("grpcio's server fails on padded HEADERS frames")
     (tmp_path / "request").write_bytes(framed(infer().SerializeToString()))
     url = f"http://{server.grpc}/{SERVICE}/ModelInfer"
-    told = run("nghttp", "-v", "-n", "-m", "3", *WAYS[way], *GRPC_HEADERS, "-d", tmp_path / "request", url)
-    shown = told.stdout.decode(errors="replace")
-    assert told.returncode == 0, shown
+    output = run("nghttp", "-v", "-n", "-m", "3", *WAYS[way], *GRPC_HEADERS, "-d", tmp_path / "request", url)
+    shown = output.stdout.decode(errors="replace")
+    assert output.returncode == 0, shown
     for line in (r":status: 200", r"content-type: application/grpc", r"grpc-status: 0"):
         assert len(re.findall(rf"recv \(stream_id=\d+\) {line}$", shown, re.MULTILINE)) == 3, shown
     assert "RST_STREAM" not in shown, shown

@@ -148,7 +148,7 @@ def test_a_request_hidden_in_a_body_is_a_body(server: ServerProcess):
 
 
 @pytest.mark.slow
-def test_five_hundred_slow_clients_are_let_go_and_hold_nobody_up(server: ServerProcess):
+def test_five_hundred_slow_clients_are_disconnected_and_delay_no_other_client(server: ServerProcess):
     server.get("/openapi.json")  # loads and makes what is made once
     files_before = open_files(server)
     slow_heads, slow_bodies, slow_readers = ([connected(server) for _ in range(count)] for count in (200, 200, 100))

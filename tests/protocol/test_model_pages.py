@@ -22,7 +22,7 @@ OUTPUTS = {"simple": "OUTPUT0", "digits": "scores"}
 
 
 def calls(server: ServerProcess, model: str) -> dict[str, str]:
-    """What is printed on a model's page, by its anchor, as a browser would copy it."""
+    """The texts of a model's page by their anchors, as a browser copies them."""
     status, page = server.get(f"/models/{model}")
     assert status == 200
     return {key: unescape(text) for key, text in _CALL.findall(page.decode())}

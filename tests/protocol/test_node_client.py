@@ -70,17 +70,17 @@ def test_grpc_js_finds_everything_it_expects(slow_server: ServerProcess, grpc_fr
     done = subprocess.run(asked, env=ENVIRONMENT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{slow_server.log()[-2000:]}"
     assert done.stdout.split() == CHECKS.split()
-    # The server noticed that nobody waited: of the call whose time was over, and of the one taken back.
+    # The server noticed that the client no longer waits: for the expired call, and for the cancelled one.
     wait_until(lambda: failures(slow_server, "slow") == 2, what="both calls to be taken back")
 
 
-def test_grpc_js_has_its_answers_from_a_server_that_is_told_to_stop(slow_server: ServerProcess, grpc_front: str, node: str):
+def test_grpc_js_gets_its_responses_from_a_server_that_drains(slow_server: ServerProcess, grpc_front: str, node: str):
     asked = command(node, "drain.js", slow_server.grpc)
     with subprocess.Popen(asked, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
         wait_until(lambda: in_flight(slow_server) == 3, what="three requests to be in work")
         assert slow_server.stop() == 0
-        told, _ = client.communicate(timeout=60)
-    *before, after = told.split()
-    assert (client.returncode, before) == (0, ["answered"] * 3), told
+        output, _ = client.communicate(timeout=60)
+    *before, after = output.split()
+    assert (client.returncode, before) == (0, ["answered"] * 3), output
     # grpcio may still take a call while it stops, and drops it then.
     assert after in (("UNAVAILABLE", "CANCELLED") if grpc_front.endswith("grpcio") else ("UNAVAILABLE",))

@@ -85,12 +85,12 @@ def run(*command: str | Path) -> str:
 def check_overload(server: ServerProcess, mode: str, *client: str | Path) -> None:
     before = goaways(server)
     requests = {name: base64.b64encode(request_to(model)).decode() for name, model in (("bad", MODES[mode]), ("good", "good"))}
-    told = json.loads(run(*client, server.grpc, mode, str(DURATION_S), str(CALLS_PER_S), json.dumps(requests)))
-    print(f"\n{mode}: {told['sent']} bad calls in {DURATION_S:g} s ({told['sent'] / DURATION_S:.0f}/s), {told['good']} good ones")
-    assert told["lost"] == {}
-    assert told["good"] == told["good_sent"] > 0
-    assert told["unexpected"] == {}
-    assert told["ended"] == told["sent"] > 0
+    report = json.loads(run(*client, server.grpc, mode, str(DURATION_S), str(CALLS_PER_S), json.dumps(requests)))
+    print(f"\n{mode}: {report['sent']} bad calls in {DURATION_S:g} s ({report['sent'] / DURATION_S:.0f}/s), {report['good']} good ones")
+    assert report["lost"] == {}
+    assert report["good"] == report["good_sent"] > 0
+    assert report["unexpected"] == {}
+    assert report["ended"] == report["sent"] > 0
     assert goaways(server) == before
 
 

@@ -121,7 +121,7 @@ def counted(server: ServerProcess, model: str) -> Counter[str]:
 
 
 def settled(server: ServerProcess, model: str, least: int) -> Counter[str]:
-    """The same once there are `least`, or will not be: what is missing then is for the test to tell."""
+    """The same once there are `least`, or will not be: the test reports what is missing then."""
     with contextlib.suppress(TimeoutError):
         wait_until(lambda: counted(server, model).total() >= least, what="all to be counted", patience_s=10)
     return counted(server, model)
@@ -142,19 +142,19 @@ def test_outcomes_add_up_to_what_was_sent_for_each_model_and_reason(tmp_path: Pa
         outcomes = asyncio.run(chaos(server, tmp_path / "models"))
         sent = len(KINDS) * EACH
         for model in MODELS:
-            told = Counter(outcome for (name, _), outcome in outcomes if name == model)
+            seen = Counter(outcome for (name, _), outcome in outcomes if name == model)
             # grpcio may end a call that is taken back, or late, before its bytes leave the client or reach a handler.
-            unsure = told["CANCELLED"] + told["DEADLINE_EXCEEDED"]
+            unsure = seen["CANCELLED"] + seen["DEADLINE_EXCEEDED"]
             figures = settled(server, model, sent - unsure)
-            shown = f"{model}: counted {dict(figures)}, told {dict(told)}"
+            shown = f"{model}: counted {dict(figures)}, seen {dict(seen)}"
             assert sent - unsure <= figures.total() <= sent, shown
             assert queued(server, model) == 0, shown
-            gone = unsure + told["CUT"]
-            assert told["OK"] <= figures["success"] <= told["OK"] + gone, shown
+            gone = unsure + seen["CUT"]
+            assert seen["OK"] <= figures["success"] <= seen["OK"] + gone, shown
             assert figures["OTHER"] == 2 * EACH, shown
             assert figures["BACKEND"] <= (0 if model == "quick" else EACH), shown
             assert figures["CANCELED"] <= gone, shown
-            assert figures["REJECTED"] <= told["UNAVAILABLE"] + told["503"] + gone, shown
+            assert figures["REJECTED"] <= seen["UNAVAILABLE"] + seen["503"] + gone, shown
         assert counted(server, "ranked")["REJECTED"] > 0
         assert counted(server, "ordered")["CANCELED"] > 0
         assert server.stop() == 0

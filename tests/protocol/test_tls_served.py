@@ -190,7 +190,7 @@ def test_large_tensors_pass_whole_both_ways(front, authority: Authority, server_
                     assert np.array_equal(client.infer("echo", {"INPUT": values})["OUTPUT"], values)
 
 
-def test_hellos_that_stall_hold_nobody_up_and_leave_nothing_behind(authority: Authority, server_pair: Pair, tmp_path):
+def test_stalled_handshakes_delay_no_other_client_and_leave_nothing_behind(authority: Authority, server_pair: Pair, tmp_path):
     encrypted = ["use-ssl", f"server-cert={server_pair.cert}", f"server-key={server_pair.key}"]
     flags = [f"--{port}-{name}" for port in ("grpc", "http") for name in encrypted]
     models = copy_models(SAMPLE_MODELS, tmp_path / "models", ["simple"])
@@ -226,7 +226,7 @@ def test_hellos_that_stall_hold_nobody_up_and_leave_nothing_behind(authority: Au
 
 @pytest.mark.parametrize("port", ["grpc", "http"])
 @pytest.mark.parametrize("days", [(-3, -1), (1, 2)], ids=["expired", "not yet valid"])
-def test_a_server_does_not_start_with_a_certificate_that_nobody_would_accept(port, days, authority: Authority):
+def test_a_server_does_not_start_with_a_certificate_that_no_client_would_accept(port, days, authority: Authority):
     pair = authority.sign(f"start{days[0]}", days=days)
     flags = [f"--{port}-use-ssl", f"--{port}-server-cert={pair.cert}", f"--{port}-server-key={pair.key}"]
     command = [sys.executable, "-m", "stoker.server.main", f"--model_base_path={SAMPLE_MODELS}", "--grpc_port=0", "--http_port=0", *flags]

@@ -138,7 +138,7 @@ class Client(abc.ABC):
         return self._run(self._dialect.model_config(model, version_text(version)), timeout_s)
 
     def index(self, *, ready_only: bool = False, timeout_s: float | None = None) -> list[Facts]:
-        """What the repository holds: `name`, `version`, `state`, `reason` of each version."""
+        """The index of the repository: `name`, `version`, `state`, `reason` of each version."""
         return self._run(self._dialect.index(ready_only=ready_only), timeout_s)
 
     def statistics(self, model: str | None = None, version: int | str | None = None, *, timeout_s: float | None = None) -> list[Facts]:

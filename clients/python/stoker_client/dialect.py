@@ -1,4 +1,4 @@
-"""What a client can ask, before any bytes move: a `Dialect` turns each question into a `Call` and knows how to read its answer.
+"""The requests of a client, without I/O: a `Dialect` turns each request into a `Call` and parses its response.
 
     InferRequest, names, flags  --Dialect-->  Call(request, parse)  --Transport-->  reply  --parse-->  dicts, InferResult
 

@@ -27,7 +27,7 @@ class StokerError(Exception):
     """Any failure of a call.
 
     Attributes:
-        message: What went wrong, in the server's words where it answered.
+        message: What went wrong: the server's text if it responded.
         status: `404`, `NOT_FOUND`, ...: what the protocol said; None if the error arose in this process.
         retry_after_s: When the server suggests to try again, in seconds; None if it does not.
     """

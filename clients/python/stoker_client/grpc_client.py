@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def channel_options(connection: Connection) -> list[tuple[str, Any]]:
-    """What gRPC is told of every channel to a server."""
+    """The options of every gRPC channel to a server."""
     server_name = connection.tls.server_name if connection.tls is not None else None
     return [
         *([] if server_name is None else [("grpc.ssl_target_name_override", server_name)]),
@@ -133,7 +133,7 @@ class _AsyncFeed:
 
 
 class _Ending:
-    """What the server ended an asyncio stream with.
+    """The error with which the server ended an asyncio stream.
 
     Where the server ends it while a request is being sent, grpc.aio reports the failed sending in place of the server's status, before or
     after that came. Each is announced when it is set: this keeps the server's.

@@ -21,7 +21,7 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True)
 class GrpcRequest:
-    """What a gRPC transport sends.
+    """A call of a gRPC transport.
 
     Attributes:
         path: `/service/method`.

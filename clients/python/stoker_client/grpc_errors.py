@@ -1,6 +1,6 @@
 """A gRPC status as an error of the tree; used by the synchronous and the asynchronous transport.
 
-UNAVAILABLE is three things: gRPC never got a connection, an existing one broke, or the server said it. gRPC tells them apart only in its
+UNAVAILABLE is three things: gRPC never got a connection, an existing one broke, or the server said it. gRPC distinguishes them only in its
 text, and the server's own words come with `retry-after` where it refused before computing.
 """
 

@@ -80,7 +80,7 @@ def _error_of(error: httpx.TransportError | httpx.DecodingError | httpx.InvalidU
 
 
 def _extensions(connection: Connection) -> dict[str, Any]:
-    """What httpx is told with every request: the name to check the certificate for, where it is not the address's."""
+    """The extensions of every httpx request: the name to check the certificate for, if it is not that of the address."""
     return {"sni_hostname": connection.tls.server_name} if connection.tls is not None and connection.tls.server_name is not None else {}
 
 

@@ -37,7 +37,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What came back.
+    """A response.
 
     Attributes:
         status: HTTP status.

@@ -1,4 +1,4 @@
-"""What every protocol that predicts can be asked: what a model takes, and one inference.
+"""The requests of every protocol with predictions: the inputs of a model, and one inference.
 
 `Dialect` is KServe's whole vocabulary; this is the part that TensorFlow Serving and Adlik have words for too, so that one caller speaks
 any of them: stoker_client's own clients of those protocols, and load generators that build their requests once.
@@ -24,7 +24,7 @@ class PredictDialect(Protocol):
         """One inference.
 
         Args:
-            request: What to ask. Ids and parameters travel where the protocol has room for them.
+            request: The request. Ids and parameters are sent if the protocol has fields for them.
             facts: The model's metadata; protocols whose answers do not name outputs and types need it.
         """
 

@@ -74,7 +74,7 @@ class Endpoint:
 
     @property
     def origin(self) -> str:
-        """What stands before the routes in the URLs of requests; over a socket the name in it means nothing."""
+        """The part of the URL before the route. Over a Unix-domain socket its host name has no meaning."""
         place = self.host if self.socket_path else self.authority
         return f"{self.protocol}{'s' if self.secure else ''}://{place}{self.path}"
 

@@ -106,7 +106,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_client(kind: str, fake: FakeKserve, fake_time: FakeTime) -> Iterator[Callable[..., Driven]]:
-    """Makes clients of the kind under test, for the fake server unless told otherwise; closes them."""
+    """Makes clients of the kind under test, for the fake server by default; closes them."""
     made: list[Driven] = []
     is_async = kind.endswith("aio")
 

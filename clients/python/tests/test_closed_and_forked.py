@@ -1,4 +1,4 @@
-"""What a client that was closed, wrongly made, or forked raises is a `StokerError` that says what to do."""
+"""A client that is closed, wrongly made, or forked raises a `StokerError` that says what to do."""
 
 import os
 

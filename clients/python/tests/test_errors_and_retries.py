@@ -162,7 +162,7 @@ def test_a_connection_that_breaks_under_a_request_is_only_retried_for_reads(make
         ("upstream is away", None, sdk.Unavailable, False),
     ],
 )
-def test_grpc_unavailable_is_told_apart(details, trailing, kind_of_error, infer_may_be_resent):
+def test_grpc_unavailable_has_a_class_for_each_cause(details, trailing, kind_of_error, infer_may_be_resent):
     error = error_from_status(Code.UNAVAILABLE, details, trailing)
     assert type(error) is kind_of_error
     assert may_resend(error, is_read=False) is infer_may_be_resent

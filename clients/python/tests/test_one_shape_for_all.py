@@ -243,6 +243,6 @@ def test_a_server_that_is_not_there_is_a_failed_connection(make_client, kind, un
 def unused_address(kind):
     import socket
 
-    with socket.socket() as bound:  # bound but not listening: refuses, and nobody else can take the port
+    with socket.socket() as bound:  # bound but not listening: refuses connections, and no other process can take the port
         bound.bind(("127.0.0.1", 0))
         yield f"{kind.split('.')[0]}://127.0.0.1:{bound.getsockname()[1]}"

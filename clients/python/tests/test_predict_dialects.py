@@ -119,14 +119,14 @@ def test_the_only_output_may_be_called_like_a_field():
     "body",
     [b"{", [1], {"predictions": [1]}, {"outputs": {"a": 1}}, {"outputs": [["word"]]}, {"outputs": [[1, 2], [3]]}],
 )
-def test_malformed_answers_over_rest_are_told(body: Any):
+def test_malformed_rest_responses_raise_a_clear_error(body: Any):
     call = TfsRestDialect().infer(request(), facts("FP32"))
     with pytest.raises(InvalidResponse):
         call.parse(reply(body))
 
 
 @pytest.mark.parametrize("body", [b"{", {}, {"metadata": 3}, {"metadata": {"signature_def": {"signature_def": {}}}}, {"config": {}}])
-def test_metadata_that_is_not_tensorflow_servings_is_told(body: Any):
+def test_metadata_in_another_form_than_tensorflow_servings_raises_a_clear_error(body: Any):
     first, second = TfsRestDialect().metadata("m", "")
     assert (first.request.path, second.request.path) == ("/v1/models/m/metadata", "/v1/models/m/metadata?format=tfs")
     with pytest.raises(InvalidResponse):
@@ -142,7 +142,7 @@ def test_inputs_that_differ_in_batch_are_refused_for_adlik():
 
 
 class Canned:
-    """A transport that gives what it was told to, in turn."""
+    """A transport that returns the given responses in turn."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

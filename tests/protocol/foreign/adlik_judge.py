@@ -168,7 +168,7 @@ BAD = (
 )
 
 
-def check_bad_requests_harm_nobody(stub):
+def check_bad_requests_harm_no_other(stub):
     failures = []
 
     def good():
@@ -263,7 +263,7 @@ def main():
         check_metadata(predict, http)
         check_rest(http)
         check_tasks_and_status(channel)
-        check_bad_requests_harm_nobody(predict)
+        check_bad_requests_harm_no_other(predict)
         check_operations(operate_pb2_grpc.ModelOperateServiceStub(channel), predict, incoming)
 
 

@@ -6,7 +6,7 @@ import inspect
 
 
 class Flavour:
-    """A client of `http`, `grpc`, `http.aio` or `grpc.aio`; what is asynchronous is run to its end here."""
+    """A client of `http`, `grpc`, `http.aio` or `grpc.aio`; asynchronous clients run in an event loop here."""
 
     def __init__(self, name, address):
         self.name = name

@@ -1,4 +1,4 @@
-"""tritonclient against the digits model on ONNX Runtime and compiled for a simulated GCU: no client can tell them apart."""
+"""tritonclient against the digits model on ONNX Runtime and compiled for a simulated GCU: no client can distinguish them."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ def ask(module, client, model, images):
 
 
 def refusal(module, client, images):
-    """What the server says against a request that it cannot take."""
+    """The server's error for a request that it cannot accept."""
     try:
         ask(module, client, "digits_gcu", images)
     except module.InferenceServerException as error:

@@ -1,4 +1,4 @@
-"""tritonclient against the digits model on ONNX Runtime and compiled for a simulated IPU: no client can tell them apart by their form."""
+"""tritonclient against the digits model on ONNX Runtime and compiled for a simulated IPU: no client can distinguish their form."""
 
 import sys
 
@@ -16,7 +16,7 @@ def ask(module, client, model, images):
 
 
 def refusal(module, client, images):
-    """What the server says against a batch that is too large."""
+    """The server's error for a batch that is too large."""
     try:
         ask(module, client, "digits_ipu", images)
     except module.InferenceServerException as error:

@@ -1,4 +1,4 @@
-"""Certificates, as tritonclient sees them: each case is told whether it came in."""
+"""Certificates, as tritonclient sees them: each case states whether the server accepts it."""
 
 import json
 import sys

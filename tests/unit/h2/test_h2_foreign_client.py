@@ -52,7 +52,7 @@ def test_repeated_header_block_gives_the_same_object():
     for stream_id in (1, 3, 5):
         exchange.client.send_headers(stream_id, REQUEST, end_stream=True)
     exchange.settle()
-    first, second, third = exchange.told(RequestStarted)
+    first, second, third = exchange.events_of(RequestStarted)
     assert first.headers == second.headers
     assert second.headers is third.headers
 

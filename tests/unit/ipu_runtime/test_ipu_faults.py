@@ -117,7 +117,7 @@ def test_a_device_that_hangs_is_given_up_after_the_host_sync_timeout(tmp_path: P
         recorder, _ = faulty.ask()
         assert faulty.clock.until_waited_for(PATIENCE_S)
         faulty.clock.advance(299)
-        assert not recorder.is_told
+        assert not recorder.is_done
         faulty.clock.advance(1)
         error = recorder.error()
 

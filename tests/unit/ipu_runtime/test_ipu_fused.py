@@ -58,7 +58,7 @@ def test_inputs_of_another_graph_starve_the_device_and_stay_where_they_are(fused
     assert fused.timeouts.next() is fused.queues.input_queue("graph0/a")
     assert fused.queues.starving() == ("graph0/a", "graph0/b")
     assert fused.queues.input_queue("graph1/x").read_available() == 1
-    assert not recorder.is_told
+    assert not recorder.is_done
 
 
 def test_a_starved_request_is_flushed_away_and_the_next_one_runs(fused: Fused) -> None:

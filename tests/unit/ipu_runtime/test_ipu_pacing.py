@@ -93,7 +93,7 @@ def test_in_real_time_a_result_comes_when_the_model_says(tmp_path: Path) -> None
         paced.session.run_main_programs()
         assert paced.clock.until_waited_for(PATIENCE_S)
         paced.clock.advance(0.005)
-        assert not stamp.is_told
+        assert not stamp.is_done
         paced.clock.advance(0.001)
 
         assert paced.times_ms([stamp]) == pytest.approx([6])
@@ -105,7 +105,7 @@ def test_in_real_time_overlapped_results_are_delivered_while_the_next_are_comput
         paced.clock.advance_to(round(paced.loaded_ms * 1e6))
         stamps = paced.queue(3)
         paced.session.run_main_programs()
-        while not all(stamp.is_told for stamp in stamps):
+        while not all(stamp.is_done for stamp in stamps):
             if paced.clock.until_waited_for(0.01):
                 paced.clock.advance(0.001)
 
@@ -159,9 +159,9 @@ def test_results_that_a_stop_holds_back_come_first_when_the_main_programs_run_ag
         paced.session.run_main_programs()
         assert paced.clock.until_waited_for(PATIENCE_S)
         paced.session.stop()
-        assert not any(each.is_told for each in recorder)
+        assert not any(each.is_done for each in recorder)
         paced.session.run_main_programs()
-        while not all(each.is_told for each in recorder):
+        while not all(each.is_done for each in recorder):
             if paced.clock.until_waited_for(0.01):
                 paced.clock.advance(0.5)
 
@@ -181,7 +181,7 @@ def test_new_queues_get_nothing_that_was_computed_for_the_old_ones(tmp_path: Pat
         y = np.zeros(2, np.float32)
         recorder = enqueue(queues, {"x": ONE * 3}, {"y": y})
         paced.session.run_main_programs()
-        while not recorder.is_told:
+        while not recorder.is_done:
             if paced.clock.until_waited_for(0.01):
                 paced.clock.advance(0.5)
 
@@ -199,7 +199,7 @@ def test_a_callback_may_close_the_session_on_whichever_thread_it_comes(tmp_path:
     paced.queues.output_queue("y").enqueue(np.zeros(2, np.float32), callback=close)
     paced.queues.input_queue("x").enqueue(ONE)
     session.run_main_programs()
-    while not ended.is_told:
+    while not ended.is_done:
         if paced.clock.until_waited_for(0.01):
             paced.clock.advance(0.5)
 

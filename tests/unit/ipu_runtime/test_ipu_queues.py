@@ -158,7 +158,7 @@ def test_withdrawn_memory_is_skipped(tmp_path: Path) -> None:
 
         assert recorder.error() is None
         np.testing.assert_array_equal(y, (X + 1) * 2)
-        assert not withdrawn.is_told
+        assert not withdrawn.is_done
 
 
 class Starving:
@@ -261,7 +261,7 @@ def test_flushing_finishes_the_call_so_that_earlier_results_drain(tmp_path: Path
 
         assert starving.session.wait(PATIENCE_S)
         assert starving.session.device.metrics.micro_batches == 4
-        assert not recorded_later.is_told  # outputs of dummy data take no memory that was meant for others
+        assert not recorded_later.is_done  # outputs of dummy data take no memory that was meant for others
         starving.queues.input_queue("x").enqueue(X + 1)
         starving.session.run_main_programs()
         assert recorded_later.error() is None

@@ -111,7 +111,7 @@ def test_main_programs_end_by_themselves_after_the_calls_asked_for(tmp_path: Pat
         session.run_main_programs(calls=2)
 
         assert session.wait(PATIENCE_S)
-        assert [recorder.is_told for recorder in tolds] == [True] * 4 + [False] * 2
+        assert [recorder.is_done for recorder in tolds] == [True] * 4 + [False] * 2
         assert session.device.metrics.calls == 2
 
 
@@ -149,7 +149,7 @@ def test_an_input_of_main_programs_may_come_from_tensor_data(tmp_path: Path) -> 
         y = np.zeros(2, np.float32)
 
         assert list(queues.inputs) == []
-        assert enqueue(queues, {}, {}).is_told is False
+        assert enqueue(queues, {}, {}).is_done is False
         recorder = ResultRecorder()
         queues.output_queue("y").enqueue(y, callback=recorder)
         assert recorder.error() is None
@@ -366,7 +366,7 @@ def test_a_session_can_be_stopped_while_another_has_the_device(tmp_path: Path) -
         recorder = enqueue(waiting[1], {"x": ONES}, {"y": np.zeros(2, np.float32)})
         short.stop()
         assert short.error is None
-        assert not recorder.is_told
+        assert not recorder.is_done
         short.close()
 
         assert isinstance(recorder.error(), SessionStopped)

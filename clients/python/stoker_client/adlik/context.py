@@ -73,13 +73,13 @@ class PredictContext:
         self._wire = WIRES[protocol](connection)
         try:
             self._config = self._model_config()
-        except BaseException:  # a caller who is interrupted here has no context yet to close
+        except BaseException:  # the caller is interrupted before it has a context to close
             self._wire.close()
             raise
 
     @property
     def model_config(self) -> pb.ModelConfigProto:
-        """The model's configuration, as the server told it when this was made."""
+        """The model's configuration, as the server reported it when this context was made."""
         return self._config
 
     def run(

@@ -34,7 +34,7 @@ class AdlikRestDialect:
     """Adlik over REST; a `PredictDialect`. Tensors travel as base64 within JSON."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """See `PredictDialect`. TensorFlow Serving has the same route: a server that knows both is told which one is meant."""
+        """See `PredictDialect`. TensorFlow Serving has the same route: the query states which protocol is meant."""
         route = metadata_route(_spec(model, version))
         return tuple(
             Call(HttpRequest("GET", route + query, b"", {}), lambda reply: _facts(read_meta(object_of(reply))), is_read=True)

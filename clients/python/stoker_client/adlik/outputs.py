@@ -1,4 +1,4 @@
-"""What comes back of a prediction: an array, and the best classes where they were asked for."""
+"""The outputs of a prediction: an array, and the best classes if the request asks for them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """TensorFlow's tensors between numpy and the wire, without TensorFlow.
 
 Numbers are sent as `tensor_content`: little-endian, row-major, the only form that every runtime of Adlik takes. Strings have no such form
-and travel as `string_val`. What comes back may be in either form; of typed values the last one stands for all that are missing, and none at
+and travel as `string_val`. Responses may use either form; of typed values the last one stands for all that are missing, and none at
 all for zeros, as TensorFlow reads them.
 """
 

@@ -25,7 +25,7 @@ class TfsRestDialect:
     """TensorFlow Serving over REST; a `PredictDialect`."""
 
     def metadata(self, model: str, version: str) -> tuple[Call[Facts], ...]:
-        """See `PredictDialect`. Adlik has the same route: a server that knows both is told which one is meant if it answers as Adlik."""
+        """See `PredictDialect`. Adlik has the same route: the query states which protocol is meant if the server responds as Adlik."""
 
         def parse(reply: HttpReply) -> Facts:
             answer = object_of(reply)

@@ -12,7 +12,7 @@ DEFAULT_SIGNATURE = "serving_default"
 
 
 def model_facts(spec: pb.ModelSpec, signatures: pb.SignatureDefMap, model: str) -> Facts:
-    """What the default signature takes and gives, tensors by name.
+    """The inputs and outputs of the default signature, tensors by name.
 
     Raises:
         InvalidResponse: there is no default signature.
