@@ -1,4 +1,4 @@
-"""Which connections one port holds: how many in all, how many of one address, and who is closed to make room."""
+"""The connections that one port holds: how many in all, how many of one address, and which are closed in favour of new ones."""
 
 import asyncio
 import enum
@@ -9,15 +9,15 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 _WARN_PERIOD_S: Final = 10.0
-#: After a search has found no idle connection, there is no other one for so long.
+#: After a search has found no idle connection, the next search starts so much later.
 _LOOK_PERIOD_S: Final = 0.05
-#: Slots beside which no others are left when a port is full: one of so many, and at most so many.
+#: Reserved slots: one of so many, and at most so many.
 _RESERVED_PART: Final = 32
 _MOST_RESERVED: Final = 32
-#: Connections that one search for idle ones notes for the next times, and searches that are remembered.
+#: Idle connections that one search keeps for the next times, and searches that are kept.
 _NOTED: Final = 64
 _SEARCHES: Final = 16
-#: The error for whatever else it asks for.
+#: The error for all other requests on a connection in a reserved slot.
 RESERVED_TEXT: Final = (
     "the server holds as many connections as it may: this one is answered for health, metrics and administration only; try again"
 )
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 Idleness = tuple[int, float]
 """How readily a connection is closed (lower: sooner), and since when it has been so, in seconds of the loop's clock."""
-#: Nothing more is said on it.
+#: It is ending.
 ENDING: Final = 0
 #: It waits for the client's next request.
 IDLE: Final = 1
@@ -37,17 +37,17 @@ class GatedConnection(Protocol):
     """A connection, as the gate sees it."""
 
     def idleness(self) -> Idleness | None:
-        """Since when it is idle; None: a request is in work, or its body or answer on its way."""
+        """Since when it is idle; None: a request is in work, or its body or response on its way."""
 
     def close_idle(self) -> None:
         """Closes it now. REQUIRES: it is idle."""
 
     def abort(self) -> None:
-        """Drops it, with whatever is in work."""
+        """Drops it, with all that is in work."""
 
 
 class Slot(enum.Enum):
-    """What a new connection gets."""
+    """The slot of a new connection."""
 
     ORDINARY = 0
     #: The port is full of busy connections: only health, metrics and administration are answered.
@@ -55,7 +55,7 @@ class Slot(enum.Enum):
 
 
 class _Search:
-    """Finds idle connections, the longest idle first. A flood of new connections does not cost a look at all old ones each."""
+    """Finds idle connections, the longest idle first. In a flood of new connections, not each one causes a search of all old ones."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[Idleness, GatedConnection]] = deque()
@@ -84,12 +84,12 @@ class _Search:
 class ConnectionGate:
     """The connections of one port. Confined to: the event loop.
 
-    Where a new one exceeds a bound, the longest idle of those that the bound counts is closed. Where none is idle, it gets a reserved slot.
-    Where these are taken, the one that was taken first is freed: clients that are slow on purpose must not hold them.
+    A new connection that exceeds a limit closes the longest idle connection that the limit counts. If none is idle, it gets a reserved
+    slot. If these are taken, the slot that was taken first is freed: clients that are slow on purpose must not hold them.
 
     Attributes:
         most: Connections that may be open at once, reserved slots included.
-        per_address: Connections of one address among them; those of a Unix-domain socket have none, and are bounded by `most` alone.
+        per_address: Connections of one address among them; a Unix-domain socket's have no address, and only `most` bounds them.
         reserved: How many of the slots are reserved.
     """
 
@@ -117,7 +117,7 @@ class ConnectionGate:
     def enter(self, connection: GatedConnection, address: str | None, now_s: float) -> Slot | None:
         """Takes in a new connection from `address` (None: of a Unix-domain socket); None: there is no slot for it.
 
-        A warning of what was refused and closed is logged at most once in ten seconds.
+        A warning with the refused and closed connections is logged at most once in ten seconds.
         """
         of_address = self._by_address.get(address) if address is not None else None
         if of_address is not None and len(of_address) >= self.per_address:
@@ -144,7 +144,7 @@ class ConnectionGate:
         return slot
 
     def leave(self, connection: GatedConnection) -> None:
-        """Forgets a connection; one that has left, or never had a slot, is none."""
+        """Forgets a connection. No effect on one without a slot."""
         self._in_reserve.pop(connection, None)
         address = self._addresses.pop(connection, None)
         if address is not None:
@@ -154,7 +154,7 @@ class ConnectionGate:
                 del self._by_address[address]
 
     def _close_longest_idle(self, key: str, among: Collection[GatedConnection], now_s: float) -> bool:
-        """Closes the longest idle connection `among` those that `key` names; False: none is idle."""
+        """Closes the longest idle connection `among` these; False: none is idle. `key` names their search."""
         search = self._searches.get(key)
         if search is None:
             if len(self._searches) >= _SEARCHES:

@@ -1,7 +1,7 @@
-"""Compressed requests: unpacked a step at a time, under a bound, beside the event loop; and answers, packed likewise.
+"""zlib and gzip bodies: requests are decompressed in steps under a limit, responses compressed likewise, beside the event loop.
 
-Work in a thread delays the event loop all the same while it holds the interpreter's lock, as it does for every copy. So no step reads or
-writes much at once, and what comes out is written to one growing block: joining its parts at the end would copy all of it once more.
+A thread delays the event loop while it holds the interpreter's lock, as it does for every copy. So no step reads or writes much at once,
+and the output grows in one block: joining parts at the end would copy all of it once more.
 """
 
 import enum
@@ -12,15 +12,15 @@ from typing import Final
 
 from stoker.server.core.tasks import run_off_loop
 
-#: What one step reads and makes at most: about a millisecond of work.
+#: Bytes that one step reads and writes at most: about a millisecond of work.
 _STEP_IN_BYTES: Final = 64 * 1024
 STEP_OUT_BYTES: Final = 1024 * 1024
-#: A served answer is worth little time.
+#: The fastest level: a response must not wait for a better ratio.
 _LEVEL: Final = 1
 
 
 class Fault(enum.Enum):
-    """What is wrong with compressed data."""
+    """The ways in which compressed data is invalid."""
 
     INVALID = enum.auto()
     CUT_SHORT = enum.auto()
@@ -29,10 +29,10 @@ class Fault(enum.Enum):
 
 
 class InflationError(Exception):
-    """The data is not what it must be.
+    """The compressed data is invalid.
 
     Attributes:
-        fault: In which way.
+        fault: The kind.
         more_bytes: How many bytes follow the data, where `fault` is FOLLOWED.
     """
 
@@ -43,16 +43,16 @@ class InflationError(Exception):
 
 
 class Inflation:
-    """One compressed message on its way out.
+    """Decompresses one message in steps.
 
     Attributes:
-        is_done: All of it is out.
+        is_done: Whether all of it is decompressed.
     """
 
     __slots__ = ("_at", "_data", "_inflator", "_left_bytes", "_out", "_unread", "is_done")
 
     def __init__(self, data: bytes | bytearray | memoryview, window_bits: int, most_bytes: int) -> None:
-        """Of `data`, which may hold at most `most_bytes`; `window_bits` names the format as zlib does."""
+        """Decompresses `data` to at most `most_bytes`; `window_bits` names the format as zlib does."""
         self._inflator = zlib.decompressobj(wbits=window_bits)
         self._data = memoryview(data)
         self._at = 0
@@ -62,16 +62,16 @@ class Inflation:
         self.is_done = False
 
     def step(self, most_out_bytes: int = STEP_OUT_BYTES) -> int:
-        """Unpacks the next part; returns its size, perhaps 0.
+        """Decompresses the next part; returns its size in bytes, perhaps 0.
 
         Raises:
-            InflationError: the data is not of its format, is cut short, is followed by something, or holds more than it may.
+            InflationError: the data is invalid, is truncated, is followed by other data, or exceeds its limit.
         """
         if not self._unread:
             self._unread = self._data[self._at : self._at + _STEP_IN_BYTES]
             self._at += len(self._unread)
         try:
-            # One byte above what is allowed is proof enough.
+            # One byte above the limit is enough to know that it is exceeded.
             part = self._inflator.decompress(self._unread, min(most_out_bytes, self._left_bytes + 1))
         except zlib.error as error:
             raise InflationError(Fault.INVALID, str(error)) from None
@@ -90,7 +90,7 @@ class Inflation:
         return len(part)
 
     def result(self) -> bytes:
-        """All that came out, without a copy. REQUIRES: it is done; called once."""
+        """The decompressed message, without a copy. REQUIRES: it is done; called once."""
         out, self._out = self._out, io.BytesIO()
         return out.getvalue()
 
@@ -109,14 +109,14 @@ async def inflate(
     """What `data` holds.
 
     Args:
-        data: As it came.
+        data: The compressed data.
         window_bits: See `Inflation`.
-        most_bytes: Caps what comes out.
+        most_bytes: Bound of the decompressed size.
         take: Called on the event loop with the size of each part before the next is made; raises to stop.
-        most_inline_bytes: What is no larger, packed and unpacked, stays on the event loop; the rest is done in a thread.
+        most_inline_bytes: Bodies up to this size, compressed and decompressed, stay on the event loop; larger ones use a thread.
 
     Raises:
-        InflationError: see `Inflation.step`. What `take` raises.
+        InflationError: see `Inflation.step`. Also the exceptions of `take`.
     """
     work = Inflation(data, window_bits, most_bytes)
     if len(data) <= most_inline_bytes:
@@ -127,12 +127,12 @@ async def inflate(
 
 
 def deflate(data: Sequence[bytes | memoryview], window_bits: int) -> bytes:
-    """What `data` holds in pieces, packed for speed rather than size."""
+    """Compresses the pieces of `data` together, for speed rather than size."""
     packer = zlib.compressobj(level=_LEVEL, wbits=window_bits)
     parts: list[bytes] = []
     for piece in data:
         view = memoryview(piece)
         parts += [packer.compress(view[at : at + STEP_OUT_BYTES]) for at in range(0, len(view), STEP_OUT_BYTES)]
     parts.append(packer.flush())
-    # Releases the interpreter's lock where there is much to copy; `+` does not.
+    # `join` releases the interpreter's lock for a large copy; `+` does not.
     return b"".join(parts)

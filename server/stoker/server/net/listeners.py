@@ -55,11 +55,11 @@ def bind(address: str, port: int) -> socket.socket:
     return listener
 
 
-#: What fits into `sockaddr_un`, without the null byte at its end.
+#: Bytes of a path in `sockaddr_un`, without the null byte at its end.
 MAX_PATH_BYTES: Final = 107
 _BACKLOG: Final = 2048
 Identity = tuple[int, int, int]
-"""Of a file: tells it from others that stand, or stood, at the same path."""
+"""Of a file: distinguishes it from others at the same path, now or earlier."""
 
 
 class UnixSocket:
@@ -67,24 +67,24 @@ class UnixSocket:
 
     Attributes:
         sock: The socket.
-        path: Where it lies, absolute.
+        path: Its absolute path.
     """
 
     def __init__(self, path: Path, mode: int) -> None:
-        """Binds at once, and listens, so that nobody takes it for the socket of a dead server.
+        """Binds and listens at once, so that no other server takes it for the socket of a dead one.
 
         Args:
-            path: Where to; a socket that nobody listens on any more is replaced.
-            mode: Its permission bits: who may connect.
+            path: Of the socket; one whose server is dead is replaced.
+            mode: Its permission bits.
 
         Raises:
-            PortInUse: a server listens there. OSError: the path cannot be used; the text says why.
+            PortInUse: a server listens there. OSError: the path cannot be used; the text gives the reason.
         """
         self.path = path.absolute()
         make_way(self.path)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # On Linux a socket file is born with the mode of its descriptor: there is no moment when others may connect.
+            # On Linux a socket file is created with the mode of its descriptor: other users cannot connect at any moment.
             os.fchmod(self.sock.fileno(), mode)
             self.sock.bind(str(self.path))
             self.path.chmod(mode)
@@ -96,7 +96,7 @@ class UnixSocket:
         self._identity = identity_of(self.path)
 
     def remove(self) -> None:
-        """Removes the file, unless somebody has put another one in its place."""
+        """Removes the file, unless another one has replaced it."""
         remove_if(self.path, self._identity)
 
 
@@ -104,7 +104,7 @@ def make_way(path: Path) -> None:
     """Removes the socket of a dead server from `path`.
 
     Raises:
-        PortInUse: a living server listens there. OSError: something else stands there, or a path that no socket can have.
+        PortInUse: a live server listens there. OSError: another kind of file is there, or no socket can have the path.
     """
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise OSError(f"cannot listen on {path}: the path takes {len(os.fsencode(path))} bytes, a socket's takes {MAX_PATH_BYTES} at most")
@@ -117,7 +117,7 @@ def make_way(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode):
         raise OSError(f"cannot listen on {path}: a file that is no socket stands there")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A living server whose queue is full must not hold up the start.
+        # A live server whose queue is full must not delay the start.
         probe.setblocking(False)
         code = probe.connect_ex(str(path))
     if code == errno.ENOENT:
@@ -129,12 +129,12 @@ def make_way(path: Path) -> None:
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Tells one file from another at the same path; None: there is none."""
+    """The identity of the file at `path`; None: there is none."""
     try:
         found = path.lstat()
     except OSError:
         return None
-    # The number alone is soon given to the next file; a socket is never written to, so its time is that of its birth.
+    # The inode number alone is soon reused; a socket is never written to, so its modification time is that of its creation.
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
@@ -146,7 +146,7 @@ def remove_if(path: Path, identity: Identity | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOptions:
-    """What a front has beside its address and port.
+    """The options of a listener beside its address and port.
 
     Attributes:
         ring: Encrypts the port; None: it is plain. A Unix-domain socket is never encrypted: its permissions say who may connect.
@@ -166,7 +166,7 @@ PLAIN_LISTENER: Final = ListenOptions()
 
 
 class Listeners:
-    """The listening sockets of one front. Confined to: the event loop."""
+    """The listening sockets of one server. Confined to: the event loop."""
 
     def __init__(self, limits: Limits, address: str, port: int, options: ListenOptions) -> None:
         """`address:port` is opened unless the options say otherwise; port 0: any free one."""
@@ -179,13 +179,13 @@ class Listeners:
         self._unix: UnixSocket | None = None
 
     async def open(self, make: Callable[[], asyncio.BaseProtocol]) -> int:
-        """Begins to accept; each connection gets a protocol of `make`. Returns the real port; 0 where there is none.
+        """Starts to accept; each connection gets a protocol of `make`. Returns the real port; 0: there is none.
 
         Raises:
-            PortInUse: port or socket are taken. OSError: one of them cannot be bound.
+            PortInUse: the port or the socket is in use. OSError: one of them cannot be bound.
         """
         loop, options = asyncio.get_running_loop(), self._options
-        # Both are bound before either accepts: a start that fails has answered nobody.
+        # Both are bound before either accepts: a start that fails has served no client.
         port = bind(self._address, self._port) if options.has_port else None
         try:
             if options.socket_path is not None:

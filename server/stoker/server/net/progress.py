@@ -1,4 +1,4 @@
-"""`Progress`: how fast a request arrives. Sans-IO: sizes and times are parameters."""
+"""`Progress`: how fast a peer sends a request or takes a response. Sans-IO: sizes and times are parameters."""
 
 from typing import Final
 
@@ -30,10 +30,10 @@ class _Window:
 
 
 class Progress:
-    """The bytes of one request that have arrived.
+    """The transfer rate of one request, against the limits on slow bodies.
 
     Attributes:
-        size_bytes: How many.
+        size_bytes: Bytes that have arrived.
     """
 
     __slots__ = ("_begun_s", "_heard_s", "_limits", "_recent", "_window", "size_bytes")
@@ -46,15 +46,15 @@ class Progress:
         self.size_bytes = 0
 
     def note(self, size_bytes: int, now_s: float) -> None:
-        """So many bytes more have arrived."""
-        # Before they count: a window that ends here has not seen them.
+        """Notes that `size_bytes` more have arrived."""
+        # First: a window that ends now does not count them.
         self._window.look(self.size_bytes, now_s)
         self._recent.look(self.size_bytes, now_s)
         self.size_bytes += size_bytes
         self._heard_s = now_s
 
     def pause(self, now_s: float) -> None:
-        """The server has not read: the time until now says nothing of the client, but for the time that the request takes in all."""
+        """Excludes the time until now, in which the server did not read, from the rates; it counts for the time of the whole request."""
         self._heard_s = now_s
         self._window.restart(self.size_bytes, now_s)
         self._recent.restart(self.size_bytes, now_s)
@@ -65,7 +65,7 @@ class Progress:
         return None if seconds < _RECENT_S else size_bytes / seconds
 
     def slowness(self, now_s: float) -> str | None:
-        """Why not to wait for the rest of it any longer; None: its client may go on."""
+        """The reason to end a request that arrives too slowly; None: its client may go on."""
         limits = self._limits
         idle_s = limits.body_idle_timeout_s
         if now_s - self._heard_s > idle_s:

@@ -11,16 +11,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-#: Where tensors begin: what native kernels and vector instructions want. Executors copy a tensor that lies elsewhere.
+#: Alignment of tensors for native kernels and vector instructions. Executors copy a tensor that is not aligned.
 _ALIGNMENT: Final = 64
-#: Blocks are made in multiples of it, so that messages of about one size share them. A page exists only once it is written to.
+#: Blocks are multiples of it, so that messages of about one size share them. The system commits a page when it is first written.
 _STEP_BYTES: Final = 64 * 1024
-#: Sizes that are remembered, and what is kept of each: 64 MiB in all.
+#: Sizes of which blocks are kept, and bytes kept of each: 64 MiB in all.
 _SIZES, _KEPT_BYTES = 4, 16 * 1024 * 1024
 
 
 def _references_of_unused() -> int:
-    """References that the look for an unused block finds to one: ours, its own, and one that not every version of Python counts."""
+    """`sys.getrefcount` of an unused block as `_unused` calls it, which depends on the version of Python."""
     for whole in deque((np.empty(1, np.uint8),)):
         count = sys.getrefcount(whole)
     return count
@@ -30,19 +30,19 @@ _UNUSED: Final = _references_of_unused()
 
 
 class MessageBlocks:
-    """Confined to: the event loop, but for what it gives, which any thread may let go of."""
+    """A pool of memory blocks. Confined to: the event loop; any thread may drop the last reference to a block."""
 
     def __init__(self) -> None:
-        #: By size, those last made; the size used last at the end. They are here whether they are in use or not.
+        #: By size, the blocks made last, in use or not; the size used last at the end.
         self._made: dict[int, deque[npt.NDArray[np.uint8]]] = {}
 
     def take(self, size_bytes: int, lead_bytes: int) -> memoryview:
-        """Memory for a message of `size_bytes`, whose tensor begins at byte `lead_bytes`; serves others once nothing refers to it.
+        """Memory for a message of `size_bytes`, whose tensor begins at byte `lead_bytes`. It is used again once nothing refers to it.
 
-        What it holds is what it held before: it may be seen only once all of it is written.
+        It holds the bytes of an earlier message: it may be read only once all of it is written.
 
         Raises:
-            MemoryError: this host has none left.
+            MemoryError: the host has no memory left.
         """
         whole_bytes = -(-(size_bytes + _ALIGNMENT) // _STEP_BYTES) * _STEP_BYTES
         whole = np.empty(whole_bytes, np.uint8) if whole_bytes > _KEPT_BYTES else self._unused(whole_bytes)
@@ -57,7 +57,7 @@ class MessageBlocks:
                 del self._made[next(iter(self._made))]
         self._made[whole_bytes] = made
         for whole in made:
-            # A view or an array on the block, however it was derived, refers to it in the end.
+            # Every view of the block and every array on it refers to it.
             if sys.getrefcount(whole) == _UNUSED:
                 return whole
         made.append(np.empty(whole_bytes, np.uint8))

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Who may connect unless it is said otherwise: the server's own user.
+#: Permission bits by default: the server's own user may connect.
 SOCKET_MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketSettings:
-    """Sockets beside the ports, or instead of them.
+    """Unix-domain sockets beside the ports, or instead of them.
 
     Attributes:
-        grpc: Where the gRPC front's lies; None: it has none.
-        http: Where the HTTP front's lies.
-        mode: Permission bits of both: who may connect.
-        allow_tcp: Whether ports are opened at all.
+        grpc: Path of the gRPC socket; None: there is none.
+        http: Path of the HTTP socket; None: there is none.
+        mode: Permission bits of both.
+        allow_tcp: Whether ports are opened.
     """
 
     grpc: Path | None = None
@@ -31,9 +31,9 @@ class PemFiles:
     """A certificate and its key in files of their own, as Triton takes them.
 
     Attributes:
-        cert: The server's certificate, followed by those between it and the root.
+        cert: The server's certificate, followed by the intermediate ones.
         key: Its private key, not encrypted.
-        client_ca: Certificates that sign clients' ones; with it, a client must show one. None: clients show none.
+        client_ca: The authority of client certificates, which clients must then present. None: clients present none.
     """
 
     cert: Path
@@ -43,12 +43,12 @@ class PemFiles:
 
 @dataclass(frozen=True, slots=True)
 class SslConfigFile:
-    """All of that in one file, TensorFlow Serving's `SSLConfig` in text format.
+    """The same in one file, TensorFlow Serving's `SSLConfig` in text format.
 
     Attributes:
         path: The file.
-        parse: Its text and its name, to the texts of the certificate, the key and the clients' certificate authority (None: clients show no
-            certificate). Raises ServingError: the text is wrong.
+        parse: Takes its text and name; returns the texts of the certificate, the key and the clients' certificate authority (None: clients
+            present no certificate). Raises ServingError: the text is invalid.
     """
 
     path: Path
@@ -57,13 +57,13 @@ class SslConfigFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """Which ports are encrypted, and with what.
+    """TLS of the ports.
 
     Attributes:
         grpc: The gRPC port's certificate; None: it is plain.
         http: The HTTP port's; None: it is plain.
-        has_metrics: Whether a metrics port of its own is encrypted as the HTTP port is.
-        reload_s: Seconds between looks at the files; new connections get what is there then.
+        has_metrics: Whether a separate metrics port is encrypted as the HTTP port is.
+        reload_s: Seconds between checks of the files; new connections use their new contents.
     """
 
     grpc: PemFiles | SslConfigFile | None = None

@@ -54,7 +54,7 @@ class AsgiConnection(Connection, Protocol):
     flow: FlowControl
 
     def response_reservation(self, budget: ByteBudget) -> Reservation:
-        """What the response will hold of the budget."""
+        """The reservation of the response."""
 
     def end_keep_alive(self) -> None:
         """The connection ends with the present response."""
@@ -178,7 +178,7 @@ class AsgiExchange:
         """Starts the application with the request that `head` begins."""
         self._head = head
         self._connection = connection
-        #: What has arrived of the body and was not given to the application; whether its end has arrived; whether its end was given.
+        #: Body bytes that wait for the application; whether the end has arrived; whether the application has it.
         self._body = bytearray()
         self._is_complete = False
         self._has_given_end = False

@@ -51,7 +51,7 @@ class FlowControl:
 
 
 class UnsentWatch:
-    """Looked at from time to time, not told of each write: the bound costs a fast request nothing. Confined to: the event loop."""
+    """Since when a client has taken nothing. It polls the size of the write buffer, so that a fast request pays nothing."""
 
     __slots__ = ("_since_s", "_size_bytes")
 
@@ -68,7 +68,10 @@ class UnsentWatch:
 
 
 class UnflushedResponses:
-    """An `Upload` in the other direction: evicting it drops the connection. Confined to: the event loop."""
+    """Responses of one connection that count against the byte budget until the client takes them. Confined to: the event loop.
+
+    The byte budget may evict them as it evicts an `Upload`: that drops the connection.
+    """
 
     def __init__(self, budget: ByteBudget, transport: asyncio.Transport, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self._budget = budget
@@ -83,21 +86,21 @@ class UnflushedResponses:
         return len(self._reservations)
 
     def keep(self, reservation: Reservation) -> None:
-        """Holds on to what one more answer holds."""
+        """Adds the reservation of one more response."""
         self.look()
         self._reservations.append(reservation)
         self._left_bytes = self._transport.get_write_buffer_size()
         self._budget.watch(self)
 
     def release(self) -> None:
-        """The client has taken all of them, or is gone."""
+        """Releases all reservations: the client has taken the responses, or is gone."""
         self._budget.unwatch(self)
         for reservation in self._reservations:
             reservation.release()
         self._reservations.clear()
 
     def look(self) -> None:
-        """Notes what the client has taken; to be called now and then."""
+        """Notes how many bytes the client has taken; called by each sweep."""
         left_bytes = self._transport.get_write_buffer_size()
         self._progress.note(max(0, self._left_bytes - left_bytes), self._loop.time())
         self._left_bytes = left_bytes

@@ -12,21 +12,21 @@ from stoker.server.core.limits import Limits
 from stoker.server.net.http1.response import Refusal
 from stoker.server.net.progress import Progress
 
-# RFC 9112, 7.1: chunk-size [ chunk-ext ] CRLF; extensions are read over.
+# RFC 9112, 7.1: chunk-size [ chunk-ext ] CRLF; extensions are ignored.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]{0,8};[\t\x20-\x7e\x80-\xff]{0,230})?\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 #: Longest chunk line, extensions included.
 _LINE_BYTES = 256
-#: Chunks that are read in one go: about a millisecond.
+#: Chunks that one call reads: about a millisecond.
 _CHUNKS_AT_ONCE = 1024
 
 
 class ChunkedBody:
-    """One body in chunks.
+    """Removes the framing of one chunked body.
 
     Attributes:
         is_complete: Whether its end was read.
-        size_bytes: Of the data so far.
+        size_bytes: Bytes of its data so far.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class ChunkedBody:
     )
 
     def __init__(self, limits: Limits) -> None:
-        """`limits` bounds the chunks, and the trailers as it bounds a header."""
+        """`limits` bounds the number of chunks, and the trailers as it bounds a header."""
         self._limits = limits
         self._data_left = 0
         self._line = b""
@@ -54,12 +54,12 @@ class ChunkedBody:
         self.size_bytes = 0
 
     def feed(self, data: bytes, at: int, into: bytearray) -> int:
-        """Reads `data` from `at`, appends what it holds of the body to `into`, and returns where it stopped reading.
+        """Reads `data` from `at`, appends the data of the chunks to `into`, and returns where it stopped.
 
-        That is the end of the body, the end of `data`, or, where chunks are many and short, a place between, so that others have a turn.
+        It stops at the end of the body, at the end of `data`, or between many short chunks, so that the event loop serves others.
 
         Raises:
-            Refusal: it is not chunked as it must be, or has too many chunks.
+            Refusal: the chunks are invalid, or too many.
         """
         end = len(data)
         pause_at = self._chunks + _CHUNKS_AT_ONCE
@@ -89,7 +89,7 @@ class ChunkedBody:
         return at + len(taken)
 
     def _take_line(self, data: bytes, at: int) -> int:
-        """Reads a line that may have come in pieces."""
+        """Reads a line that may arrive in pieces."""
         found = data.find(b"\n", at)
         stop = len(data) if found < 0 else found + 1
         most = self._limits.header_bytes if self._in_trailers else _LINE_BYTES
@@ -128,17 +128,17 @@ class ChunkedBody:
 
 
 class BodyFrame:
-    """A body on its way.
+    """A body that is arriving.
 
     Attributes:
-        size_bytes: What has come of it.
-        progress: How fast it comes.
+        size_bytes: Bytes that have arrived.
+        progress: How fast they arrive.
     """
 
     __slots__ = ("_chunks", "_left", "progress", "size_bytes")
 
     def __init__(self, length: int | None, limits: Limits, now_s: float) -> None:
-        """`length` is in bytes; None: the body comes in chunks."""
+        """`length` is in bytes; None: the body is chunked."""
         self._left = length
         self._chunks = ChunkedBody(limits) if length is None else None
         self.progress = Progress(limits, now_s)
@@ -146,24 +146,24 @@ class BodyFrame:
 
     @property
     def is_complete(self) -> bool:
-        """Whether its end has come."""
+        """Whether its end has arrived."""
         return not self._left if self._chunks is None else self._chunks.is_complete
 
     def most(self, available: int) -> int:
-        """How many of so many bytes belong to it. REQUIRES: it does not come in chunks."""
+        """How many of so many bytes belong to it. REQUIRES: it is not chunked."""
         return min(self._left or 0, available)
 
     def note(self, size: int, now_s: float) -> None:
-        """So many bytes of it have come, and are where they are wanted. REQUIRES: it does not come in chunks."""
+        """Notes that so many of its bytes have arrived. REQUIRES: it is not chunked."""
         self._left = (self._left or 0) - size
         self.size_bytes += size
         self.progress.note(size, now_s)
 
     def take(self, data: bytes, at: int, now_s: float) -> tuple[bytes, int]:
-        """The part of it that `data` holds from `at` on, and where reading stopped.
+        """Returns the part of it that `data` holds from `at` on, and where reading stopped.
 
         Raises:
-            Refusal: the chunks are not what they must be.
+            Refusal: the chunks are invalid.
         """
         if self._chunks is None:
             piece = data[at : at + self.most(len(data) - at)]
@@ -177,6 +177,6 @@ class BodyFrame:
         return bytes(unframed), at
 
     def slowness(self, now_s: float) -> Refusal | None:
-        """Why not to wait for the rest of it any longer; None: its client may go on."""
+        """The refusal of a body that arrives too slowly; None: its client may go on."""
         slowness = self.progress.slowness(now_s)
         return None if slowness is None else Refusal(HTTPStatus.REQUEST_TIMEOUT, slowness)

@@ -1,14 +1,10 @@
-"""`Phase`, where a connection stands between two of its messages.
+"""One HTTP/1.1 connection: one request at a time, in order, each by a direct route or through the ASGI application, under limits.
 
-`WritingHalf`, the half of an HTTP/1.1 connection that exchanges write their answers to.
+Bytes are read message by message, never beyond the request in work: pipelined requests wait unread, at first here and then in the kernel.
+However many requests a client pipelines, it holds the bytes of one read, and each request gets its own turn of the event loop.
 
-One HTTP/1.1 connection: one request at a time, in order, each by the short path or through the framework, under bounds.
-
-Bytes are read message by message, never beyond the one that is in work: what a client sends ahead of its answers waits unread, at first
-here and then in the kernel. However many requests a client pipelines, it holds one read's bytes, and each has its turn of the event loop.
-
-No timer runs for a connection. It notes when its present phase began, and `HttpListener` sweeps all connections twice a second, so that
-the bounds cost a fast request next to nothing.
+A connection has no timer. It notes when its present phase began, and `HttpListener` sweeps all connections twice a second, so that the
+limits cost a fast request almost nothing.
 """
 
 import asyncio
@@ -30,23 +26,23 @@ from stoker.server.net.http1.response import Piece, Refusal
 
 
 class Phase(enum.Enum):
-    """What happens next on a connection."""
+    """The step of its present request that a connection is in."""
 
-    #: Nothing has come since the last answer.
+    #: Nothing has arrived since the last response.
     IDLE = 0
-    #: A head is coming.
+    #: A head is arriving.
     HEAD = 1
-    #: A body is coming.
+    #: A body is arriving.
     BODY = 2
-    #: The whole request has come; its answer has not been written.
+    #: The whole request has arrived; its response is not written.
     SENDING_RESPONSE = 3
-    #: Nothing more is said: whatever comes is dropped until the client hangs up.
+    #: The server sends nothing more, and drops all bytes until the client hangs up.
     REFUSED = 4
 
 
 #: How long a refused client may take to hang up.
 _LINGER_S = 2.0
-#: What may wait unread here before reading pauses.
+#: Bytes that may wait here before reading pauses.
 _AHEAD_BYTES = 16 * 1024
 
 
@@ -68,7 +64,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     """One connection. Confined to: the event loop.
 
     Attributes:
-        transport: What is written to, once the connection is made.
+        transport: Set once the connection is made.
         flow: Whether reading and writing are paused; likewise.
     """
 
@@ -89,16 +85,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._receive_buffer: memoryview | None = None
         self._body: BodyFrame | None = None
-        self._awaits_go_ahead = False
+        self._awaits_continue = False
         #: The client sends no more; and the watch for its departure.
         self._has_ended = False
         self._half_closed: HalfClosedClient | None = None
         self._version = ""
         self._is_reserved = False
         self._reservation: Reservation | None = None
-        #: The budget that may end the present request while its body is on its way.
+        #: The byte budget that may evict the present request while its body arrives.
         self._budget: ByteBudget | None = None
-        #: Read from the socket and not yet looked at, from `_at` on.
+        #: Bytes read from the socket that wait, from `_at` on.
         self._ahead = b""
         self._at = 0
         self._is_turn_due = False
@@ -117,7 +113,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         slot = port.gate.enter(self, address_of(transport), port.loop.time())
         self._is_reserved = slot is Slot.RESERVED
         if slot is None:
-            # Closed at once, without waiting for the client's end: what comes in numbers must not hold a file each.
+            # Closed at once, without waiting for the client's end: many refused connections must not hold a file each.
             self._phase = Phase.REFUSED
             text = "the server holds as many connections as it may: try again"
             transport.write(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after_s=1).to_bytes())
@@ -144,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._ask_turn()
 
     def eof_received(self) -> bool:
-        """The client sends no more: it is answered what it has asked for, unless it is gone; else the transport closes."""
+        """The client sends no more: it gets the responses to its requests, unless it is gone; without requests the transport closes."""
         if self._has_ended:
             return True
         exchange = self._exchange
@@ -175,7 +171,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         phase = self._phase
         if phase is Phase.REFUSED:
             return
-        # Copied here, while it is still near: the next connection reads into the same buffer.
+        # Copied here, while the CPU cache has it: the next connection reads into the same buffer.
         data = bytes(self._port.buffer[:nbytes])
         if phase is Phase.SENDING_RESPONSE or self._ahead or (phase is not Phase.BODY and self.flow.write_paused):
             self._ahead = self._ahead[self._at :] + data
@@ -215,7 +211,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._refuse(refusal)
 
     def shutdown(self) -> None:
-        """Ends the connection now if nothing is in work on it, else with the answer."""
+        """Ends the connection now if no request is in work on it, else with the response."""
         self._is_stopping = True
         exchange = self._exchange
         if self._phase is Phase.REFUSED:
@@ -226,7 +222,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def idleness(self) -> Idleness | None:
         if self._phase is Phase.REFUSED:
             return ENDING, self._since_s
-        # One that closes is gone as soon as its client has taken the last answer.
+        # A closing connection ends by itself once its client has taken the last response.
         if self._ahead or self.transport.is_closing() or self.transport.get_write_buffer_size():
             return None
         if self._phase is Phase.IDLE:
@@ -249,10 +245,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_in_work(self) -> bool:
-        """Whether a request of this connection waits for its answer."""
+        """Whether a request of this connection waits for its response."""
         return self._exchange is not None and not self._exchange.is_responded
 
-    # What the budget of bytes in flight calls, and who holds of it: while a body is on its way, the connection is an `Upload`.
+    # What the byte budget calls: while a body arrives, the connection is an `Upload`.
 
     def reservation(self, budget: ByteBudget) -> Reservation:
         made = Reservation(budget, self.share(budget), self)
@@ -278,7 +274,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         budget.watch(self)
 
     def _end_body(self) -> None:
-        """The body has come, or is not waited for any more."""
+        """The body has arrived, or the connection no longer waits for it."""
         self._receive_buffer = self._body = None
         if self._budget is not None:
             self._budget.unwatch(self)
@@ -298,7 +294,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.response_written()
 
     def response_reservation(self, budget: ByteBudget) -> Reservation:
-        """What an answer will hold of the budget."""
+        """The reservation of the response."""
         return Reservation(budget, self.share(budget))
 
     def release_when_sent(self, reservation: Reservation) -> None:
@@ -310,7 +306,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._unflushed.keep(reservation)
 
     def share(self, budget: ByteBudget) -> ConnectionShare:
-        """What the requests and unread answers of the connection hold together."""
+        """The share of the budget that the requests and unflushed responses of the connection hold together."""
         if self._share is None:
             self._share = ConnectionShare(budget)
         return self._share
@@ -328,7 +324,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Reading.
 
     def _take(self, data: bytes, at: int) -> None:
-        """Reads `data` from `at`: the rest of the present message, or the next one, but never two; what is left waits."""
+        """Reads `data` from `at`: the remainder of the present message, or the next one, but never two. Further bytes wait."""
         try:
             if self._phase is not Phase.BODY:
                 at = self._take_head(data, at)
@@ -344,7 +340,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._ask_turn()
 
     def _take_head(self, data: bytes, at: int) -> int:
-        """Reads a head, and begins its request where it is complete; returns where it stopped."""
+        """Reads a head, and begins its request once it is complete; returns where it stopped."""
         known, at = self._heads.take(data, at)
         if known is not None:
             return self._begin(known, data, at)
@@ -355,7 +351,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return at
 
     def _begin(self, known: KnownHead[DirectRoute], data: bytes, at: int) -> int:
-        """Begins the request whose head ends at `at`; returns the end of its body where that has come whole, else `at`."""
+        """Begins the request whose head ends at `at`; returns the end of its body if that has arrived completely, else `at`."""
         head, route = known
         length = head.length
         self._keep_alive = head.keep_alive
@@ -385,7 +381,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body = BodyFrame(length, self._limits, self._port.loop.time())
         if self._reservation is not None:
             self._watch(self._reservation.budget)
-        self._awaits_go_ahead = route is None and head.expects_continue
+        self._awaits_continue = route is None and head.expects_continue
         if at == len(data):
             self._receive_buffer = exchange.receive_buffer()
         return at
@@ -397,7 +393,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return AsgiExchange(port.app, head, self._peer, self)
 
     def _take_body(self, data: bytes, at: int) -> int:
-        """Hands what `data` holds of the body from `at` to its request; returns where it stopped."""
+        """Passes the body bytes of `data` from `at` on to the request; returns where it stopped."""
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None
@@ -411,49 +407,49 @@ class HttpConnection(asyncio.BufferedProtocol):
         is_last = self._note_body(exchange, body)
         if piece or is_last:
             exchange.receive(piece, is_last)
-        self._go_on(exchange, is_last)
+        self._after_body_part(exchange, is_last)
         return at
 
     def _take_zero_copy(self, size: int) -> None:
-        """So many bytes of the body have come, and stand where the request wants them."""
+        """Notes that so many bytes of the body are in the request's receive buffer."""
         body, exchange = self._body, self._exchange
         assert body is not None
         assert exchange is not None
         body.note(size, self._port.loop.time())
         is_last = self._note_body(exchange, body)
         exchange.received(size, is_last)
-        self._go_on(exchange, is_last)
+        self._after_body_part(exchange, is_last)
 
     def _note_body(self, exchange: Exchange, body: BodyFrame) -> bool:
-        """Whether that was the end of the body."""
+        """Notes that a part of the body has arrived; returns whether it was the last."""
         if exchange.is_responded and body.size_bytes > self._limits.http_body_bytes:
-            # Answered without a look at its body, and more of it comes than anybody would have read.
+            # The response came before the body, and the body exceeds the limit that a reader would have applied.
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         if body.is_complete:
-            # Before the request knows: its answer may come at once.
+            # Before the request gets it: the response may follow at once.
             self._phase = Phase.SENDING_RESPONSE
             self._end_body()
         return body.is_complete
 
-    def _go_on(self, exchange: Exchange, is_last: bool) -> None:
+    def _after_body_part(self, exchange: Exchange, is_last: bool) -> None:
         self._receive_buffer = None if is_last else exchange.receive_buffer()
         if is_last and exchange is self._exchange and exchange.is_responded:
-            # The answer went out before the end of the body.
+            # The response was written before the end of the body.
             self._await_next()
 
-    # After an answer.
+    # After a response.
 
     def response_written(self) -> None:
-        """The answer to the present request is written."""
+        """Continues behind the response to the present request, which is written."""
         if self._phase is Phase.SENDING_RESPONSE:
             self._await_next()
         elif self._phase is Phase.BODY and self._body is not None:
-            if self._awaits_go_ahead and not self._body.size_bytes:
-                # Nobody can tell whether what comes next is the body, or the next request of a client that took the answer for a no.
+            if self._awaits_continue and not self._body.size_bytes:
+                # The next bytes may be the body, or the next request of a client that took the response for a refusal of the body.
                 self._exchange = None
-                self._end_our_side()
+                self._end_server_side()
                 return
-            # What is left of the body is read and dropped first, so that the client sees the answer and not a reset.
+            # The remainder of the body is read and dropped first, so that the client gets the response and not a reset.
             self._receive_buffer = None
             self.flow.resume_reading()
 
@@ -475,7 +471,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._port.loop.call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
-        """Reads the next message of those that came ahead, once the client has read the answers to earlier ones."""
+        """Reads the next pipelined message, once the client has read the responses to earlier ones."""
         self._is_turn_due = False
         if not self._ahead or self._phase in (Phase.SENDING_RESPONSE, Phase.REFUSED) or self.flow.write_paused:
             return
@@ -484,7 +480,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._take(data, at)
         if not self._ahead:
             if self._has_ended and not self._is_responding():
-                # Part of a request, whose rest will not arrive.
+                # A part of a request, whose remainder will not arrive.
                 self._close()
                 return
             self.flow.resume_reading()
@@ -507,19 +503,19 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._unflushed = None
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers with `refusal`, unless an answer to the present request is under way, and ends our side."""
+        """Responds with `refusal`, unless a response to the present request has begun, and ends the server's side."""
         if self._phase is Phase.REFUSED:
             return
         may_respond = self._exchange is None or not self._exchange.has_begun
         self._end_exchange()
         if may_respond:
             self.transport.write(refusal.to_bytes())
-        self._end_our_side()
+        self._end_server_side()
 
-    def _end_our_side(self) -> None:
-        """Says no more, and drops what comes until the client has ended its side.
+    def _end_server_side(self) -> None:
+        """Sends nothing more, and drops all bytes until the client has ended its side.
 
-        A close now, with bytes unread, would reset the connection and might take the last answer with it.
+        A close now, with bytes unread, would reset the connection, and the client might lose the last response.
         """
         self._phase = Phase.REFUSED
         self._since_s = self._port.loop.time()

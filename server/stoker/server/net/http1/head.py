@@ -15,11 +15,11 @@ import httptools
 from stoker.server.core.limits import Limits
 from stoker.server.net.http1.response import Refusal
 
-#: What ends a head.
+#: The end of a head.
 BLANK_LINE = b"\r\n\r\n"
-#: What request line and version take beside the target.
+#: Bytes of a request line beside the target.
 _LINE_BYTES = 64
-#: Fields that say how a body is to be read, or who sends it: with two of them, a proxy and the server might each believe another one.
+#: Fields that decide how a body is read, or name its sender: with two of them, a proxy and the server might each use another one.
 _SINGLE = frozenset((b"inference-header-content-length", b"content-encoding", b"authorization"))
 #: Targets that are their own path, as most are.
 _PLAIN_PATH = re.compile(rb"/[A-Za-z0-9_.\-/]*\Z")
@@ -80,7 +80,7 @@ class HeadParser:
         """Reads on. REQUIRES: `piece` does not go beyond the head's blank line.
 
         Raises:
-            Refusal: it is no HTTP, or exceeds a bound.
+            Refusal: it is no HTTP, or exceeds a limit.
         """
         limits = self._limits
         self._size_bytes += len(piece)
@@ -89,7 +89,7 @@ class HeadParser:
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            pass  # another protocol is only offered: the request is answered in this one
+            pass  # the client only offers another protocol: the server responds in this one
         except httptools.HttpParserError:
             raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request") from None
         if len(self._target) > limits.url_bytes:
@@ -98,12 +98,12 @@ class HeadParser:
             raise self._header_too_long()
 
     def head(self) -> RequestHead:
-        """What was read. REQUIRES: the whole head was fed.
+        """The head. REQUIRES: all of it was fed.
 
         Raises:
-            Refusal: it is not one to go on with.
+            Refusal: the head is invalid or exceeds a limit.
         """
-        # It holds our methods, and they us: a cycle, which would keep all of it in memory until the next collection.
+        # The parser refers to this object's methods, and they to it: a cycle, which would stay in memory until the next collection.
         del self._parser
         if not self._is_complete or self._begun != 1:
             raise Refusal(HTTPStatus.BAD_REQUEST, "invalid HTTP request")
@@ -143,11 +143,11 @@ class HeadParser:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # RFC 9112, section 5.1: blanks around a value are not part of it. The parser leaves those behind it.
+        # RFC 9112, section 5.1: blanks around a value are not part of it. The parser removes only those in front.
         self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        # Asked now: a message without a body is over a moment later, and forgotten.
+        # Read here, because the parser forgets a message without a body right after this call.
         self._is_complete = True
         self._method = self._parser.get_method().decode("ascii")
         self._version = self._parser.get_http_version()

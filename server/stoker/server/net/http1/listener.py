@@ -1,6 +1,6 @@
-"""An ASGI app, and beside it the routes of the short path, on a port of our own loop.
+"""The HTTP/1.1 server: an ASGI application and direct routes on a port, a Unix-domain socket, or both.
 
-uvicorn's own `Server` takes over the process (signals, a main loop, exit codes); here the composition root has these.
+Unlike an ASGI server's command it neither handles signals nor starts an event loop: these belong to the composition root.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class HttpListener:
         """Listens on `address:port` once started.
 
         Args:
-            app: The ASGI app.
+            app: The ASGI application.
             limits: Bounds on what clients send.
             address: Where to listen.
             port: Where to listen; 0: any free one.
             direct: Routes that do not go through `app`; None: there are none.
-            listeners: What else it has: encryption, a socket.
-            is_reserved: Whether a path is answered on a connection in a reserved slot.
+            listeners: TLS and the Unix-domain socket.
+            is_reserved: Whether connections in reserved slots serve a path.
         """
         self._is_reserved = is_reserved
         self._app = app
@@ -55,7 +55,7 @@ class HttpListener:
 
     @property
     def connections(self) -> list[PortConnection]:
-        """Those that are open now."""
+        """The open connections."""
         return [] if self._port is None else list(self._port.connections)
 
     @property
@@ -76,13 +76,13 @@ class HttpListener:
         return number
 
     async def stop(self, grace_s: float) -> None:
-        """Accepts no more connections and requests; requests in work have `grace_s` seconds to end, then they are cut off."""
+        """Accepts no more connections and requests; requests in work have `grace_s` seconds to end, then they are aborted."""
         port = self._port
         if self._sweeper is None or port is None:
             return
         self._listeners.close()
         for connection in self.connections:
-            # Idle ones close now, others after the answer they work on; a large answer needs its time to leave.
+            # Idle ones close now, others after the response to their request; a large response takes its time.
             connection.shutdown()
         if not await wait_closed(port.emptied, lambda: [connection.transport for connection in self.connections], grace_s):
             in_work = sum(connection.is_in_work for connection in self.connections)

@@ -11,17 +11,17 @@ from stoker.server.net.http1.direct import DirectRoute, DirectRoutes
 from stoker.server.net.http1.disconnect import DisconnectWatch
 from stoker.server.net.http1.head import HeadCache, RequestHead
 
-#: What one read takes at most where the bytes go through the port's buffer. Large bodies are read into memory of their own.
+#: Size of the port's shared receive buffer. Large bodies are read into buffers of their own.
 READ_BYTES = 64 * 1024
 
 
 def no_path(_path: str) -> bool:
-    """For ports on which no path is answered on a connection in a reserved slot."""
+    """The default: connections in reserved slots serve no path."""
     return False
 
 
 def no_route(_head: RequestHead) -> None:
-    """For ports without direct routes."""
+    """The default: all requests go to the ASGI application."""
 
 
 class PortConnection(GatedConnection, Protocol):
@@ -48,16 +48,16 @@ class HttpPort:
     """State and settings of one port. Confined to: the event loop.
 
     Attributes:
-        app: The ASGI app that answers what takes no short path.
+        app: The ASGI application, for requests without a direct route.
         limits: Bounds on what clients send.
-        is_reserved: Whether a path is answered on a connection in a reserved slot.
-        gate: Which connections there may be.
-        disconnects: Of clients that say no more and wait for their answer.
+        is_reserved: Whether connections in reserved slots serve a path.
+        gate: Bounds the connections.
+        disconnects: Watches clients that have ended their side and wait for their response.
         loop: The event loop.
-        connections: Those that are open.
+        connections: The open ones.
         heads: The cache of request heads.
-        tasks: Of requests in work, those that have one.
-        buffer: What connections read into: each is done with it before another one reads.
+        tasks: Of requests in work.
+        buffer: Shared receive buffer: a connection copies its bytes before another one reads.
     """
 
     def __init__(

@@ -7,19 +7,19 @@ import orjson
 
 HeaderList = list[tuple[bytes, bytes]]
 
-#: Up to here head and body go out as one piece.
+#: Up to this size head and body are joined into one piece.
 _JOINED_BYTES = 512 * 1024
 Piece = bytes | memoryview
-"""Of a body. A view must stay what it is only until the answer is written."""
+"""A part of a body. The memory behind a view must not change until the response is written."""
 #: By status.
 STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus}
 
 
 class HttpResponse:
-    """What to tell a client.
+    """A complete response.
 
     Attributes:
-        status: HTTP's number.
+        status: The HTTP status code.
         headers: All but Content-Length and Connection.
         body: In pieces, to be sent one after the other.
     """
@@ -32,20 +32,20 @@ class HttpResponse:
         self.body = body
 
     def parts(self, *, keep_alive: bool) -> Sequence[Piece]:
-        """The whole answer, in as few pieces as pays."""
+        """The whole response, in as few pieces as is efficient."""
         fields = b"".join([b"%b: %b\r\n" % field for field in self.headers])
         line = STATUS_LINES.get(self.status) or b"HTTP/1.1 %d \r\n" % self.status
         return joined(line + fields, self.body, keep_alive=keep_alive)
 
 
 def joined(start: bytes, body: Sequence[Piece], *, keep_alive: bool) -> Sequence[Piece]:
-    """`start` (status line and fields, each with its line end), what ends the head, and the body."""
+    """`start` (status line and fields, each with its line end), the remaining fields and the blank line, and the body."""
     size = length(body)
     end = b"content-length: %d\r\n\r\n" if keep_alive else b"connection: close\r\ncontent-length: %d\r\n\r\n"
     head = start + end % size
     if size <= _JOINED_BYTES:
         return [b"".join((head, *body))]
-    # A slow client may take a while to read it, and by then a view of a model's output could show the next one.
+    # A slow client may read it late, and by then a view of a model's output could show the next output.
     return [head, *[piece if isinstance(piece, bytes) else bytes(piece) for piece in body]]
 
 
@@ -55,17 +55,17 @@ def length(pieces: Iterable[Piece]) -> int:
 
 
 class Refusal(Exception):
-    """A message that is not read on."""
+    """A request that breaks HTTP's grammar or a limit: the server responds once, then ends the connection."""
 
     def __init__(self, status: HTTPStatus, text: str, *, retry_after_s: int | None = None) -> None:
-        """`retry_after_s`: when trying again makes sense; None: nothing is said of it."""
+        """`retry_after_s`: when the client may try again; None: no such header."""
         super().__init__(text)
         self.status = status
         self.text = text
         self.retry_after_s = retry_after_s
 
     def to_bytes(self) -> bytes:
-        """The whole answer."""
+        """The whole response."""
         body = orjson.dumps({"error": self.text})
         retry = b"" if self.retry_after_s is None else b"retry-after: %d\r\n" % self.retry_after_s
         return b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (

@@ -135,7 +135,7 @@ class ControlFrames:
             inbound.is_lingering = False
             inbound.refuse_new()
         elif self.pings_out:
-            # An answer that the peer owes is not charged.
+            # The acknowledgement that the peer owes is not charged.
             self.pings_out -= 1
             inbound.events.append(PingAcked(payload))
         else:

@@ -155,9 +155,9 @@ class Sender:
         if stream is None:
             return
         if stream.is_ending:
-            raise MisuseError(f"stream {stream_id}: headers behind the end of the answer")
+            raise MisuseError(f"stream {stream_id}: headers behind the end of the response")
         if stream.has_responded and not end_stream:
-            raise MisuseError(f"stream {stream_id}: a second header block must end the answer")
+            raise MisuseError(f"stream {stream_id}: a second header block must end the response")
         if stream.waiting:
             stream.trailers = block
             stream.is_ending = True
@@ -169,7 +169,9 @@ class Sender:
         if stream is None:
             return 0
         if stream.is_ending or not stream.has_responded:
-            raise MisuseError(f"stream {stream_id}: data {'behind the end of' if stream.is_ending else 'before the headers of'} the answer")
+            raise MisuseError(
+                f"stream {stream_id}: data {'behind the end of' if stream.is_ending else 'before the headers of'} the response"
+            )
         length = len(data) if type(data) is bytes else memoryview(data).nbytes
         if not stream.waiting:
             if not length:

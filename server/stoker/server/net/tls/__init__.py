@@ -1,1 +1,1 @@
-"""Encrypted ports: whose certificate is shown, who may come in, and what happens before a protocol hears of a connection."""
+"""TLS on listening ports: certificates and their renewal, handshakes under limits, alerts and the end of connections."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 _ALERT: Final = "alert"
-#: What OpenSSL calls the first bytes of a plain HTTP/1 request, and nginx's answer to it.
+#: What OpenSSL calls the first bytes of a plain HTTP/1 request, and nginx's response to it.
 _HTTP_REASON: Final = "HTTP_REQUEST"
 _HTTP_TEXT: Final = b"The plain HTTP request was sent to HTTPS port\n"
 _HTTP_RESPONSE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -24,7 +24,7 @@ _HTTP_RESPONSE: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r
 
 
 class AlertingContext(ssl.SSLContext):
-    """A context whose handshakes, where they fail, give their alert to the error: see `send_alert`."""
+    """A context whose failed handshakes add their alert to the error: see `send_alert`."""
 
     def wrap_bio(
         self,
@@ -44,7 +44,7 @@ class _AlertingObject(ssl.SSLObject):
     """TLS of one connection.
 
     Attributes:
-        outgoing: What it has to send.
+        outgoing: The bytes it has to send.
     """
 
     outgoing: ssl.MemoryBIO
@@ -63,35 +63,35 @@ AlertingContext.sslobject_class = _AlertingObject
 
 
 def send_alert(sock: socket.socket, error: OSError) -> None:
-    """Sends what a failed handshake has for the client; nothing, where `error` is not of TLS. `sock` does not block.
+    """Sends the alert of a failed handshake; nothing if `error` is not of TLS. `sock` does not block.
 
-    A client that speaks plain HTTP cannot read an alert: it gets a plain answer.
+    A client that speaks plain HTTP cannot read an alert: it gets a plain response.
     """
     is_http = isinstance(error, ssl.SSLError) and error.reason == _HTTP_REASON
     alert = _HTTP_RESPONSE if is_http else vars(error).get(_ALERT, b"")
     if alert:
-        # A client that does not hear it is as well off as before.
+        # The alert is optional: the connection ends in any case.
         with contextlib.suppress(OSError):
             sock.send(alert)
 
 
-#: How long a closed connection waits for the client's part of the farewell, while its last bytes are on their way, seconds: asyncio's own.
+#: Seconds that a closed connection waits for the client's close_notify while its last bytes are on their way: asyncio's default.
 CLOSE_NOTIFY_TIMEOUT_S: Final = 30.0
-#: How long at the end of the server, where all bytes were handed over, seconds.
+#: Seconds at the end of the server, once all bytes were handed to TLS.
 _FINAL_CLOSE_NOTIFY_TIMEOUT_S: Final = 0.5
 
 
 async def wait_closed(
     gone: Callable[[float], Awaitable[bool]], transports: Callable[[], Iterable[asyncio.Transport]], grace_s: float
 ) -> bool:
-    """Waits until all connections are gone, or `grace_s` is over; whether they are.
+    """Waits until all connections are gone, or `grace_s` is over; returns whether they are gone.
 
-    Those that are closed, with nothing left to write, are not waited for longer than a moment.
+    Closed connections with nothing left to write are aborted after half a second: their clients do not send close_notify.
 
     Args:
-        gone: Waits so many seconds at most; whether all are gone.
-        transports: Those of the connections that are open.
-        grace_s: How long they may take that still have to write or to work, in seconds.
+        gone: Waits so many seconds at most; returns whether all are gone.
+        transports: The transports of the open connections.
+        grace_s: Seconds for connections that still have to write or to work.
     """
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + grace_s
@@ -100,7 +100,7 @@ async def wait_closed(
         if await gone(min(left_s, _FINAL_CLOSE_NOTIFY_TIMEOUT_S)):
             return True
         before, leaving = leaving, {each for each in transports() if each.is_closing() and not each.get_write_buffer_size()}
-        # Their last bytes may be on their way below TLS, which does not tell: they have a moment for that.
+        # The last bytes may still be in the socket's own buffer, which TLS does not report: one more period for them.
         for transport in before & leaving:
             transport.abort()
     return await gone(0)

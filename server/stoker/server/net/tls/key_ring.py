@@ -1,4 +1,4 @@
-"""`KeyRing`: the certificate that new connections get, which follows its files."""
+"""`KeyRing`: the certificate of new connections, which is reloaded when its files change."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from stoker.server.net.tls.material import TlsError, TlsMaterial, make_context, 
 
 H2: Final = "h2"
 HTTP_1: Final = "http/1.1"
-#: A certificate that ends so soon is worth a warning.
+#: A certificate that ends so soon causes a warning.
 _SOON: Final = timedelta(days=7)
 _log = logging.getLogger("stoker.tls")
 
@@ -22,9 +22,9 @@ class KeyRing:
     """Confined to: the event loop; `material` may be read by any thread.
 
     Attributes:
-        material: What new connections get.
-        context: The same, ready for use.
-        protocol: What is spoken on these connections, by its name in ALPN.
+        material: Certificate, key and authority of new connections.
+        context: The `SSLContext` of the same.
+        protocol: The protocol of these connections, by its name in ALPN.
     """
 
     material: TlsMaterial
@@ -34,10 +34,10 @@ class KeyRing:
         """Reads the files. Blocks.
 
         Args:
-            port: What the port is called in the log, such as `gRPC`.
+            port: The name of the port in the log, such as `gRPC`.
             source: The files.
-            protocol: What is spoken, by its name in ALPN.
-            clock: Says what is valid now; None: the machine's.
+            protocol: The protocol, by its name in ALPN.
+            clock: Decides which certificates are valid now; None: the system's.
 
         Raises:
             TlsError: the files cannot be used.
@@ -46,7 +46,7 @@ class KeyRing:
         self._port = port
         self._source = source
         self._clock = clock or SystemClock()
-        self._trouble = ""
+        self._last_error = ""
         self._use(read_material(source, self._now()))
 
     @property
@@ -55,9 +55,9 @@ class KeyRing:
         return self.material.client_ca is not None
 
     async def follow(self, period_s: float, *, wait: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Looks at the files every `period_s` until cancelled. What cannot be used is logged, once for each trouble, and not used.
+        """Reads the files every `period_s` until cancelled. Invalid contents are logged, once for each error, and not used.
 
-        Their contents are compared, not their times: it is all the same whether they are written, moved or linked into place.
+        The contents are compared, not the times: the files may be written, moved or linked into place.
         """
         while True:
             await wait(period_s)
@@ -67,13 +67,13 @@ class KeyRing:
                     self._check_unchanged(material)
                     self._use(material)
                     _log.info("the %s port has a new certificate, valid until %s", self._port, _day(material))
-                self._warn_if_soon()
-                self._trouble = ""
+                self._warn_if_expiring()
+                self._last_error = ""
             except TlsError as error:
-                self._say(str(error))
+                self._log_error(str(error))
 
     def _check_unchanged(self, material: TlsMaterial) -> None:
-        """An SSLConfig alone can say this anew; nobody should open a closed port by editing a certificate."""
+        """Only an SSLConfig can change this, and an edited certificate must not open a port to clients without one."""
         if (material.client_ca is None) is self.asks_clients:
             raise TlsError("whether clients must show a certificate cannot change while the server runs")
 
@@ -81,17 +81,17 @@ class KeyRing:
         self.context = make_context(material, self.protocol)
         self.material = material
         self._has_warned = False
-        self._warn_if_soon()
+        self._warn_if_expiring()
 
-    def _warn_if_soon(self) -> None:
+    def _warn_if_expiring(self) -> None:
         if not self._has_warned and self.material.not_after() - self._now() < _SOON:
             self._has_warned = True
             _log.warning("the %s port's certificate is valid only until %s", self._port, _day(self.material))
 
-    def _say(self, text: str) -> None:
-        if text != self._trouble:
+    def _log_error(self, text: str) -> None:
+        if text != self._last_error:
             _log.error("%s (the %s port goes on with the certificate that it has)", text, self._port)
-        self._trouble = text
+        self._last_error = text
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)

@@ -1,8 +1,7 @@
-"""`TlsListener`: accepts on an encrypted port; a protocol hears of a connection once its handshake is over.
+"""`TlsListener`: accepts on an encrypted port; a protocol gets its connection once the handshake is complete.
 
-asyncio's own `create_server(ssl=...)` fixes the certificate when a server starts, counts no handshakes, and says nothing of those that
-fail, neither to the log nor to the client. Here each connection gets the certificate of its moment, and handshakes are counted, timed and
-accounted for.
+asyncio's `create_server(ssl=...)` fixes the certificate when a server starts, does not bound handshakes, and reports failed ones neither
+to the log nor to the client. Here each connection gets the current certificate, and handshakes are bounded, timed and logged.
 """
 
 import asyncio
@@ -19,10 +18,10 @@ from stoker.server.net.tls.key_ring import KeyRing
 _BACKLOG: Final = 2048
 #: Connections taken in one turn of the loop.
 _BURST: Final = 64
-#: How long nothing is accepted where the process may open no more files.
-_REST_S: Final = 0.5
+#: Pause of accepting when the process may open no more files, in seconds.
+_PAUSE_S: Final = 0.5
 _LOG_PERIOD_S: Final = 10.0
-#: What OpenSSL's words mean on a server.
+#: The meaning of OpenSSL's reasons on a server.
 _MEANINGS: Final = {
     "HTTP_REQUEST": "the client speaks plain HTTP",
     "WRONG_VERSION_NUMBER": "the client does not speak TLS",
@@ -45,12 +44,12 @@ class TlsListener:
         self._ring = ring
         self._limits = limits
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._rest: asyncio.TimerHandle | None = None
+        self._paused: asyncio.TimerHandle | None = None
         self._failed = 0
         self._logged_s: float | None = None
 
     def open(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Begins to accept; each connection gets a protocol of `make`."""
+        """Starts to accept; each connection gets a protocol of `make`."""
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._listener.setblocking(False)
@@ -58,9 +57,9 @@ class TlsListener:
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accepts no more, and drops the connections whose handshake is not over."""
-        if self._rest is not None:
-            self._rest.cancel()
+        """Accepts no more, and drops the connections whose handshake is not complete."""
+        if self._paused is not None:
+            self._paused.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for task in list(self._tasks):
@@ -73,14 +72,14 @@ class TlsListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # The listener stays readable: without a rest the loop would do nothing else.
+                # The listener stays readable: without a pause the loop would do nothing else.
                 _log.warning("cannot accept connections now: %s", error.strerror)
                 self._loop.remove_reader(self._listener)
-                self._rest = self._loop.call_later(_REST_S, self._loop.add_reader, self._listener, self._accept)
+                self._paused = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._listener, self._accept)
                 return
             sock.setblocking(False)
             if len(self._tasks) >= self._limits.tls_handshakes:
-                # The oldest gives way: an honest client's handshake is over within a few turns.
+                # The oldest is cancelled: an honest client's handshake is complete within a few turns of the loop.
                 next(iter(self._tasks)).cancel()
             task = self._loop.create_task(self._shake_hands(sock, address))
             self._tasks[task] = None
@@ -92,11 +91,11 @@ class TlsListener:
     async def _shake_hands(self, sock: socket.socket, address: Any) -> None:
         timeout_s = self._limits.tls_handshake_timeout_s
         try:
-            # By the time a handshake has failed, the loop has closed its own handle.
+            # When a handshake has failed, the loop has closed its own handle.
             second = sock.dup()
         except OSError as error:
             sock.close()
-            self._note(str(error), address)
+            self._log_failure(str(error), address)
             return
         try:
             await self._loop.connect_accepted_socket(
@@ -107,16 +106,16 @@ class TlsListener:
                 ssl_shutdown_timeout=CLOSE_NOTIFY_TIMEOUT_S,
             )
         except (ConnectionResetError, BrokenPipeError):
-            # A client that goes away without a word is a probe of the port, and no failure.
+            # A client that disconnects without an alert is a probe of the port, and no failure.
             return
         except OSError as error:  # TLS's own errors among them
             send_alert(second, error)
-            self._note(_reason(error), address)
+            self._log_failure(_reason(error), address)
         finally:
             second.close()
 
-    def _note(self, reason: str, address: Any) -> None:
-        """A warning at most once in ten seconds."""
+    def _log_failure(self, reason: str, address: Any) -> None:
+        """Logs a warning, at most once in ten seconds."""
         now_s = self._loop.time()
         self._failed += 1
         if self._logged_s is None or now_s - self._logged_s >= _LOG_PERIOD_S:

@@ -30,14 +30,14 @@ _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE---
 
 
 class Validity(NamedTuple):
-    """The moments between which a certificate is good."""
+    """The period in which a certificate is valid."""
 
     not_before: datetime
     not_after: datetime
 
 
 class _Item(NamedTuple):
-    """One element of DER: its tag, where its content stands, and where the next one begins."""
+    """One element of DER: its tag, the start of its content, and its end."""
 
     tag: int
     start: int
@@ -45,12 +45,12 @@ class _Item(NamedTuple):
 
 
 def pem_certificates(text: str) -> list[str]:
-    """The certificates in `text`, in their order, each as PEM."""
+    """The certificates in `text`, in order, each as PEM."""
     return _PEM.findall(text)
 
 
 def validity_of(pem: str) -> Validity:
-    """When the certificate is valid.
+    """The validity of the certificate.
 
     Raises:
         ValueError: `pem` is no certificate.
@@ -103,17 +103,17 @@ _TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 class TlsError(OSError):
-    """A certificate or key that cannot be served with; the text is one line that names the file and what is wrong with it."""
+    """A certificate or key that cannot be used; the text is one line that names the file and its error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What one port shows and asks for, as PEM. Equal if nothing of it differs.
+    """The certificate and key of one port, and the authority of its clients, as PEM.
 
     Attributes:
         cert: The chain, the server's own certificate first.
         key: Its private key; never printed.
-        client_ca: What signs clients' certificates; None: clients show none.
+        client_ca: The authority of client certificates; None: clients present none.
     """
 
     cert: str
@@ -121,19 +121,19 @@ class TlsMaterial:
     client_ca: str | None = None
 
     def not_after(self) -> datetime:
-        """When the server's own certificate ends."""
+        """The end of the validity of the server's own certificate."""
         return validity_of(pem_certificates(self.cert)[0]).not_after
 
 
 def read_material(source: PemFiles | SslConfigFile, now: datetime) -> TlsMaterial:
-    """What the files hold, checked. Blocks.
+    """Reads the files and checks their contents. Blocks.
 
     Args:
-        source: Where it stands.
+        source: The files.
         now: A certificate that is not valid at this moment is refused: no client would accept it.
 
     Raises:
-        TlsError: a file cannot be read, or what it holds cannot be served with.
+        TlsError: a file cannot be read, or its contents cannot be used.
     """
     if isinstance(source, SslConfigFile):
         try:
@@ -163,7 +163,7 @@ def make_context(material: TlsMaterial, protocol: str) -> ssl.SSLContext:
     if material.client_ca is not None:
         context.load_verify_locations(cadata=material.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
-        # A resumed session is not verified again: a client whose authority was withdrawn would still come in.
+        # A resumed session is not verified again: a client whose authority was withdrawn would still be accepted.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     return context
@@ -211,7 +211,7 @@ def _check_key(material: TlsMaterial, key_name: str, cert_name: str) -> None:
 
 
 def _authorities(text: str, name: str) -> str:
-    """The certificates alone: what stands between them, such as names in any script, is not for `ssl`."""
+    """The certificates alone: `ssl` does not accept the text between them, such as names in any script."""
     certificates = "\n".join(pem_certificates(text))
     if not certificates:
         raise TlsError(f"{name}: no certificate in it: expected PEM with -----BEGIN CERTIFICATE-----")
@@ -223,9 +223,9 @@ def _authorities(text: str, name: str) -> str:
 
 
 def _load_pair(context: ssl.SSLContext, material: TlsMaterial) -> None:
-    """`ssl` takes names of files only: these are of files in memory, where there is such a thing, so that no key comes to lie on a disk."""
+    """Loads the pair from files in memory, where the system has them: `ssl` accepts only file names, and a key must not be on a disk."""
     with _as_file(material.cert) as cert, _as_file(material.key) as key:
-        # A passphrase, which is not asked for here; without it OpenSSL would ask on the terminal.
+        # An empty passphrase: without one OpenSSL would ask on the terminal.
         context.load_cert_chain(cert, key, password="")
 
 
