@@ -3,87 +3,12 @@
 A new backend adds its entry here (a test says so as long as it is missing); the tests themselves know no backend.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 
-import numpy as np
-
-from stoker.backends.api.backend import Arrays, LoadRequest
-from stoker.backends.api.batch import Array
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import BackendSamples, Sample, same_in_and_out, signature
 from tests.fakes import gcu_served, ipu_served, onnx_models
-from tests.fakes.onnx_models import same_in_and_out, signature, version_files
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One version folder, what is served from it, and what it computes.
-
-    Attributes:
-        files: The version folder.
-        filename: The file to load.
-        signature: What is served.
-        parameters: config.pbtxt `parameters`.
-        reference: Inputs by name, each `[rows, *dims]`, to the outputs expected, likewise. None: outputs are the inputs in their order.
-        tolerance: Difference from `reference` that is allowed, relative to the expected value; 0: none at all.
-    """
-
-    files: Mapping[str, bytes]
-    filename: str
-    signature: ModelSignature
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    reference: Callable[[Arrays], Mapping[str, Array]] | None = None
-    tolerance: float = 0.0
-
-    def request(self, folder: Path) -> LoadRequest:
-        """Writes the files below `folder`."""
-        return LoadRequest(
-            model_name="sample",
-            version=1,
-            files=version_files(folder, self.files),
-            model_filename=self.filename,
-            signature=self.signature,
-            parameters=self.parameters,
-        )
-
-    def expected(self, inputs: Arrays) -> Mapping[str, Array]:
-        """The outputs that `inputs` must give."""
-        if self.reference is not None:
-            return self.reference(inputs)
-        pairs = zip(self.signature.inputs, self.signature.outputs, strict=True)
-        return {output.name: inputs[source.name] for source, output in pairs}
-
-    def inputs(self, rows: int, seed: int) -> dict[str, Array]:
-        """Values for every input, `rows` of them; sizes that vary are 2."""
-        shape = {spec.name: tuple(2 if size < 0 else size for size in spec.dims) for spec in self.signature.inputs}
-        batch = (rows,) if self.signature.is_batched else ()
-        return {
-            spec.name: values(spec.datatype, (*batch, *shape[spec.name]), seed + place) for place, spec in enumerate(self.signature.inputs)
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendSamples:
-    """What a backend can do, by example.
-
-    Attributes:
-        model: A model of one input `x` and one output `y` of a datatype and dims (-1: variable), with max_batch_size; None where this
-            backend has no such model, and then the tests that need it are skipped.
-        datatypes: Those the backend serves. A model of any other must be refused, where there is one.
-        whole: Any model, best with several inputs and outputs.
-        failing: A model of `x` and `y` INT64 [2] whose `execute` fails where a row holds 13; None where no model of this backend can fail.
-        unreadable: Version folders that must be refused, by what is wrong with them.
-        package: The extra's package that the backend needs; where it is not installed, all its tests are skipped.
-    """
-
-    model: Callable[[DataType, tuple[int, ...], int], Sample | None]
-    datatypes: frozenset[DataType]
-    whole: Sample
-    unreadable: Mapping[str, Mapping[str, bytes]]
-    failing: Sample | None = None
-    package: str = ""
 
 
 def _onnx_shape(dims: tuple[int, ...], max_batch_size: int) -> list[int | str]:
@@ -248,15 +173,3 @@ SAMPLES: dict[str, BackendSamples] = {
         unreadable={},  # it reads no file
     ),
 }
-
-
-def values(datatype: DataType, shape: tuple[int, ...], seed: int) -> Array:
-    """An array of `shape` with values that tell elements apart."""
-    rng = np.random.default_rng(seed)
-    if datatype.is_bytes:
-        array = np.empty(shape, dtype=np.object_)
-        for place in range(array.size):
-            array.flat[place] = f"text {rng.integers(1000)} é".encode()
-        return array
-    numbers = rng.integers(0, 2 if datatype is DataType.BOOL else 100, size=shape)
-    return np.asarray(numbers).astype(datatype.numpy)

@@ -13,7 +13,7 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
-from tests.fakes.onnx_models import signature
+from stoker.backends.testing.samples import signature
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = signature({"image": (DataType.FP32, (8, 8))}, {"scores": (DataType.FP32, (10,))}, 32)

@@ -12,9 +12,10 @@ from stoker.backends.api.errors import InvalidRequest, ModelLoadError
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx_files.runtime_errors import ORT_ERRORS
+from stoker.backends.testing.samples import signature
 from tests.fakes import networks
 from tests.fakes.integer_graphs import INTEGERS, IntegerGraph, graphs_of
-from tests.fakes.onnx_models import onnx_files, signature
+from tests.fakes.onnx_models import onnx_files
 from tests.fakes.server_process import REPOSITORY_ROOT
 from tests.fakes.transformers import small_bert
 

@@ -19,8 +19,8 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import ModelLoadError, ServingError
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.testing.samples import version_files
 from tests.conformance.unusual_graphs import MOST_ROWS, UNUSUAL_GRAPHS, UnusualGraph, raw_outputs
-from tests.fakes.onnx_models import version_files
 
 REGISTRY = BackendRegistry()
 CANARY = 0xA5
@@ -210,6 +210,6 @@ def test_an_unusual_graph_is_computed_as_onnx_runtime_does_or_refused(way: str, 
 def test_memory_that_is_not_written_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary works: with `np.zeros` as careless as `np.empty`, an output that is never written shows it."""
     monkeypatch.setattr(np, "zeros", np.empty)
-    monkeypatch.setattr("stoker.backends.onnx.bindings._Places.are_written", lambda places: True)
+    monkeypatch.setattr("stoker.backends.onnx.bindings._Buffers.are_written", lambda buffers: True)
     with pytest.raises(AssertionError):
         serve_and_check(from_file("onnxruntime"), UNUSUAL_GRAPHS["input is output"], tmp_path)

@@ -14,8 +14,8 @@ from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.gcu.backend import TopsInferenceBackend
 from stoker.backends.gcu.program import GcuExecutable
+from stoker.backends.testing.samples import version_files
 from tests.fakes.gcu_served import file_of
-from tests.fakes.onnx_models import version_files
 
 
 @dataclass

@@ -11,7 +11,7 @@ from stoker.backends.api.batch import Array
 from stoker.backends.api.candidate import Candidate, Violation
 from stoker.backends.api.model import ModelFacts, ModelSignature
 from stoker.backends.ipu.backend import PoplarBackend
-from tests.fakes.onnx_models import version_files
+from stoker.backends.testing.samples import version_files
 
 
 @dataclass

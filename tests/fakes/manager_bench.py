@@ -4,9 +4,9 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
-from tests.fakes.fake_clock import FakeClock
 from tests.fakes.fake_loader import FakeLoader, FakeModel, FakeRecorder, FakeRepository, turn
 
 

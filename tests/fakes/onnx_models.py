@@ -1,6 +1,6 @@
 """Small ONNX files for tests, stamped with an IR version and opset that every supported ONNX Runtime reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
@@ -8,8 +8,9 @@ from onnx import TensorProto, helper
 
 from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.files import ModelFiles
-from stoker.backends.api.model import ModelSignature, TensorSpec
+from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import version_files
 
 IR_VERSION = 10
 OPSET = 21
@@ -66,33 +67,8 @@ def pick() -> onnx.ModelProto:
     return model([node], [value("x", ("n", 2), TensorProto.INT64)], [value("y", ("n", 2))], [row])
 
 
-def version_files(folder: Path, files: Mapping[str, bytes]) -> ModelFiles:
-    """Writes `files` below `folder`, as a version's private copy."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return ModelFiles(folder, {name: len(content) for name, content in files.items()})
-
-
 def onnx_files(folder: Path, proto: onnx.ModelProto) -> ModelFiles:
     return version_files(folder, {"model.onnx": proto.SerializeToString()})
-
-
-def signature(
-    inputs: Mapping[str, tuple[DataType, tuple[int, ...]]],
-    outputs: Mapping[str, tuple[DataType, tuple[int, ...]]],
-    max_batch_size: int = 8,
-) -> ModelSignature:
-    def specs(tensors: Mapping[str, tuple[DataType, tuple[int, ...]]]) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec(name, datatype, dims) for name, (datatype, dims) in tensors.items())
-
-    return ModelSignature(specs(inputs), specs(outputs), max_batch_size)
-
-
-def same_in_and_out(datatype: DataType = DataType.FP32, dims: tuple[int, ...] = (2,), max_batch_size: int = 8) -> ModelSignature:
-    """What `identity` serves."""
-    return signature({"x": (datatype, dims)}, {"y": (datatype, dims)}, max_batch_size)
 
 
 def load_request(files: ModelFiles, served: ModelSignature, *, graph_level: int | None = None, **parameters: str) -> LoadRequest:

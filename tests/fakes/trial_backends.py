@@ -7,7 +7,7 @@ import threading
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.registry import BackendRegistry
-from tests.fakes.fake_backend import FakeBackend, fake_facts
+from stoker.backends.testing.fake_backend import FakeBackend, fake_facts
 
 
 class HarmfulBackend(FakeBackend):

@@ -11,7 +11,7 @@ from stoker.backends.api.batch import BatchItem, BatchProcessor, BatchResult, Ou
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
-from tests.fakes.fake_backend import FakeInstance, fake_signature
+from stoker.backends.testing.fake_backend import FakeInstance, fake_signature
 
 
 class TickingClock:

@@ -13,19 +13,38 @@ from stoker.backends.api.candidate import Candidate
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import ModelFacts
 from stoker.backends.api.tensor import DataType
-from tests.fakes.onnx_models import same_in_and_out, version_files
+from stoker.backends.testing.conformance import check_backend, check_model
+from stoker.backends.testing.samples import BackendSamples, Sample, same_in_and_out, version_files
 
 PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
 
 
 @pytest.fixture
-def backend() -> Backend:
+def page() -> dict[str, Any]:
+    """The names that the page's Python blocks define: the backend, its instance, and its samples."""
     written = [textwrap.dedent(block) for block in re.findall(r"   ```python\n(.*?)   ```", PAGE.read_text(), re.DOTALL)]
-    room: dict[str, Any] = {}
-    exec("\n".join(written[:2]), room)
-    made = room["DoubleBackend"]()
+    names: dict[str, Any] = {
+        "SAMPLES": {}, "BackendSamples": BackendSamples, "DataType": DataType, "Sample": Sample, "same_in_and_out": same_in_and_out,
+    }  # fmt: skip
+    exec("\n".join(written[:3]), names)
+    return names
+
+
+@pytest.fixture
+def backend(page: dict[str, Any]) -> Backend:
+    made = page["DoubleBackend"]()
     assert isinstance(made, Backend)
     return made
+
+
+def test_the_backend_of_the_page_passes_the_conformance_checks(backend: Backend, page: dict[str, Any], tmp_path: Path) -> None:
+    skipped = check_backend(backend, page["SAMPLES"]["double"], tmp_path)
+    assert skipped["a bad request fails alone"] == "no model of the backend fails on a request"
+
+
+def test_a_model_folder_of_the_page_passes_the_check(backend: Backend, tmp_path: Path) -> None:
+    (tmp_path / "model.double").touch()
+    check_model(backend, tmp_path, same_in_and_out())
 
 
 def test_the_backend_of_the_page_doubles_its_input(backend: Backend, tmp_path: Path) -> None:

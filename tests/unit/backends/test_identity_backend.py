@@ -10,7 +10,7 @@ from stoker.backends.api.errors import BackendFailed, ModelLoadError
 from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.backends.identity.backend import IdentityBackend, IdentityInstance
-from tests.fakes.onnx_models import signature, version_files
+from stoker.backends.testing.samples import signature, version_files
 
 FP32, INT32, BYTES = DataType.FP32, DataType.INT32, DataType.BYTES
 PAIR = signature({"a": (FP32, (2,)), "b": (BYTES, (-1,))}, {"p": (FP32, (2,)), "q": (BYTES, (-1,))})

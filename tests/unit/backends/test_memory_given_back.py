@@ -14,8 +14,9 @@ from stoker.backends.api.errors import BackendFailed
 from stoker.backends.api.model import TensorSpec
 from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import signature
 from stoker.server.tuning.heap_trim import trim_all
-from tests.fakes.onnx_models import load_request, model, onnx_files, signature, value
+from tests.fakes.onnx_models import load_request, model, onnx_files, value
 
 MIB = 1 << 20
 STATM = Path("/proc/self/statm")

@@ -13,18 +13,8 @@ from stoker.backends.api.model import FileTensor, ModelFacts
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.onnx.runtime_limits import RuntimeLimits, limits_of
-from tests.fakes.onnx_models import (
-    identity,
-    load_request,
-    model,
-    onnx_files,
-    pick,
-    same_in_and_out,
-    signature,
-    sum_and_difference,
-    value,
-    version_files,
-)
+from stoker.backends.testing.samples import same_in_and_out, signature, version_files
+from tests.fakes.onnx_models import identity, load_request, model, onnx_files, pick, sum_and_difference, value
 
 BACKEND = OnnxRuntimeBackend()
 

@@ -16,7 +16,8 @@ from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx import one_thread
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.onnx.one_thread import MOST_FILE_BYTES, MOST_INPUT_BYTES, MOST_NS, RUNS, may_be_enough
-from tests.fakes.onnx_models import load_request, model, onnx_files, same_in_and_out, value
+from stoker.backends.testing.samples import same_in_and_out
+from tests.fakes.onnx_models import load_request, model, onnx_files, value
 
 QUICK_NS, SLOW_NS, COLD_NS = MOST_NS // 4, 2 * MOST_NS, 5 * MOST_NS
 FAR_NS = 20 * MOST_NS

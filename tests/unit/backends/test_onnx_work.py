@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.onnx_files.work import operator_of_open_work
-from tests.fakes.onnx_models import identity, load_request, model, onnx_files, same_in_and_out, signature, value, version_files
+from stoker.backends.testing.samples import same_in_and_out, signature, version_files
+from tests.fakes.onnx_models import identity, load_request, model, onnx_files, value
 
 INT64 = TensorProto.INT64
 ONES = numpy_helper.from_array(np.ones(1, np.int64), "fixed")

@@ -13,8 +13,9 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import FileTensor
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
+from stoker.backends.testing.samples import signature, version_files
 from tests.fakes.classifiers import classifier
-from tests.fakes.onnx_models import load_request, onnx_files, signature, value, version_files
+from tests.fakes.onnx_models import load_request, onnx_files, value
 
 BACKEND = OnnxRuntimeBackend()
 X = np.array([[2, 1], [0, 3], [-4, -5], [1, 1]], np.float32)

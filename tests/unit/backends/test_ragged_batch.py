@@ -12,7 +12,7 @@ from stoker.backends.api.ragged import BatchInput, BatchInputKind, BatchOutput
 from stoker.backends.api.ragged_batch import RaggedProcessor
 from stoker.backends.api.tensor import DataType
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
-from tests.fakes.fake_backend import FakeInstance
+from stoker.backends.testing.fake_backend import FakeInstance
 from tests.fakes.onnx_models import load_request, model, onnx_files, value
 
 FP32, INT32 = DataType.FP32, DataType.INT32

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.backends.api.errors import BackendSettingError, ModelLoadError
 from stoker.backends.api.registry import GROUP, BackendRegistry
-from tests.fakes.fake_backend import FakeBackend
+from stoker.backends.testing.fake_backend import FakeBackend
 
 
 class NotABackend:
@@ -41,7 +41,7 @@ def test_the_installed_backends_are_found_by_name_alias_and_platform() -> None:
 
 
 def test_a_platform_costs_the_import_of_no_other_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = registry(monkeypatch, another=f"{__name__}:RaisesAtStart", fake="tests.fakes.fake_backend:FakeBackend")
+    found = registry(monkeypatch, another=f"{__name__}:RaisesAtStart", fake="stoker.backends.testing.fake_backend:FakeBackend")
     assert found.get("fake_platform") is found.get("fake_alias")
     assert [backend.name for backend in found.in_use()] == ["fake"]
     with pytest.raises(ModelLoadError, match="installed backends: another, fake"):
@@ -66,14 +66,14 @@ def test_an_unknown_backend_is_answered_with_those_installed() -> None:
     ("value", "text"),
     [
         ("no_such_module_anywhere:Backend", "No module named 'no_such_module_anywhere'"),
-        ("tests.fakes.fake_backend:NoSuchClass", "NoSuchClass"),
+        ("stoker.backends.testing.fake_backend:NoSuchClass", "NoSuchClass"),
         (f"{__name__}:NotABackend", "is no Backend"),
         (f"{__name__}:RaisesAtStart", "RuntimeError: no device driver"),
-        ("tests.fakes.fake_backend:FakeBackend", "calls itself 'fake'"),
+        ("stoker.backends.testing.fake_backend:FakeBackend", "calls itself 'fake'"),
     ],
 )
 def test_a_backend_that_does_not_import_is_named_and_leaves_the_others_be(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
-    found = registry(monkeypatch, broken=value, fake="tests.fakes.fake_backend:FakeBackend")
+    found = registry(monkeypatch, broken=value, fake="stoker.backends.testing.fake_backend:FakeBackend")
     assert [backend.name for backend in found.all()] == ["fake"]
     assert found.names() == ["broken", "fake"]
     with pytest.raises(ModelLoadError, match="backend 'broken' is not usable here") as caught:
@@ -82,7 +82,7 @@ def test_a_backend_that_does_not_import_is_named_and_leaves_the_others_be(monkey
 
 
 def test_a_backend_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = registry(monkeypatch, broken="no_such_module_anywhere:Backend", fake="tests.fakes.fake_backend:FakeBackend")
+    found = registry(monkeypatch, broken="no_such_module_anywhere:Backend", fake="stoker.backends.testing.fake_backend:FakeBackend")
     assert isinstance(found.get("fake"), FakeBackend)
     assert "broken" in found.names()
 

@@ -12,7 +12,7 @@ from stoker.backends.api.model import ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.api.streaming import StreamingInstance
 from stoker.backends.api.tensor import DataType
 from stoker.backends.repeat.backend import RepeatBackend, RepeatInstance
-from tests.fakes.onnx_models import version_files
+from stoker.backends.testing.samples import version_files
 
 INT32, UINT32 = DataType.INT32, DataType.UINT32
 INPUTS = (

@@ -11,11 +11,11 @@ from model_compiler.compiling import compile_fields
 from onnx import TensorProto, helper
 
 from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.compiler.cli import main as compile_command
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from stoker.server.observability.metrics import Metrics
-from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers
 
 FLOATS = {"fp16": TensorProto.FLOAT16, "fp32": TensorProto.FLOAT, "fp64": TensorProto.DOUBLE}

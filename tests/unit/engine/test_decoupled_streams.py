@@ -11,12 +11,12 @@ import pytest
 from stoker.backends.api.errors import BackendFailed, ServingError
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.model_config import InstanceGroup, ModelConfig
 from stoker.server.core.request import Done, InferRequest, InferResponse
 from stoker.server.core.servable import Servable
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.observability.metrics import Metrics
-from tests.fakes.fake_clock import FakeClock
 
 TENSOR = TensorSpec("x", DataType.FP32, (1,))
 SIGNATURE = ModelSignature((TENSOR,), (dataclasses.replace(TENSOR, name="y"),), 0, is_decoupled=True)

@@ -9,12 +9,12 @@ import pytest
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable, UnknownModel
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.model_config import InstanceGroup, LoadOverrides, ModelConfig
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, Via
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.engine.serving_engine import ServingEngine
 from stoker.server.observability.metrics import Metrics
-from tests.fakes.fake_clock import FakeClock
 
 
 def signature(size: int = 2) -> ModelSignature:

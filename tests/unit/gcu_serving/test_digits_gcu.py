@@ -12,8 +12,8 @@ from stoker.backends.api.batch import BatchItem, processor_for
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import ServingError
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import signature
 from tests.fakes.gcu_backend import CardBench
-from tests.fakes.onnx_models import signature
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = ROOT / "model_repos"

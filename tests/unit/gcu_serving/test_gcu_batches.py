@@ -14,10 +14,10 @@ from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingErr
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.serving.instance import GcuInstance
 from stoker.backends.gcu.serving.mount import SMALL_BYTES
-from tests.fakes.fake_backend import PATIENCE_S
+from stoker.backends.testing.fake_backend import PATIENCE_S
+from stoker.backends.testing.samples import same_in_and_out, signature
 from tests.fakes.gcu_backend import CardBench, answer, batch
 from tests.fakes.gcu_served import doubling, echo, pair, picking
-from tests.fakes.onnx_models import same_in_and_out, signature
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=10)
 

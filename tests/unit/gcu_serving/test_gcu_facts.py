@@ -10,10 +10,10 @@ from stoker.backends.api.registry import BackendRegistry
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.backend import TopsInferenceBackend
 from stoker.backends.gcu.program import GcuExecutable
+from stoker.backends.testing.samples import same_in_and_out, signature
 from stoker.server.lifecycle.check import VersionReport, check_repository
 from tests.fakes.gcu_backend import CardBench
 from tests.fakes.gcu_served import doubling, file_of, pair
-from tests.fakes.onnx_models import same_in_and_out, signature
 
 TENSORS = """
 input {{ name: "x" data_type: {0} dims: [ 2 ] }}

@@ -13,10 +13,10 @@ from stoker.backends.api.backend import Instance
 from stoker.backends.api.errors import BackendFailed, ModelLoadError, ServingError, Unavailable
 from stoker.backends.api.tensor import DataType
 from stoker.backends.simulated.clocks import VirtualClock
-from tests.fakes.fake_backend import PATIENCE_S
+from stoker.backends.testing.fake_backend import PATIENCE_S
+from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.gcu_backend import CardBench, answer, batch
 from tests.fakes.gcu_served import doubling
-from tests.fakes.onnx_models import same_in_and_out
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
 ONES = np.ones((1, 2), np.float32)

@@ -7,6 +7,7 @@ import numpy as np
 
 from stoker.backends.api.errors import Unavailable
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import same_in_and_out
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig
 from stoker.server.core.request import InferRequest, InferResponse
 from stoker.server.execution.worker import ThreadWorker
@@ -14,7 +15,6 @@ from stoker.server.scheduling.ejection import FIRST_EJECTION_NS
 from stoker.server.scheduling.scheduler import Scheduler
 from tests.fakes.gcu_backend import CardBench
 from tests.fakes.gcu_served import doubling
-from tests.fakes.onnx_models import same_in_and_out
 from tests.fakes.puppet_worker import HandTimers, RecorderLog
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)

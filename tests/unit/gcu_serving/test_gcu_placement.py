@@ -11,9 +11,9 @@ from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
 from stoker.backends.gcu.serving.placement import ClusterAllocator, Place
 from stoker.backends.simulated.serving.pool import Lease
+from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.gcu_backend import CardBench, answer
 from tests.fakes.gcu_served import doubling
-from tests.fakes.onnx_models import same_in_and_out
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
 ONES = np.ones((1, 2), np.float32)

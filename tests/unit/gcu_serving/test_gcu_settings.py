@@ -11,9 +11,9 @@ from stoker.backends.gcu.backend import TopsInferenceBackend
 from stoker.backends.gcu.serving.options import PARAMETER_KEYS, CardSettings, ModelParameters, parameter_violations, read_parameters
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.gcu_backend import CardBench, answer
 from tests.fakes.gcu_served import doubling
-from tests.fakes.onnx_models import same_in_and_out
 
 SERVED = same_in_and_out(DataType.FP32, max_batch_size=4)
 ONES = np.ones((1, 2), np.float32)

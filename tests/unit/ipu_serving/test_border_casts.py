@@ -5,10 +5,10 @@ import pytest
 
 from stoker.backends.api.errors import BackendFailed, InvalidRequest
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import same_in_and_out, signature
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import echo, halving, picking, popef
-from tests.fakes.onnx_models import same_in_and_out, signature
 
 
 def test_fp32_clients_are_served_by_an_fp16_executable(bench: Bench) -> None:

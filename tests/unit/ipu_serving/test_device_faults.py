@@ -9,10 +9,10 @@ from stoker.backends.api.batch import BatchItem, BatchProcessor
 from stoker.backends.api.clock import SystemClock
 from stoker.backends.api.errors import BackendFailed, ServingError, Unavailable
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
-from tests.fakes.onnx_models import same_in_and_out
 
 TWO_ROWS = same_in_and_out(DataType.FP32, max_batch_size=2)
 ONES = np.ones((1, 2), np.float32)

@@ -9,10 +9,10 @@ import pytest
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import same_in_and_out, signature
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import adding, compute, doubling
 from tests.fakes.ipu_served import popef
-from tests.fakes.onnx_models import same_in_and_out, signature
 
 TWO_ROWS = same_in_and_out(DataType.FP32, max_batch_size=2)
 SUMS = signature(dict.fromkeys("ab", (DataType.FP32, (3,))), {"total": (DataType.FP32, (3,))}, 4)

@@ -12,10 +12,10 @@ from stoker.backends.ipu.backend import PoplarBackend
 from stoker.backends.ipu.serving.options import PARAMETER_KEYS, DevicePoolSettings, parameter_violations, read_parameters
 from stoker.backends.simulated.numerics import Numerics
 from stoker.backends.simulated.pacing import Pacing
+from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
-from tests.fakes.onnx_models import same_in_and_out
 
 TWO_ROWS = same_in_and_out(DataType.FP32, max_batch_size=2)
 ONES = np.ones((1, 2), np.float32)

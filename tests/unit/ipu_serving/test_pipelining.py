@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import same_in_and_out
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import doubling
 from tests.fakes.ipu_served import popef
-from tests.fakes.onnx_models import same_in_and_out
 
 TWO_ROWS = same_in_and_out(DataType.FP32, max_batch_size=2)
 

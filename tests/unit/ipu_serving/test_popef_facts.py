@@ -8,10 +8,10 @@ import pytest
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.model import FileTensor
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.samples import same_in_and_out, signature
 from tests.fakes.ipu_backend import Bench, answer
 from tests.fakes.ipu_programs import Part, adding, doubling
 from tests.fakes.ipu_served import echo, halving, pair, popef
-from tests.fakes.onnx_models import same_in_and_out, signature
 
 F32 = DataType.FP32
 TWO_ROWS = same_in_and_out(F32, max_batch_size=2)

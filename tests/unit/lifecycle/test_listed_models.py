@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.errors import Forbidden, InvalidRequest, ModelLoadError, Unavailable
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.config.report import ConfigError
 from stoker.server.core.model_config import AllVersions, BatchingDefaults, LatestVersions, ListedModel, SpecificVersions
 from stoker.server.lifecycle.manager import ModelManager
 from stoker.server.lifecycle.model_list import ListedModels, ModelListFile
 from stoker.server.lifecycle.repository import RepositoryUnreadable
 from stoker.server.lifecycle.settings import ControlMode, LifecycleSettings
-from tests.fakes.fake_clock import FakeClock
 from tests.fakes.fake_loader import FakeLoader, FakeRecorder, FakeRepository
 from tests.fakes.manager_bench import in_loop
 

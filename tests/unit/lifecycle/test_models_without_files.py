@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.lifecycle.check import check_repository
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from stoker.server.lifecycle.repository import ModelRepository
 from stoker.server.observability.metrics import Metrics
-from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers
 
 IDENTITY = """backend: "identity" max_batch_size: 4

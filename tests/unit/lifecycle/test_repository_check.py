@@ -7,12 +7,12 @@ import pytest
 
 from stoker.backends.api.errors import ModelLoadError
 from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.testing.fake_backend import FakeBackend, fake_facts
 from stoker.cli.main import main
 from stoker.server.config.report import FindingKind
 from stoker.server.lifecycle.check import RepositoryReport, check_repository
 from stoker.server.lifecycle.folder import LINKS_HINT
 from tests.fakes import onnx_models
-from tests.fakes.fake_backend import FakeBackend, fake_facts
 
 
 @pytest.fixture

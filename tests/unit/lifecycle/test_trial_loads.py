@@ -6,12 +6,12 @@ from pathlib import Path
 import onnx
 import pytest
 
+from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.cli.main import main
 from stoker.server.lifecycle import check as check_module
 from stoker.server.lifecycle import trial_load
 from stoker.server.lifecycle.check import Loading, RepositoryReport, check_repository
 from tests.fakes import onnx_models
-from tests.fakes.fake_backend import FakeBackend
 from tests.fakes.trial_backends import harmful_registry
 
 pytestmark = pytest.mark.slow

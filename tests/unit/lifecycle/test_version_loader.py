@@ -11,12 +11,12 @@ import pytest
 
 from stoker.backends.api.backend import Instance, LoadRequest
 from stoker.backends.api.registry import BackendRegistry
+from stoker.backends.testing.fake_backend import FakeBackend
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.config.pbtxt import parse_pbtxt
 from stoker.server.config.report import ConfigError
 from stoker.server.lifecycle.loader import LoaderSettings, VersionLoader, VersionSource
 from stoker.server.observability.metrics import Metrics
-from tests.fakes.fake_backend import FakeBackend
-from tests.fakes.fake_clock import FakeClock
 from tests.fakes.puppet_worker import HandTimers
 
 TENSORS = 'input { name: "x" data_type: TYPE_FP32 dims: 2 }\noutput { name: "y" data_type: TYPE_FP32 dims: 2 }\n'

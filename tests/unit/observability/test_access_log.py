@@ -13,12 +13,12 @@ from stoker.backends.api.batch import BatchResult
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, Overloaded, ServingError, UnknownModel
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.request import Done, EngineResult, InferRequest, InferResponse, Via
 from stoker.server.observability.access_log import FAILURES_PER_S, AccessLog, AccessLogSettings
 from stoker.server.observability.metrics import Metrics
 from stoker.server.scheduling.accounting import count_batch
 from stoker.server.scheduling.pending import Pending
-from tests.fakes.fake_clock import FakeClock
 
 SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (2,)),), (TensorSpec("OUT", DataType.FP32, (2,)),), 4)
 _S = 1_000_000_000

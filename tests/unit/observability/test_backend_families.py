@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from stoker.backends.api.figures import Figure
+from stoker.backends.testing.fake_backend import FakeBackend
 from stoker.server.observability.families import BackendFamilies
 from stoker.server.observability.series import write_exposition
-from tests.fakes.fake_backend import FakeBackend
 
 
 class WithDevices(FakeBackend):

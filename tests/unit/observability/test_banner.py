@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.state import IndexEntry, VersionState
 from stoker.server.observability.banner import print_startup, without_ready_version
-from tests.fakes.fake_clock import FakeClock
 
 INDEX = [
     IndexEntry("digits", 1, VersionState.READY, backend="onnxruntime"),

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.settings import MetricsSettings
 from stoker.server.observability.statistics import SLOT_NS, SLOTS, RollingQuantiles
-from tests.fakes.fake_clock import FakeClock
 
 MINUTE_NS = SLOTS * SLOT_NS
 

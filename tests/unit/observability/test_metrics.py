@@ -10,12 +10,12 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.state import VersionState
 from stoker.server.observability.metrics import MAX_FAILING_MODELS, Metrics
 from stoker.server.observability.recorder import FailureReason
 from stoker.server.observability.series import write_exposition
 from tests.fakes.busy_metrics import busy_metrics
-from tests.fakes.fake_clock import FakeClock
 
 
 def lines_of(metrics: Metrics) -> list[str]:

@@ -1,8 +1,8 @@
 """TensorFlow Serving's names for the server's figures."""
 
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.observability.metrics import Metrics
 from stoker.server.observability.recorder import FailureReason
-from tests.fakes.fake_clock import FakeClock
 
 
 def test_figures_are_shown_by_model_under_tensorflow_servings_names():

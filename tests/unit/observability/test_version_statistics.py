@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.backends.testing.fake_clock import FakeClock
 from stoker.server.core.state import BatchSizeStatistics, Duration
 from stoker.server.observability.recorder import FailureReason, VersionRecorder
 from stoker.server.observability.statistics import VersionStatistics
-from tests.fakes.fake_clock import FakeClock
 
 
 def answered(recorder: VersionRecorder, rows: int = 1, **durations: int) -> None:

@@ -21,8 +21,8 @@ from stoker.backends.api.model import ModelSignature
 from stoker.backends.api.tensor import DataType
 from stoker.backends.openvino.backend import OpenVinoBackend
 from stoker.backends.openvino.parameters import ModelParameters
+from stoker.backends.testing.samples import signature, version_files
 from tests.fakes import onnx_models
-from tests.fakes.onnx_models import signature, version_files
 
 ov = pytest.importorskip("openvino", reason="the 'openvino' extra is not installed")
 

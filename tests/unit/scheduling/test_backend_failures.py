@@ -13,11 +13,11 @@ from stoker.backends.api.backend import Arrays, Instance
 from stoker.backends.api.batch import BatchProcessor, as_failure
 from stoker.backends.api.errors import BackendFailed, InvalidRequest, ServingError, Unavailable
 from stoker.backends.api.tensor import DataType
+from stoker.backends.testing.fake_clock import FakeClock
+from stoker.backends.testing.samples import signature
 from stoker.server.core.request import InferRequest
 from stoker.server.execution.worker import run_batch
 from stoker.server.scheduling.failures import FAILURES_PER_S, FailureLog
-from tests.fakes.fake_clock import FakeClock
-from tests.fakes.onnx_models import signature
 from tests.unit.scheduling.test_scheduler import Rig
 
 

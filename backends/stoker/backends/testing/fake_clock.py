@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""`FakeClock`: a clock that stands still until a test moves it."""
 
 NS_PER_S = 1_000_000_000
 

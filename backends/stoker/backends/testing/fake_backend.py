@@ -1,7 +1,6 @@
-"""A scripted backend: it responds, fails or waits as the test demands, and records its calls.
+"""`FakeBackend` and `FakeInstance`: they respond, fail and wait as a test says, and record their calls.
 
-`FakeBackend` loads `FakeInstance`s; both are driven by the test through plain attributes and `Gate`s, so that a test holds a load or a
-batch at a chosen point without sleeping.
+The test sets plain attributes and closes `Gate`s, so that it holds a load or a batch at a chosen point without sleeping.
 """
 
 import threading
@@ -16,14 +15,14 @@ from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import FileTensor, ModelFacts, ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 
-#: How long anything here waits for the test before it gives up, seconds: a hung test ends as a failure that says where.
+#: How long the fakes wait for the test, in seconds: a hung test ends as a failure that names the place.
 PATIENCE_S = 10.0
 
 Compute = Callable[[Arrays, Sequence[str]], Arrays]
 
 
 class Gate:
-    """A door that a test closes and opens, and at which it can see someone arrive."""
+    """A gate that a test closes and opens, and at which it can wait for a thread to arrive."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
@@ -31,31 +30,43 @@ class Gate:
         self._arrivals = threading.Semaphore(0)
 
     def close(self) -> None:
+        """Threads wait at the gate from now on."""
         self._open.clear()
 
     def open(self) -> None:
+        """Threads pass from now on, also those that wait."""
         self._open.set()
 
     def wait_arrival(self) -> None:
-        """Blocks until one more visitor has reached the gate (whether it stands open or not)."""
+        """Blocks until one more thread has reached the gate, open or closed.
+
+        Raises:
+            TimeoutError: none did within `PATIENCE_S`.
+        """
         if not self._arrivals.acquire(timeout=PATIENCE_S):
-            raise TimeoutError("nobody came to the gate")
+            raise TimeoutError("no thread reached the gate")
 
     def pass_through(self) -> None:
+        """Passes the gate; waits while it is closed.
+
+        Raises:
+            TimeoutError: the test did not open it within `PATIENCE_S`.
+        """
         self._arrivals.release()
         if not self._open.wait(PATIENCE_S):
-            raise TimeoutError("the test never opened the gate")
+            raise TimeoutError("the test did not open the gate")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One `execute`: copies of the inputs as they came, and the outputs wanted."""
+    """One `execute`: copies of its inputs, and the names of the outputs."""
 
     inputs: Mapping[str, np.ndarray]
     output_names: tuple[str, ...]
 
     @property
     def rows(self) -> int:
+        """Rows of the batch."""
         return int(next(iter(self.inputs.values())).shape[0])
 
 
@@ -79,8 +90,8 @@ class FakeInstance(Instance):
     Attributes:
         gate: Every `execute` passes through it.
         failures: Errors to raise, one for each coming `execute`; None lets that call through.
-        fail_if: Asked at every `execute` with its inputs; an exception it returns is raised.
-        calls: What was asked so far.
+        fail_if: Called at every `execute` with its inputs; an exception that it returns is raised.
+        calls: Calls of `execute` so far.
         closed: Whether `close` was called.
     """
 
@@ -93,6 +104,7 @@ class FakeInstance(Instance):
         fail_if: Callable[[Arrays], Exception | None] | None = None,
         gate: Gate | None = None,
     ) -> None:
+        """Of a model with `signature`; the other arguments are the attributes."""
         self.signature = signature
         self.static_batch_size = static_batch_size
         self.gate = gate or Gate()
@@ -123,7 +135,7 @@ class FakeBackend(Backend):
     """Loads `FakeInstance`s.
 
     Attributes:
-        facts: What `inspect` answers.
+        facts: What `inspect` returns.
         inspect_errors, load_errors: By (model name, version) for loads, by file content for inspections: what to raise instead.
         load_gate: Every `load` passes through it.
         make: Builds the instance of a load; replace it for other behaviour.
