@@ -1,0 +1,39 @@
+"""The examples of the transports' documentation run as they are printed."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import stoker.server.net
+from stoker.server.net.http2 import connection, streams
+
+README = Path(stoker.server.net.__file__).parent / "README.md"
+#: How the README names the entries of the table of states.
+NAMES = {
+    "HALF_CLOSED_LOCAL": "HC_LOCAL",
+    "HALF_CLOSED_REMOTE": "HC_REMOTE",
+    "IGNORED": "ignored",
+    "MALFORMED": "malformed",
+    "STREAM_ERROR": "stream error",
+    "NEVER_OPENED": "never opened",
+    "LONG_CLOSED": "long closed",
+    "MISUSE": "-",
+}
+
+
+def test_example_of_the_connection_runs():
+    failed, tried = doctest.testmod(connection)
+    assert (failed, tried > 5) == (0, True)
+
+
+def test_example_of_the_readme_runs():
+    failed, tried = doctest.testfile(str(README), module_relative=False)
+    assert (failed, tried > 5) == (0, True)
+
+
+@pytest.mark.parametrize("state", list(streams.Next)[:5])
+def test_table_of_the_readme_equals_the_table_of_the_code(state: streams.Next):
+    name = NAMES.get(state.name, state.name)
+    (row,) = (line for line in README.read_text().splitlines() if line.startswith(f"| {name} |"))
+    assert [cell.strip() for cell in row.strip("|").split("|")][1:] == [NAMES.get(each.name, each.name) for each in streams.NEXT[state]]
