@@ -15,6 +15,7 @@ FORMATS = ("onnx", "openvino")
 QUANTIZERS = ("onnxruntime", "nncf")
 CALIBRATION_METHODS = ("minmax", "entropy", "percentile")
 INT8_PRESETS = ("auto", "all", "transformer")
+INT8_WEIGHT_BITS = ("auto", "7", "8")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -81,6 +82,14 @@ class JobOptions:
         group=_CPU,
         default="auto",
         choices=INT8_PRESETS,
+    )
+    int8_weight_bits: str = option(
+        TEXT,
+        "Bits of int8 weights (cpu, int8, int8_dynamic, quantizer onnxruntime): with 8, sums may saturate on x86 CPUs without VNNI; auto "
+        "takes 7 where this CPU is one.",
+        group=_CPU,
+        default="auto",
+        choices=INT8_WEIGHT_BITS,
     )
     int8_skip_op_types: tuple[str, ...] = option(NAMES, "Operator types that stay FP32 (cpu, int8, int8_dynamic).", group=_CPU, default=())
     int8_skip_op_names: tuple[str, ...] = option(NAMES, "Nodes that stay FP32 (cpu, int8, int8_dynamic).", group=_CPU, default=())

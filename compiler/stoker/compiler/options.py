@@ -58,6 +58,7 @@ class CompilerOptions:
     quantizer: str = "onnxruntime"
     calibration_method: str = "minmax"
     int8_preset: str = "auto"
+    int8_weight_bits: str = "auto"
     int8_skip_op_types: Sequence[str] = ()
     int8_skip_op_names: Sequence[str] = ()
     time_limit_scheduler: float = 1e9

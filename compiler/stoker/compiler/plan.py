@@ -18,6 +18,7 @@ BUILD_OPTIONS = (
     "quantizer",
     "calibration_method",
     "int8_preset",
+    "int8_weight_bits",
     "int8_skip_op_types",
     "int8_skip_op_names",
 )

@@ -41,6 +41,7 @@ OUR_OWN = {
     "quantizer",
     "calibration_method",
     "int8_preset",
+    "int8_weight_bits",
     "min_snr",
     "min_speedup",
     "int8_skip_op_types",

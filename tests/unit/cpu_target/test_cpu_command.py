@@ -17,6 +17,7 @@ from stoker.backends.api.backend import LoadRequest
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
+from stoker.backends.cpu.int8_weights import is_saturating
 from stoker.backends.cpu.target import CPU_OPTIONS
 from stoker.backends.onnx.backend import OnnxRuntimeBackend
 from stoker.backends.openvino.backend import OpenVinoBackend
@@ -143,7 +144,7 @@ def test_the_report_says_what_it_costs_and_what_it_brings(compile_cpu: Compile, 
     assert found["is_random_data"] is False
     (drift,) = found["drift"]["outputs"]
     assert drift["output"] == "y"
-    assert 0 < drift["max_abs"] < 0.2
+    assert 0 < drift["max_abs"] < (0.4 if is_saturating() else 0.2)  # weights of 7 bits or of 8
     assert 0.99 < drift["cosine"] < 1
     assert 0.8 < drift["top1_agreement"] <= 1
     assert found["drift"]["samples"] == 2 + 3  # the batches held out, and 4, 2 and 1 rows

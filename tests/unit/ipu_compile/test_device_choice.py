@@ -94,7 +94,7 @@ def test_more_shards_than_ipus_are_refused_and_idle_ipus_said(caplog) -> None:
 NOT_OF_THE_PROGRAM = {
     "show_compilation_progress_bar", "compilation_progress_logger", "enable_engine_caching", "cache_path", "compress",
     "enable_model_fusion", "build_flag", "resource_mode",
-    "format", "quantizer", "calibration_method", "int8_preset", "int8_skip_op_types", "int8_skip_op_names",
+    "format", "quantizer", "calibration_method", "int8_preset", "int8_weight_bits", "int8_skip_op_types", "int8_skip_op_names",
 }  # fmt: skip
 OTHER_VALUES: dict[str, Any] = {
     "num_ipus": 2, "ipu_version": "ipu21", "batches_per_step": 2, "partials_type": "float", "available_memory_proportion": 0.001,

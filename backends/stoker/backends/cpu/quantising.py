@@ -24,6 +24,7 @@ from onnxruntime.quantization.quant_utils import save_and_reload_model_with_shap
 
 from stoker.backends.cpu.finite import check_scales, without_infinities
 from stoker.backends.cpu.int8_operators import PRODUCTS, Selection, select
+from stoker.backends.cpu.int8_weights import weight_bits
 from stoker.backends.cpu.samples import Batches
 from stoker.compiler.errors import CompileError
 from stoker.compiler.options import CompilerOptions
@@ -39,7 +40,7 @@ def quantised(model: onnx.ModelProto, batches: Batches, options: CompilerOptions
     Args:
         model: In FP32; left as it was.
         batches: Inputs by name, to take ranges from.
-        options: `calibration_method`, `int8_preset`, `int8_skip_op_types` and `int8_skip_op_names`.
+        options: `calibration_method`, `int8_preset`, `int8_weight_bits`, `int8_skip_op_types` and `int8_skip_op_names`.
 
     Raises:
         OptionError: a node to be skipped is not in the model.
@@ -53,7 +54,7 @@ def quantised(model: onnx.ModelProto, batches: Batches, options: CompilerOptions
         quantiser = QDQQuantizer(
             save_and_reload_model_with_shape_infer(prepared),
             True,  # a scale for each channel
-            False,  # all eight bits
+            weight_bits(options)[0] < 8,
             QuantType.QInt8,
             QuantType.QUInt8,
             ranges,
@@ -87,6 +88,7 @@ def quantised_dynamically(model: onnx.ModelProto, options: CompilerOptions) -> t
             path,
             op_types_to_quantize=["MatMul"],  # which the quantiser makes of a Gemm, named so
             per_channel=True,
+            reduce_range=weight_bits(options)[0] < 8,
             weight_type=QuantType.QInt8,
             nodes_to_exclude=[*skipped, *(f"{name}_MatMul" for name in skipped)],
         )

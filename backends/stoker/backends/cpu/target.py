@@ -8,18 +8,21 @@ import onnx
 from stoker.backends.cpu.comparison import compare
 from stoker.backends.cpu.free_batch import batch_of
 from stoker.backends.cpu.int8_operators import check_types
+from stoker.backends.cpu.int8_weights import weight_bits
 from stoker.backends.cpu.openvino_files import check_integers, check_openvino, write_ir
 from stoker.backends.cpu.optimising import check_size, optimised
 from stoker.backends.cpu.quantising import quantised, quantised_dynamically
 from stoker.backends.cpu.quantising_nncf import check_nncf, write_quantised_ir
 from stoker.backends.cpu.samples import calibration_batches
 from stoker.compiler.errors import CompileError, OptionError
-from stoker.compiler.job_options import CALIBRATION_METHODS, FORMATS, INT8_PRESETS, QUANTIZERS
+from stoker.compiler.job_options import CALIBRATION_METHODS, FORMATS, INT8_PRESETS, INT8_WEIGHT_BITS, QUANTIZERS
 from stoker.compiler.options import CompilerOptions
 from stoker.compiler.target import Artefact, Comparison, SourceModel, Target
 
 #: Fields of `CompilerOptions` that are this target's.
-CPU_OPTIONS = frozenset({"format", "quantizer", "calibration_method", "int8_preset", "int8_skip_op_types", "int8_skip_op_names"})
+CPU_OPTIONS = frozenset(
+    {"format", "quantizer", "calibration_method", "int8_preset", "int8_weight_bits", "int8_skip_op_types", "int8_skip_op_names"}
+)
 _INT8 = ("int8", "int8_dynamic")
 
 
@@ -54,10 +57,12 @@ class CpuTarget(Target):
             OptionError: naming option, value and what was expected.
         """
         for name, choices in (("format", FORMATS), ("quantizer", QUANTIZERS), ("calibration_method", CALIBRATION_METHODS),
-            ("int8_preset", INT8_PRESETS)):  # fmt: skip
+            ("int8_preset", INT8_PRESETS), ("int8_weight_bits", INT8_WEIGHT_BITS)):  # fmt: skip
             if getattr(options, name) not in choices:  # compiler_options may say any text
                 raise OptionError(f"--{name}: '{getattr(options, name)}' is none of {', '.join(choices)}")
         if options.quantizer == "nncf":
+            if options.int8_weight_bits != "auto":
+                raise OptionError("--int8_weight_bits is for --quantizer onnxruntime: NNCF chooses by itself")
             if options.format != "openvino":
                 raise OptionError("--quantizer nncf makes OpenVINO IR: give --format openvino too")
             check_nncf()
@@ -70,6 +75,8 @@ class CpuTarget(Target):
                 raise OptionError(f"--{given[0]} is for --precision int8 and int8_dynamic, not {precision}")
             if precision != "int8" and options.int8_preset != "auto":
                 raise OptionError(f"--int8_preset is for --precision int8, not {precision}")
+            if precision not in _INT8 and options.int8_weight_bits != "auto":
+                raise OptionError(f"--int8_weight_bits is for --precision int8 and int8_dynamic, not {precision}")
             if precision == "int8_dynamic" and options.format == "openvino":
                 raise OptionError("--precision int8_dynamic is computed by ONNX Runtime: give --format onnx")
 
@@ -145,6 +152,7 @@ def _config(source: SourceModel, options: CompilerOptions, batch: int) -> Mappin
 
 def _summary(source: SourceModel, options: CompilerOptions, batch: int, path: Path, companions: Mapping[str, Path]) -> Mapping[str, object]:
     config = _config(source, options, batch)
+    is_by_onnxruntime = source.precision == "int8_dynamic" or (source.precision == "int8" and options.quantizer == "onnxruntime")
     return {
         "precision": source.precision,
         "backend": config["backend"],
@@ -152,4 +160,5 @@ def _summary(source: SourceModel, options: CompilerOptions, batch: int, path: Pa
         "file_bytes": path.stat().st_size + sum(each.stat().st_size for each in companions.values()),
         "quantizer": options.quantizer if source.precision == "int8" else "onnxruntime" if source.precision == "int8_dynamic" else "",
         "calibration_method": options.calibration_method if source.precision == "int8" and options.quantizer == "onnxruntime" else "",
+        "int8_weight_bits": weight_bits(options)[1] if is_by_onnxruntime else "",
     }

@@ -1,7 +1,9 @@
 """From a `LoadRequest` to compiled models. All that imports OpenVINO hangs below this module."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping
+from typing import Literal
 
 import openvino as ov
 
@@ -49,8 +51,9 @@ class Loader:
             ModelLoadError: OpenVINO does not read the file, or does not compile it for one of the batch sizes.
         """
         threads = parameters.threads or request.cpu_threads
+        parameters = dataclasses.replace(parameters, precision=self._precision(parameters, request.instance_name))
         properties = {
-            "INFERENCE_PRECISION_HINT": self._precision(parameters, request.instance_name),
+            "INFERENCE_PRECISION_HINT": parameters.precision,
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": min(parameters.pipeline_depth, threads),
             # Pinned, the threads of all instances would sit on the same cores.
@@ -87,7 +90,7 @@ class Loader:
             raise ModelLoadError(f"{parameter_path('inexact_integers')}: {refusal_of(inexact)}")
         return inexact
 
-    def _precision(self, parameters: ModelParameters, instance_name: str) -> str:
+    def _precision(self, parameters: ModelParameters, instance_name: str) -> Literal["f32", "bf16"]:
         """What is computed in here: without instructions for it, bfloat16 would be emulated."""
         if parameters.precision == "bf16" and "BF16" not in self._core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES"):
             log.warning("%s: precision bf16 becomes f32, as this CPU has no bfloat16 instructions", instance_name)
