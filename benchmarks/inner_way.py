@@ -57,7 +57,7 @@ async def measure(model: BenchModel, repository: Path, batches: Sequence[int], s
     clock = SystemClock()
     metrics = Metrics(clock)
     with tempfile.TemporaryDirectory() as snapshots:
-        settings = LoaderSettings(snapshot_dir=Path(snapshots), usable_cores=1, max_queue_size=1000, window_ticks=1)
+        settings = LoaderSettings(snapshot_dir=Path(snapshots), usable_cores=1, max_queue_size=1000)
         timers = LoopTimers(asyncio.get_running_loop(), clock)
         loader = VersionLoader(BackendRegistry(), clock=clock, timers=timers, recorder=metrics, settings=settings)
         lifecycle = LifecycleSettings(control_mode=ControlMode.NONE)

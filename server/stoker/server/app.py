@@ -43,12 +43,10 @@ from stoker.server.observability.span_export import SpanExport
 from stoker.server.observability.tracer import Tracer
 from stoker.server.protocols.kserve.dynamic_settings import TraceStart
 from stoker.server.ready_file import ReadyFile, ready_facts
-from stoker.server.rpc.settings import Transport
 from stoker.server.server_config import ServerConfig
 from stoker.server.serving_start import model_locations
 from stoker.server.shutdown import Shutdown, delay, take_down
 from stoker.server.tuning.busy_poll import BusyPoll
-from stoker.server.tuning.constants import WINDOW_TICKS
 from stoker.server.tuning.heap_trim import trim_all, trim_when_idle
 from stoker.server.tuning.read_batching import Reads
 
@@ -178,8 +176,6 @@ def _build(
             usable_cores=config.cpu_threads or usable_cores(),
             max_queue_size=config.max_queue_size,
             complete_configs=config.complete_configs,
-            # The server's own frontends hand over all requests of a read in one turn of the loop; grpcio some turns apart.
-            window_ticks=WINDOW_TICKS if config.is_tuned and config.grpc.transport is Transport.GRPCIO else 1,
             is_tuned=config.is_tuned,
         ),
     )

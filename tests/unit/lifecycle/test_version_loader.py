@@ -47,7 +47,7 @@ def load(
 
     async def load_and_close() -> list[str]:
         servable = await loader.load(source)
-        kinds = [type(worker).__name__ for worker in servable.scheduler._pool._workers]
+        kinds = [type(worker).__name__ for worker in servable.scheduler.workers]  # type: ignore[union-attr]
         await servable.close()
         return kinds
 

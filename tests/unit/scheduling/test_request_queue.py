@@ -128,7 +128,7 @@ def test_the_expiry_heap_does_not_grow_with_entries_that_left_early():
         passing = entry(timeout=10**15)
         queue.push(passing)
         queue.remove(passing)
-    assert len(queue._expiry) <= 128
+    assert len(queue.timed) <= 128
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,10 +15,9 @@ from stoker.backends.api.model import ModelSignature, TensorSpec
 from stoker.backends.api.tensor import DataType
 from stoker.server.core.model_config import DynamicBatching, InstanceGroup, ModelConfig, QueuePolicy, TimeoutAction
 from stoker.server.core.request import InferRequest, InferResponse
-from stoker.server.execution.worker import Work
+from stoker.server.execution.worker import InstanceWorker, Work
 from stoker.server.scheduling.queue import queue_timeout_us
 from stoker.server.scheduling.scheduler import LOOP_SHARE_NS, Scheduler
-from stoker.server.tuning.constants import WINDOW_NS, WINDOW_SINGLE_REQUESTS, WINDOW_TICKS
 from tests.fakes.puppet_worker import HandTimers, PuppetWorker, RecorderLog, rows_array
 
 VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (TensorSpec("OUT", DataType.FP32, (-1,)),), 8)
@@ -27,7 +26,10 @@ VARIABLE_SIGNATURE = ModelSignature((TensorSpec("IN", DataType.FP32, (-1,)),), (
 class Rig:
     """A scheduler under the test's hands."""
 
-    def __init__(self, workers: int = 1, max_queue_size: int = 100, slots: int = 1, **batching: Any) -> None:
+    def __init__(
+        self, workers: int = 1, max_queue_size: int = 100, slots: int = 1, only: InstanceWorker | None = None, **batching: Any
+    ) -> None:
+        """`only`: the one worker, in place of puppets."""
         self.time = HandTimers()
         self.workers = [PuppetWorker(slots) for _ in range(workers)]
         self.log = RecorderLog()
@@ -43,12 +45,11 @@ class Rig:
         self.scheduler = Scheduler(
             self.config,
             1,
-            self.workers,
+            self.workers if only is None else [only],
             clock=self.time,
             timers=self.time,
             recorder=self.log,
             max_queue_size=max_queue_size,
-            window_ticks=WINDOW_TICKS,
         )
 
     @property
@@ -95,66 +96,20 @@ def test_requests_of_one_loop_turn_share_a_batch_without_any_delay():
     run(scenario())
 
 
-def test_requests_that_come_some_loop_turns_apart_share_a_batch_too():
+def test_batch_goes_in_the_loop_turn_after_its_first_request():
     async def scenario() -> None:
         rig = Rig()
-        tasks = []
-        for _ in range(3):
-            tasks.append(await rig.ask())
-            for _ in range(5):
-                rig.time.turn()
+        first = [await rig.ask(), await rig.ask()]
         assert rig.worker.works == []
-        for _ in range(WINDOW_TICKS):
-            rig.time.turn()
-        assert rig.worker.rows == [1, 1, 1]
-        rig.worker.finish()
-        await asyncio.gather(*tasks)
-
-    run(scenario())
-
-
-def test_gathering_ends_with_a_full_batch_or_when_turns_take_long():
-    async def scenario() -> None:
-        rig = Rig()
-        full = [await rig.ask(rows=4), await rig.ask(rows=4)]
         rig.time.turn()
-        assert rig.worker.rows == [4, 4]
-        rig.worker.finish()
-        slow = await rig.ask()
-        rig.time.now += WINDOW_NS
-        rig.time.turn()
-        assert rig.worker.rows == [1]
-        rig.worker.finish()
-        await asyncio.gather(*full, slow)
-
-    run(scenario())
-
-
-def test_requests_that_never_meet_another_soon_stop_waiting_for_one_until_one_comes():
-    async def scenario() -> None:
-        rig = Rig()
-        for _ in range(WINDOW_SINGLE_REQUESTS):
-            alone = await rig.ask()
-            rig.time.turn()
-            assert rig.worker.works == []
-            await rig.settle()
-            rig.worker.finish()
-            await alone
-        alone = await rig.ask()
-        rig.time.turn()
-        assert rig.worker.rows == [1]
-        meets_it = await rig.ask()
-        rig.time.turn()
-        rig.worker.finish()
-        rig.worker.finish()
-        await asyncio.gather(alone, meets_it)
-        first = await rig.ask()
-        rig.time.turn()
-        second = await rig.ask()
-        await rig.settle()
         assert rig.worker.rows == [1, 1]
+        late = await rig.ask()
+        rig.time.turn()
         rig.worker.finish()
-        await asyncio.gather(first, second)
+        await rig.settle()
+        assert rig.worker.rows == [1]
+        rig.worker.finish()
+        await asyncio.gather(*first, late)
 
     run(scenario())
 
@@ -645,8 +600,6 @@ def test_a_request_may_be_cancelled_by_the_answer_of_its_batchmate():
 
 def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
     async def scenario() -> None:
-        rig = Rig()
-
         class OnTheLoop:
             free_slots = 1
             batches = 0
@@ -659,10 +612,10 @@ def test_batches_that_run_on_the_loop_leave_it_to_others_now_and_then():
             async def close(self) -> None: ...
 
         worker = OnTheLoop()
-        rig.scheduler._pool._workers[:] = [worker]
+        rig = Rig(only=worker)
         tasks = [await rig.ask(rows=8) for _ in range(5)]
         seen = []
-        for _ in range(WINDOW_TICKS + 8):
+        for _ in range(40):
             rig.time.turn()
             if worker.batches and (not seen or seen[-1] != worker.batches):
                 seen.append(worker.batches)

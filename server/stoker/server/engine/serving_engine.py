@@ -82,7 +82,8 @@ class ServingEngine:
         self._access = access or AccessLog(AccessLogSettings(), clock.now_ns)
         self._description = ServerDescription(name, version, EXTENSIONS)
         self.budget = ByteBudget(max_bytes_in_flight, clock.now_ns, most_request_bytes=max_request_bytes)
-        self._requests_in_flight = 0
+        #: Requests accepted that have no response yet.
+        self.requests_in_flight = 0
         self._is_delaying = False
         self._is_stopping = False
         self._idle = asyncio.Event()
@@ -91,11 +92,6 @@ class ServingEngine:
         #: See `Engine.resolve`.
         self.resolve: Callable[[str, int | None], Servable] = manager.resolve
         self._count_ended = self._ended
-
-    @property
-    def requests_in_flight(self) -> int:
-        """Requests accepted and not yet answered."""
-        return self._requests_in_flight
 
     @property
     def bytes_in_flight(self) -> int:
@@ -116,8 +112,8 @@ class ServingEngine:
         started_ns = self._clock.now_ns()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_s)
-        if self._requests_in_flight:
-            log.warning("the exit timeout is over: answering what is left as unavailable", extra={"requests": self._requests_in_flight})
+        if self.requests_in_flight:
+            log.warning("the exit timeout is over: answering what is left as unavailable", extra={"requests": self.requests_in_flight})
             self._manager.abandon("the server is shutting down, and the time for answering is over")
         return max(0.0, timeout_s - (self._clock.now_ns() - started_ns) / 1e9)
 
@@ -156,7 +152,7 @@ class ServingEngine:
         except ServingError as error:
             self._access.refused(request, error)
             raise
-        self._requests_in_flight += 1
+        self.requests_in_flight += 1
         return flight
 
     async def infer(self, request: InferRequest) -> InferResponse:
@@ -255,12 +251,12 @@ class ServingEngine:
         self._metrics.note_goaway(reason)
 
     def _ended(self) -> None:
-        self._requests_in_flight -= 1
+        self.requests_in_flight -= 1
         if self._is_stopping:
             self._notice_idle()
 
     def _notice_idle(self) -> None:
-        if self._is_stopping and not self._requests_in_flight:
+        if self._is_stopping and not self.requests_in_flight:
             self._idle.set()
 
     def _refuse_while_stopping(self) -> None:

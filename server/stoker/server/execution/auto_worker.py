@@ -12,7 +12,7 @@ from stoker.server.tuning.inline_policy import InlinePolicy
 
 
 class AutoWorker(ThreadWorker):
-    """A worker of one slot whose batches run on the loop while they are quick (see `pace.py`), and in its thread when not.
+    """A worker of one slot whose batches run on the loop while they are quick (see `inline_policy.py`), and in its thread when not.
 
     Never both at once: a batch runs on the loop only while the thread has none. Measured is the time that the running thread spends on
     the processor, at 0.3 us a look: what it waits for is, for an instance that only computes, the interpreter or a core, and tells
@@ -36,11 +36,15 @@ class AutoWorker(ThreadWorker):
         super().__init__(name, instance, signature, clock, loop)
 
     def submit(self, work: Work) -> None:
-        if self._in_flight or not self._inline_policy.may_run_on_loop(self._size(work.items)):
+        items = work.items
+        size = self._size(items)
+        if self._in_flight or not self._inline_policy.may_run_on_loop(size):
             super().submit(work)
             return
-        result = self._run(self.processors[0], work.items)
-        self._measure(work.items, result)
+        begun_ns = self._cpu_ns()
+        result = run_batch(self.processors[0], items)
+        wall_ns = result.input_ns + result.infer_ns + result.output_ns
+        self._inline_policy.ran(size, cpu_ns=self._cpu_ns() - begun_ns, wall_ns=wall_ns)
         work.on_done(result)
 
     def _run(self, processor: BatchProcessor, items: Sequence[Share]) -> BatchResult:
@@ -50,12 +54,9 @@ class AutoWorker(ThreadWorker):
         return result
 
     def _finished(self, work: Work, result: BatchResult) -> None:
-        self._measure(work.items, result)
-        super()._finished(work, result)
-
-    def _measure(self, items: Sequence[Share], result: BatchResult) -> None:
         wall_ns = result.input_ns + result.infer_ns + result.output_ns
-        self._inline_policy.ran(self._size(items), cpu_ns=result.cpu_ns, wall_ns=wall_ns)
+        self._inline_policy.ran(self._size(work.items), cpu_ns=result.cpu_ns, wall_ns=wall_ns)
+        super()._finished(work, result)
 
     def _size(self, items: Sequence[Share]) -> int:
         """Rows, or bytes where rows differ in size: what the time of a batch goes by."""

@@ -9,4 +9,5 @@ class StreamWorker(ThreadWorker):
 
     def _finished(self, work: Work, result: BatchResult) -> None:
         self._in_flight.remove(work)
+        self.free_slots += 1
         work.on_done(result)

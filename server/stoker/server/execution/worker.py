@@ -9,7 +9,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.backends.api.backend import Instance
@@ -20,7 +19,6 @@ from stoker.backends.api.model import ModelSignature
 from stoker.server.core.tasks import NAME_PREFIX, in_daemon_thread, raise_niceness
 
 
-@dataclass(slots=True, eq=False)
 class Work:
     """One batch on its way through a worker.
 
@@ -30,9 +28,12 @@ class Work:
         result: Set when the batch has run; None before.
     """
 
-    items: Sequence[Share]
-    on_done: Callable[[BatchResult], None]
-    result: BatchResult | None = None
+    __slots__ = ("items", "on_done", "result")
+
+    def __init__(self, items: Sequence[Share], on_done: Callable[[BatchResult], None]) -> None:
+        self.items = items
+        self.on_done = on_done
+        self.result: BatchResult | None = None
 
 
 class InstanceWorker(Protocol):
@@ -80,17 +81,15 @@ class ThreadWorker:
         self._inbox: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._in_flight: deque[Work] = deque()
         self.depth = max(1, instance.pipeline_depth)
+        self.free_slots = self.depth
         self._ended = [loop.create_future() for _ in range(self.depth)]
         #: One for each slot.
         self.processors = [processor_for(instance, signature, clock) for _ in self._ended]
         for slot, (processor, ended) in enumerate(zip(self.processors, self._ended, strict=True)):
             threading.Thread(target=self._serve, args=(processor, ended), name=f"{NAME_PREFIX}{name}.{slot}", daemon=True).start()
 
-    @property
-    def free_slots(self) -> int:
-        return self.depth - len(self._in_flight)
-
     def submit(self, work: Work) -> None:
+        self.free_slots -= 1
         self._in_flight.append(work)
         self._inbox.put(work)
 
@@ -120,6 +119,7 @@ class ThreadWorker:
     def _finished(self, work: Work, result: BatchResult) -> None:
         work.result = result
         while self._in_flight and (done := self._in_flight[0].result) is not None:
+            self.free_slots += 1
             self._in_flight.popleft().on_done(done)
 
 
@@ -134,18 +134,14 @@ class InlineWorker:
     def __init__(self, instance: Instance, signature: ModelSignature, clock: Clock) -> None:
         self._instance = instance
         self._processor = processor_for(instance, signature, clock)
-        self._is_busy = False
-
-    @property
-    def free_slots(self) -> int:
-        return 0 if self._is_busy else 1
+        self.free_slots = 1
 
     def submit(self, work: Work) -> None:
-        self._is_busy = True
+        self.free_slots = 0
         try:
             result = run_batch(self._processor, work.items)
         finally:
-            self._is_busy = False
+            self.free_slots = 1
         work.on_done(result)
 
     async def close(self) -> None:

@@ -41,7 +41,6 @@ from stoker.server.lifecycle.snapshot import discard, take_snapshot
 from stoker.server.observability.recorder import ServerRecorder
 from stoker.server.scheduling.scheduler import Scheduler
 from stoker.server.scheduling.sequences import SequenceScheduler
-from stoker.server.tuning.constants import WINDOW_TICKS
 
 MAX_LABEL_FILE_BYTES = 16 << 20
 
@@ -205,8 +204,6 @@ class LoaderSettings:
         snapshot_dir: Where private copies of version folders are made.
         usable_cores: CPU cores shared out among a model's instances.
         max_queue_size: Requests that may wait for one version where its config does not say less.
-        window_ticks: Turns of the loop for which a batch waits for requests that arrived together with its first; 1 suffices where
-            the fronts hand over all of a read in one turn.
         complete_configs: Whether fields that a configuration omits are completed from the model file; if not, they are an error.
         is_tuned: Whether `execution: auto` may run quick batches on the event loop.
     """
@@ -214,7 +211,6 @@ class LoaderSettings:
     snapshot_dir: Path
     usable_cores: int
     max_queue_size: int
-    window_ticks: int = WINDOW_TICKS
     complete_configs: bool = True
     is_tuned: bool = True
 
@@ -335,7 +331,6 @@ class VersionLoader:
             timers=self._timers,
             recorder=recorder,
             max_queue_size=self._settings.max_queue_size,
-            window_ticks=self._settings.window_ticks,
         )
         if config.sequences is None:
             return Servable(config, version, scheduler, loaded.files, loaded.labels, discard)

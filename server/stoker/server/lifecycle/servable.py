@@ -49,7 +49,6 @@ class Servable:
         self._is_retired = False
         self._borrowed = 0
         self._idle = asyncio.Event()
-        scheduler.on_idle = self._notice_idle
 
     @property
     def borrowers(self) -> int:
@@ -69,6 +68,7 @@ class Servable:
     def retire(self) -> None:
         """From now on nobody new will borrow: the manager has taken it out of its table."""
         self._is_retired = True
+        self.scheduler.on_idle = self._notice_idle
         self._notice_idle()
 
     def abandon(self, why: str) -> None:

@@ -7,7 +7,7 @@ the room left are stepped over, not waited for. A request is never split.
 from dataclasses import dataclass
 
 from stoker.server.core.model_config import DynamicBatching
-from stoker.server.scheduling.queue import QueueEntry, RequestQueue
+from stoker.server.scheduling.queue import EntryT, RequestQueue
 
 #: Entries looked at for one batch: bounds the cost of a queue full of shapes that do not match the head's.
 MAX_SCAN = 4096
@@ -39,12 +39,12 @@ class DynamicBatcher:
         #: Whether all that waits is a batch by rule 2 or 3 wherever it is one of one shape.
         self._takes_all = self._is_batching and not self._preferred and not self._delay_ns
 
-    def next_batch(self, queue: RequestQueue, now_ns: int) -> list[QueueEntry] | Wait | None:
+    def next_batch(self, queue: RequestQueue[EntryT], now_ns: int) -> list[EntryT] | Wait | None:
         """The next batch, taken out of `queue`; or when to ask again; or None if the queue is empty.
 
         REQUIRES: `queue.expire(now_ns)` was called for this `now_ns`.
         """
-        if len(queue) == 0:
+        if not queue.size:
             return None
         if self._takes_all and (everything := queue.take_all(self._max_rows)) is not None:
             return everything
@@ -59,7 +59,7 @@ class DynamicBatcher:
             queue.remove(entry)
         return taken
 
-    def _collect(self, queue: RequestQueue) -> tuple[list[QueueEntry], bool, int]:
+    def _collect(self, queue: RequestQueue[EntryT]) -> tuple[list[EntryT], bool, int]:
         """Entries that fit together, whether the batch cannot grow, and how many of them make the largest preferred size."""
         entries = iter(queue)
         head = next(entries)

@@ -3,26 +3,29 @@
 import asyncio
 from collections.abc import Callable, Hashable
 
+from stoker.server.core.completion import Completion
 from stoker.server.core.request import Done, InferRequest, InferResponse, InFlight
 from stoker.server.core.tasks import Waiter
-from stoker.server.scheduling.queue import QueueEntry
 
 
-class Pending(QueueEntry):
-    """A queue entry with its request and with whom to tell. The `InFlight` of its request. Confined to: the event loop.
+class Pending(Completion[InferResponse]):
+    """The completion of one accepted request, with what the queue and the batcher need. Confined to: the event loop.
 
     One object for the queue, the batch and the caller, made for every request: it has slots, and is filled by hand.
 
     Attributes:
         request: What was asked; it is its own share of the batch.
-        done: Takes the answer.
-        ended: Called once, when it was answered or withdrawn.
+        ended: Called once, when it is over.
         dispatched_ns: When it went into a batch.
         is_counted: Whether its outcome was recorded: that happens before it is released, where `preserve_ordering` holds it back.
-        is_over: Whether it was answered or withdrawn: whatever comes later is dropped.
     """
 
-    __slots__ = ("_withdraw", "dispatched_ns", "done", "ended", "is_counted", "is_over", "request")
+    # fmt: off
+    __slots__ = (
+        "_withdraw_from", "deadline_ns", "dispatched_ns", "ended", "enqueued_ns", "is_counted", "is_delayed", "level", "request", "rows",
+        "sequence", "shape_key", "timeout_ns",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -35,7 +38,10 @@ class Pending(QueueEntry):
         ended: Callable[[], None],
         withdraw: "Callable[[Pending], None]",
     ) -> None:
-        """Accepted at `now_ns`; `withdraw` takes it back."""
+        """Accepted at `now_ns`; `done` gets the result, `withdraw` takes the request back."""
+        self._callback = done
+        self._result = None
+        self.is_over = False
         self.rows = request.rows
         self.shape_key = shape_key
         self.level = level
@@ -45,16 +51,13 @@ class Pending(QueueEntry):
         self.sequence = -1
         self.is_delayed = False
         self.request = request
-        self.done = done
         self.ended = ended
         self.dispatched_ns = 0
         self.is_counted = False
-        self.is_over = False
-        self._withdraw = withdraw
+        self._withdraw_from = withdraw
 
-    def cancel(self) -> None:
-        if not self.is_over:
-            self._withdraw(self)
+    def _withdraw(self) -> None:
+        self._withdraw_from(self)
 
 
 async def outcome_of(submit: Callable[[InferRequest, Done], InFlight], request: InferRequest) -> InferResponse:

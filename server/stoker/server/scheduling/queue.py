@@ -8,14 +8,17 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 
 from stoker.backends.api.errors import Overloaded
 from stoker.server.core.model_config import QueuePolicy, TimeoutAction
 
+#: Times of entries that have left are dropped from the heap when it holds more than so many.
+_KEPT_TIMES: Final = 64
 
-@dataclass(slots=True, eq=False)
-class QueueEntry:
-    """One waiting request.
+
+class Waiting(Protocol):
+    """What a queue and a batcher need of a waiting request.
 
     Attributes:
         rows: Rows it adds to a batch.
@@ -32,46 +35,67 @@ class QueueEntry:
     shape_key: Hashable
     level: int
     enqueued_ns: int
+    timeout_ns: int | None
+    deadline_ns: int | None
+    sequence: int
+    is_delayed: bool
+
+
+@dataclass(slots=True, eq=False)
+class QueueEntry:
+    """A `Waiting` and no more."""
+
+    rows: int
+    shape_key: Hashable
+    level: int
+    enqueued_ns: int
     timeout_ns: int | None = None
     deadline_ns: int | None = None
     sequence: int = -1
     is_delayed: bool = False
 
 
-class _Level:
+EntryT = TypeVar("EntryT", bound=Waiting)
+
+
+class _Level(Generic[EntryT]):
     __slots__ = ("delayed", "policy", "waiting")
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
-        self.waiting: OrderedDict[int, QueueEntry] = OrderedDict()
-        self.delayed: OrderedDict[int, QueueEntry] = OrderedDict()
+        self.waiting: OrderedDict[int, EntryT] = OrderedDict()
+        self.delayed: OrderedDict[int, EntryT] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.delayed)
 
 
-class RequestQueue:
+class RequestQueue(Generic[EntryT]):
     """Waiting requests of one model version.
 
     INVARIANT: an entry is in exactly one level's `waiting` or `delayed`, from `push` until `remove` or `expire` returns it.
+
+    Attributes:
+        size: Requests waiting.
+        timed: A heap of when which entry of which level expires; empty while nothing waits on time. For the queue to change.
     """
 
     def __init__(self, *, levels: int, default_policy: QueuePolicy, policies: Mapping[int, QueuePolicy], max_size: int) -> None:
         """A queue with priority levels 1..`levels` that holds at most `max_size` requests in all."""
-        self._levels = {level: _Level(policies.get(level, default_policy)) for level in range(1, max(1, levels) + 1)}
+        self._levels = {level: _Level[EntryT](policies.get(level, default_policy)) for level in range(1, max(1, levels) + 1)}
         #: Where there is but one level, as most models have it.
         self._only = self._levels[1] if len(self._levels) == 1 else None
         self._max_size = max_size
-        self._size = 0
+        self.size = 0
         self._rows = 0
         self._next_sequence = 0
         # When, which entry, in which level. Numbers only: an entry that has left must not be kept in memory, with its tensors, until its
         # time has come.
-        self._expiry: list[tuple[int, int, int]] = []
+        self.timed: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         """Requests waiting."""
-        return self._size
+        return self.size
 
     @property
     def rows(self) -> int:
@@ -82,7 +106,7 @@ class RequestQueue:
         """The policy of a level."""
         return self._levels[level].policy
 
-    def push(self, entry: QueueEntry) -> None:
+    def push(self, entry: EntryT) -> None:
         """Appends an entry to its level.
 
         Raises:
@@ -92,37 +116,38 @@ class RequestQueue:
         limit = level.policy.max_queue_size
         if limit and len(level) >= limit:
             raise Overloaded(f"Exceeds maximum queue size: {limit} request(s) wait already")
-        if self._size >= self._max_size:
+        if self.size >= self._max_size:
             raise Overloaded(f"Exceeds maximum queue size: {self._max_size} request(s) wait already, the server's bound for one model")
         entry.sequence = self._next_sequence
         self._next_sequence += 1
         level.waiting[entry.sequence] = entry
-        self._size += 1
+        self.size += 1
         self._rows += entry.rows
         if entry.timeout_ns is None and entry.deadline_ns is None:
             return
         ends_ns = earliest(entry.timeout_ns, entry.deadline_ns)
         if ends_ns is not None:
-            heapq.heappush(self._expiry, (ends_ns, entry.sequence, entry.level))
+            heapq.heappush(self.timed, (ends_ns, entry.sequence, entry.level))
 
-    def remove(self, entry: QueueEntry) -> bool:
+    def remove(self, entry: EntryT) -> bool:
         """Takes an entry out (into a batch, or cancelled); False if it is not here any more."""
         level = self._levels[entry.level]
         bucket = level.delayed if entry.is_delayed else level.waiting
         if bucket.pop(entry.sequence, None) is None:
             return False
-        self._size -= 1
+        self.size -= 1
         self._rows -= entry.rows
-        self._drop_empty_levels()
+        if len(self.timed) > _KEPT_TIMES:
+            self._drop_times()
         return True
 
-    def take_all(self, most_rows: int) -> list[QueueEntry] | None:
+    def take_all(self, most_rows: int) -> list[EntryT] | None:
         """Takes out everything, in the order in which it is to be served, if that fits one batch of `most_rows` rows; else None.
 
         Most batches are of this kind, and taken one by one their entries cost 1.1 us each.
         """
         only = self._only
-        if only is None or only.delayed or not self._size or self._rows > most_rows:
+        if only is None or only.delayed or not self.size or self._rows > most_rows:
             return None
         entries = list(only.waiting.values())
         shape_key = entries[0].shape_key
@@ -130,15 +155,16 @@ class RequestQueue:
             if entry.shape_key != shape_key:
                 return None
         only.waiting.clear()
-        self._size = self._rows = 0
-        self._drop_empty_levels()
+        self.size = self._rows = 0
+        if len(self.timed) > _KEPT_TIMES:
+            self._drop_times()
         return entries
 
-    def expire(self, now_ns: int) -> list[QueueEntry]:
+    def expire(self, now_ns: int) -> list[EntryT]:
         """Takes out and returns every entry whose time is up; those under DELAY are moved back instead."""
-        expired: list[QueueEntry] = []
-        while self._expiry and self._expiry[0][0] <= now_ns:
-            _, sequence, number = heapq.heappop(self._expiry)
+        expired: list[EntryT] = []
+        while self.timed and self.timed[0][0] <= now_ns:
+            _, sequence, number = heapq.heappop(self.timed)
             entry = self._held(sequence, number)
             if entry is None:
                 continue
@@ -153,28 +179,28 @@ class RequestQueue:
                 level.delayed[entry.sequence] = entry
                 entry.is_delayed = True
             if entry.deadline_ns is not None:
-                heapq.heappush(self._expiry, (entry.deadline_ns, entry.sequence, entry.level))
+                heapq.heappush(self.timed, (entry.deadline_ns, entry.sequence, entry.level))
         return expired
 
     def next_expiry_ns(self) -> int | None:
         """When `expire` should be called next; None if nothing waits on time."""
-        while self._expiry and self._held(*self._expiry[0][1:]) is None:
-            heapq.heappop(self._expiry)
-        return self._expiry[0][0] if self._expiry else None
+        while self.timed and self._held(*self.timed[0][1:]) is None:
+            heapq.heappop(self.timed)
+        return self.timed[0][0] if self.timed else None
 
-    def __iter__(self) -> Iterator[QueueEntry]:
+    def __iter__(self) -> Iterator[EntryT]:
         """Entries in the order they are to be served. Not to be changed while iterating."""
         for level in self._levels.values():
             yield from level.waiting.values()
             yield from level.delayed.values()
 
-    def _drop_empty_levels(self) -> None:
+    def _drop_times(self) -> None:
         """What entries that left before their time leave in the heap stays there until it is mostly made of them."""
-        if len(self._expiry) > 64 and len(self._expiry) > 4 * self._size:
-            self._expiry = [item for item in self._expiry if self._held(*item[1:]) is not None]
-            heapq.heapify(self._expiry)
+        if len(self.timed) > 4 * self.size:
+            self.timed = [item for item in self.timed if self._held(*item[1:]) is not None]
+            heapq.heapify(self.timed)
 
-    def _held(self, sequence: int, number: int) -> QueueEntry | None:
+    def _held(self, sequence: int, number: int) -> EntryT | None:
         """The entry of that sequence number in the level of that number; None: it has left."""
         level = self._levels[number]
         return level.waiting.get(sequence) or level.delayed.get(sequence)

@@ -21,9 +21,8 @@ from stoker.server.scheduling.batcher import DynamicBatcher, Wait
 from stoker.server.scheduling.failures import FailureLog
 from stoker.server.scheduling.ordering import ReleaseOrder
 from stoker.server.scheduling.pending import Pending, outcome_of
-from stoker.server.scheduling.queue import QueueEntry, RequestQueue, earliest, queue_timeout_us
+from stoker.server.scheduling.queue import RequestQueue, earliest, queue_timeout_us
 from stoker.server.scheduling.worker_pool import WorkerPool
-from stoker.server.tuning.batch_window import BatchWindow
 
 log = logging.getLogger("stoker.scheduling")
 
@@ -31,15 +30,22 @@ log = logging.getLogger("stoker.scheduling")
 LOOP_SHARE_NS = 1_000_000
 
 
-class _Batch:
+class _Batch(Work):
     """A batch on its way. Confined to: the event loop."""
 
     __slots__ = ("_scheduler", "entries", "worker")
 
-    def __init__(self, scheduler: "Scheduler", entries: list[Pending], worker: int) -> None:
+    def __init__(self, scheduler: "Scheduler", entries: list[Pending], worker: int, now_ns: int) -> None:
         self._scheduler = scheduler
         self.entries = entries
         self.worker = worker
+        items: list[InferRequest] = []
+        for entry in entries:
+            entry.dispatched_ns = now_ns
+            items.append(entry.request)
+        self.items = items
+        self.on_done = self.finished
+        self.result = None
 
     def finished(self, result: BatchResult) -> None:
         self._scheduler._finished(self, result)
@@ -49,7 +55,7 @@ class Scheduler:
     """Queue, batcher and workers of one loaded version. Confined to: the event loop.
 
     Attributes:
-        on_idle: Called whenever the last request that had no answer got one.
+        on_idle: Called whenever the last request that had no response got one.
     """
 
     def __init__(
@@ -62,14 +68,10 @@ class Scheduler:
         timers: Timers,
         recorder: VersionRecorder,
         max_queue_size: int,
-        window_ticks: int = 1,
     ) -> None:
-        """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so).
-
-        `window_ticks`: turns of the loop for which a batch waits for requests that arrived together with its first.
-        """
+        """A scheduler over `workers`, with at most `max_queue_size` requests waiting (fewer where the config says so)."""
         settings = config.dynamic_batching or DynamicBatching()
-        self.on_idle: Callable[[], None] = _ignore
+        self.on_idle: Callable[[], None] | None = None
         self._config = config
         self._signature = config.signature
         self._version = version
@@ -81,7 +83,7 @@ class Scheduler:
         self._default_level = settings.default_priority_level or 1
         policies = (settings.default_queue_policy, *settings.priority_queue_policies.values())
         self._has_timeouts = any(policy.default_timeout_us for policy in policies)
-        self._queue = RequestQueue(
+        self._queue = RequestQueue[Pending](
             levels=settings.priority_levels,
             default_policy=settings.default_queue_policy,
             policies=settings.priority_queue_policies,
@@ -96,14 +98,17 @@ class Scheduler:
         self._order = ReleaseOrder[Pending, Outcome](self._deliver) if settings.preserve_ordering else None
         # Inputs whose row shape may differ between requests; most models have none, and then every request may join every batch.
         self._shape_names = tuple(spec.name for spec in config.signature.inputs if spec.optional or not (spec.is_static or spec.is_ragged))
-        max_ticks = window_ticks if config.dynamic_batching is not None and most_rows > 1 else 1
-        self._window = BatchWindow(max_ticks, full_rows=most_rows)
         self._dispatch_is_due = False
         self._is_dispatching = False
         self._timer: Timer | None = None
         self._timer_ns: int | None = None
         self._is_closed = False
         self._retry_after_s = 1.0
+
+    @property
+    def workers(self) -> Sequence[InstanceWorker]:
+        """Its workers, by number."""
+        return self._pool.workers
 
     @property
     def queue_depth(self) -> int:
@@ -146,9 +151,10 @@ class Scheduler:
         self._recorder.queued()
         if self._order is not None:
             self._order.expect(entry)
-        self._window.arrived(self._outstanding > 1)
         if not self._dispatch_is_due:
-            self._schedule_dispatch(now_ns)
+            # The batch window: requests of the same read, or of the same turn of the loop, join this one's batch.
+            self._dispatch_is_due = True
+            self._timers.call_soon(self._dispatch)
         return entry
 
     async def infer(self, request: InferRequest) -> InferResponse:
@@ -173,21 +179,8 @@ class Scheduler:
         inputs = request.inputs
         return tuple(inputs[name].shape[1:] if name in inputs else None for name in self._shape_names)
 
-    def _schedule_dispatch(self, now_ns: int) -> None:
-        self._dispatch_is_due = True
-        self._window.begin(now_ns)
-        self._timers.call_soon(self._tick_window)
-
-    def _tick_window(self) -> None:
-        """Lets requests that have reached the process already, but not yet the queue, into the batch that is about to go."""
-        if not self._dispatch_is_due:
-            return  # the end of a batch has pumped since
-        if self._window.turn(self._queue.rows) or self._window.is_over(self._now_ns()):
-            self._dispatch_ready()
-        else:
-            self._timers.call_soon(self._tick_window)
-
-    def _dispatch_ready(self) -> None:
+    def _dispatch(self) -> None:
+        """Hands out every batch that can go, and arms the timer for the rest."""
         self._dispatch_is_due = False
         if self._is_dispatching:
             return
@@ -203,17 +196,17 @@ class Scheduler:
         """Hands out every batch that can go; returns when to look again."""
         queue = self._queue
         begun_ns = 0
-        while len(queue):
+        while queue.size:
             now_ns = self._now_ns()
             begun_ns = begun_ns or now_ns
             if now_ns - begun_ns >= LOOP_SHARE_NS:
-                # Whoever has waited for the loop meanwhile comes first.
+                # What has waited for the loop meanwhile comes first.
                 self._dispatch_is_due = True
-                self._window.open_for_tick()
-                self._timers.call_soon(self._tick_window)
+                self._timers.call_soon(self._dispatch)
                 return self._timer_ns
-            for expired in queue.expire(now_ns):
-                self._expire(expired, now_ns)
+            if queue.timed:
+                for expired in queue.expire(now_ns):
+                    self._expire(expired, now_ns)
             worker = self._pool.free(now_ns)
             if worker is None:
                 return earliest(queue.next_expiry_ns(), self._pool.next_probe_ns(now_ns))
@@ -222,24 +215,17 @@ class Scheduler:
                 return None
             if isinstance(batch, Wait):
                 return earliest(queue.next_expiry_ns(), batch.until_ns)
-            self._send(worker, batch, now_ns)
+            self._recorder.dequeued(len(batch))
+            work = _Batch(self, batch, worker, now_ns)
+            self._running.add(work)
+            self._pool.workers[worker].submit(work)
         return None
-
-    def _send(self, worker: int, entries: Sequence[QueueEntry], now_ns: int) -> None:
-        sent: list[Pending] = []
-        for entry in entries:
-            assert isinstance(entry, Pending)
-            entry.dispatched_ns = now_ns
-            sent.append(entry)
-        self._recorder.dequeued(len(sent))
-        batch = _Batch(self, sent, worker)
-        self._running.add(batch)
-        self._pool.submit(worker, Work([entry.request for entry in sent], batch.finished))
 
     def _finished(self, batch: _Batch, result: BatchResult) -> None:
         self._running.discard(batch)
         now_ns = self._now_ns()
-        self._pool.ended(batch.worker, result, now_ns)
+        if len(self._pool.workers) > 1:
+            self._pool.ended(batch.worker, result, now_ns)
         count_batch(self._recorder, batch.entries, result, now_ns)
         release = self._deliver if self._order is None else self._order.complete
         noted: Outcome | None = None
@@ -249,10 +235,10 @@ class Scheduler:
                 self._failures.note(outcome, entry.request, now_ns)
             release(entry, outcome)
         # The worker has a free slot now; a batch may be waiting for it.
-        self._dispatch_ready()
+        if not self._is_dispatching:
+            self._dispatch()
 
-    def _expire(self, entry: QueueEntry, now_ns: int) -> None:
-        assert isinstance(entry, Pending)
+    def _expire(self, entry: Pending, now_ns: int) -> None:
         self._recorder.dequeued()
         self._recorder.failed(FailureReason.REJECTED, request_ns=now_ns - entry.request.received_ns)
         entry.is_counted = True
@@ -270,27 +256,26 @@ class Scheduler:
     def _deliver(self, entry: Pending, outcome: Outcome) -> None:
         if entry.is_over:
             return
-        entry.is_over = True
+        result: EngineResult
+        if isinstance(outcome, ServingError):
+            result = outcome
+        else:
+            result = InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature)
         try:
-            if isinstance(outcome, ServingError):
-                entry.done(outcome)
-            else:
-                entry.done(InferResponse(self._config.name, self._version, entry.request.request_id, outcome, self._signature))
+            entry.complete(result)
         except Exception:  # a defect of one front; the other requests of the batch are owed their answers all the same
             log.exception("taking the answer of a request raised")
         self._end(entry)
 
     def _end(self, entry: Pending) -> None:
         entry.ended()
-        # Whoever holds the entry is likely what these lead to: a cycle would keep the request in memory until the next collection.
-        entry.done = _drop
+        # What holds the entry is likely what this leads to: a cycle would keep the request in memory until the next collection.
         entry.ended = _ignore
         self._outstanding -= 1
-        if not self._outstanding:
+        if not self._outstanding and self.on_idle is not None:
             self.on_idle()
 
     def _withdraw(self, entry: Pending) -> None:
-        entry.is_over = True
         if self._queue.remove(entry):
             self._recorder.dequeued()
         if self._order is not None:
@@ -308,11 +293,11 @@ class Scheduler:
     def _ring(self) -> None:
         self._timer = None
         self._timer_ns = None
-        self._dispatch_ready()
+        self._dispatch()
 
     def abandon(self, why: str) -> None:
         """Answers every request that waits or runs as UNAVAILABLE with `why`. Results of what runs are dropped."""
-        waiting = [entry for entry in self._queue if isinstance(entry, Pending)]
+        waiting = list(self._queue)
         for entry in waiting:
             self._queue.remove(entry)
         self._recorder.dequeued(len(waiting))
@@ -337,9 +322,5 @@ class Scheduler:
         await self._pool.close()
 
 
-def _drop(response: EngineResult) -> None:
-    """Takes an answer that nobody waits for."""
-
-
 def _ignore() -> None:
-    """Nobody asked to be told."""
+    """No callback was named."""

@@ -18,12 +18,6 @@ BUSY_POLL_GOOD_RUN: Final = 256
 
 # Batch window (docs/adr/0006-batch-window.md).
 
-#: Turns of the event loop that a batch waits, where the frontend hands over simultaneous requests some turns apart, as grpc.aio does.
-WINDOW_TICKS: Final = 32
-#: Longest wait of a batch on a busy loop, nanoseconds.
-WINDOW_NS: Final = 1_000_000
-#: Consecutive requests that met no other, after which a batch waits one turn only.
-WINDOW_SINGLE_REQUESTS: Final = 16
 #: Consecutive reads of one connection after which its requests run at the end of the read.
 SINGLE_CONNECTION_READS: Final = 16
 
