@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.backends.gcu.program import GcuTensor
+from stoker.backends.gcu.runtime.device import Device
 from stoker.backends.gcu.runtime.device_buffer import DeviceBuffer
 from stoker.backends.gcu.runtime.engine import Engine
 from stoker.backends.gcu.runtime.errors import Status, StatusError
@@ -29,10 +30,10 @@ def run_on_host(engine: Engine, inputs: Sequence[Array]) -> list[Array]:
         given = [_buffer(engine, array, stack) for array in inputs]
         taken = [_buffer(engine, array, stack) for array in outputs]
         for array, buffer in zip(inputs, given, strict=True):
-            engine.device.copy_to_device(np.ascontiguousarray(array), buffer)
+            _device(engine).copy_to_device(np.ascontiguousarray(array), buffer)
         engine.run_with_batch(samples, given, taken)
         for array, buffer in zip(outputs, taken, strict=True):
-            engine.device.copy_to_host(buffer, array)
+            _device(engine).copy_to_host(buffer, array)
     return outputs
 
 
@@ -100,12 +101,17 @@ def _check(tensor: GcuTensor, array: Array, where: str) -> None:
         raise StatusError(Status.TIF_MIS_MATCHED_SHAPE_OR_DIM, f"{where} has shape {list(array.shape)}; expected [{expected}]")
 
 
+def _device(engine: Engine) -> Device:
+    assert isinstance(engine.device, Device)
+    return engine.device
+
+
 def _empty(engine: Engine, samples: int) -> list[Array]:
     return [np.zeros((samples, *tensor.dims), tensor.dtype.numpy) for tensor in engine.outputs]
 
 
 def _buffer(engine: Engine, array: Array, stack: ExitStack) -> DeviceBuffer:
-    buffer = engine.device.allocate(array.nbytes)
+    buffer = _device(engine).allocate(array.nbytes)
     stack.callback(buffer.discard)
     return buffer
 

@@ -5,20 +5,18 @@ server instantiates once, without arguments. Nothing here knows asyncio, protoco
 """
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from stoker.backends.api.candidate import Candidate, Violation
+from stoker.backends.api.clock import Clock
 from stoker.backends.api.errors import BackendSettingError
 from stoker.backends.api.figures import Figure
 from stoker.backends.api.files import ModelFiles
 from stoker.backends.api.model import ModelFacts, ModelSignature
-
-if TYPE_CHECKING:
-    from stoker.backends.api.batch import BatchProcessor
 
 Arrays = Mapping[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
 
@@ -69,8 +67,8 @@ class Instance(abc.ABC):
     #: do follows from the shapes of the inputs, not from what they hold. Only then may it run on the server's event loop, and only while
     #: it is quick (config.pbtxt `execution: auto`): what was measured must tell what comes.
     only_computes: bool = False
-    #: What makes batches of requests for it; None: `BatchProcessor` itself.
-    batch_processor: "type[BatchProcessor] | None" = None
+    #: Makes the `BatchProcessor` of an instance, its signature and a clock; None: `BatchProcessor` itself.
+    batch_processor: "Callable[[Any, ModelSignature, Clock], Any] | None" = None
 
     @abc.abstractmethod
     def execute(self, inputs: Arrays, output_names: Sequence[str]) -> Arrays:

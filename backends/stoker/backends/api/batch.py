@@ -284,7 +284,8 @@ class BatchProcessor:
 
 def processor_for(instance: Instance, signature: ModelSignature, clock: Clock) -> BatchProcessor:
     """A processor for one slot of `instance`'s worker: of the class that the instance brings, else the one for all."""
-    return (instance.batch_processor or BatchProcessor)(instance, signature, clock)
+    processor: BatchProcessor = (instance.batch_processor or BatchProcessor)(instance, signature, clock)
+    return processor
 
 
 def _union(items: Sequence[Share]) -> tuple[str, ...]:

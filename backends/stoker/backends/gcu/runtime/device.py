@@ -1,9 +1,9 @@
-"""`Device`: clusters of a card in somebody's hands, and what he has made on them."""
+"""`Device`: clusters of a card that one caller has acquired, with the streams, buffers and engines on them."""
 
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from stoker.backends.gcu.program import GcuExecutable
 from stoker.backends.gcu.runtime.card import Card, Lane
@@ -13,12 +13,33 @@ from stoker.backends.gcu.runtime.errors import Status, StatusError
 from stoker.backends.gcu.runtime.executable_file import open_executable
 from stoker.backends.gcu.runtime.figures import CardFigures
 from stoker.backends.gcu.runtime.host_memory import first_bytes, readable_bytes, writable_bytes
+from stoker.backends.gcu.runtime.process_mark import ProcessMark
 from stoker.backends.gcu.runtime.stream import Stream, copy_in, copy_out
-
-if TYPE_CHECKING:
-    from stoker.backends.gcu.runtime.system import GcuSystem
+from stoker.backends.simulated.numerics import Numerics
 
 _Made = TypeVar("_Made", Stream, DeviceBuffer, Engine)
+
+
+class Owner(Protocol):
+    """The part of a `GcuSystem` that its devices use."""
+
+    @property
+    def process(self) -> ProcessMark:
+        """The process that made the system."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """Whether this host computes."""
+
+    @property
+    def host_threads(self) -> int:
+        """Threads of this host that one run may use."""
+
+    def next_number(self) -> int:
+        """A number for a stream."""
+
+    def forget(self, device: "Device") -> None:
+        """Called by a device that is released."""
 
 
 class Device:
@@ -30,7 +51,7 @@ class Device:
         is_exclusive: Whether no other device may have them.
     """
 
-    def __init__(self, system: "GcuSystem", card: Card, clusters: tuple[int, ...], *, is_exclusive: bool) -> None:
+    def __init__(self, system: Owner, card: Card, clusters: tuple[int, ...], *, is_exclusive: bool) -> None:
         """Made by `GcuSystem.acquire`."""
         self.system = system
         self.card = card
@@ -108,7 +129,14 @@ class Device:
         self.check()
         if isinstance(executable, str | Path):
             executable = open_executable(executable)
-        engine = Engine(executable, self, self.clusters if clusters is None else clusters, self._forget_engine)
+        engine = Engine(
+            executable,
+            self,
+            self.clusters if clusters is None else clusters,
+            self._forget_engine,
+            numerics=self.system.numerics,
+            host_threads=self.system.host_threads,
+        )
         if not self._keep(self._engines, engine):
             engine.unload()
         return engine

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from stoker.backends.gcu.program import GcuExecutable, GcuTensor
-from stoker.backends.gcu.runtime.card import Lane
+from stoker.backends.gcu.runtime.card import Card, Lane
 from stoker.backends.gcu.runtime.device_buffer import BufferPart, DeviceBlock, DeviceBuffer
 from stoker.backends.gcu.runtime.errors import DeviceFailed, OutOfDeviceMemory, Status, StatusError, StreamClosed
 from stoker.backends.gcu.runtime.figures import Direction
@@ -21,9 +21,26 @@ from stoker.backends.gcu.runtime.stream import Stream
 from stoker.backends.gcu.timing import copy_time_s, run_time_s
 from stoker.backends.simulated.clocks import NS_PER_S
 from stoker.backends.simulated.faults import Fault, FaultKind
+from stoker.backends.simulated.numerics import Numerics
 
-if TYPE_CHECKING:
-    from stoker.backends.gcu.runtime.device import Device
+
+class Host(Protocol):
+    """The part of a `Device` that an engine on it uses."""
+
+    @property
+    def card(self) -> Card:
+        """The card."""
+
+    @property
+    def clusters(self) -> tuple[int, ...]:
+        """Numbers of its clusters, ascending."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether `release` was called."""
+
+    def check(self) -> None:
+        """Raises `StatusError` if the device cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +67,17 @@ class Engine:
 
     PURPOSE = "engines"
 
-    def __init__(self, executable: GcuExecutable, device: "Device", clusters: Sequence[int], on_unload: Callable[["Engine"], None]) -> None:
-        """Loads `executable`; see `Device.load`."""
+    def __init__(
+        self,
+        executable: GcuExecutable,
+        device: Host,
+        clusters: Sequence[int],
+        on_unload: Callable[["Engine"], None],
+        *,
+        numerics: Numerics,
+        host_threads: int,
+    ) -> None:
+        """Loads `executable`; see `Device.load`. This host computes by `numerics`, on `host_threads` threads."""
         card = device.card
         if executable.card != card.hardware.name:
             raise StatusError(
@@ -85,10 +111,7 @@ class Engine:
         self._is_unloaded = False
         card.hbm.take(self.hbm_bytes, self.PURPOSE, f"engine '{executable.name}' (weights {executable.weight_bytes} bytes, and workspace)")
         try:
-            system = device.system
-            self._batches = {
-                batch.batch_size: LoadedBatch(executable, batch, system.numerics, system.host_threads) for batch in executable.batches
-            }
+            self._batches = {batch.batch_size: LoadedBatch(executable, batch, numerics, host_threads) for batch in executable.batches}
         except BaseException:
             card.hbm.give_back(self.hbm_bytes, self.PURPOSE)
             raise
