@@ -2,8 +2,9 @@
 
 import pytest
 
+from stoker.server.core.limits import Limits
 from stoker.server.flags.declare import FlagError
-from stoker.server.flags.serving import ServingFlags, TuningMode, backend_settings
+from stoker.server.flags.serving import ServingFlags, TuningMode, backend_settings, limits
 
 
 def test_backend_settings_are_gathered_by_backend() -> None:
@@ -37,3 +38,7 @@ def test_tuning_off_is_also_a_setting_of_the_onnx_backend() -> None:
     assert settings["backend_settings"] == {"onnx": {"default-max-batch-size": "8"}, "onnxruntime": {"tuning": "off"}}
     assert ServingFlags().settings()["is_tuned"]
     assert ServingFlags().settings()["backend_settings"] == {}
+
+
+def test_a_limit_may_be_set_by_its_older_name() -> None:
+    assert limits(["grpc_unread_bytes=5"], None) == limits(["grpc-unflushed-bytes=5"], None) == Limits(grpc_unflushed_bytes=5)

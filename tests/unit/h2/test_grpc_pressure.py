@@ -116,7 +116,7 @@ def test_answers_that_nobody_reads_are_counted_and_bounded():
         async def large(data: bytes, call) -> bytes:
             return bytes(MIB)
 
-        limits = Limits(grpc_unread_bytes=4 * MIB)
+        limits = Limits(grpc_unflushed_bytes=4 * MIB)
         async with (
             serving(method(PATH, large, starts_inline=True), engine=engine, limits=limits) as (server, port),
             connected(port) as peer,

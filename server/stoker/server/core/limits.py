@@ -26,7 +26,7 @@ class Limits:
             address. Unix-domain sockets have none.
         grpc_connections: Open connections of the gRPC port; never more than three quarters of the files the process may open.
         grpc_concurrent_rpcs: Calls in work on all gRPC connections together; one more is refused at once.
-        grpc_unread_bytes: What answered calls of a gRPC connection may hold that its client does not read; above it new calls are refused.
+        grpc_unflushed_bytes: Responses of a gRPC connection that its client does not read; above it the server refuses new calls.
         grpc_control_burst: HTTP/2 control frames (SETTINGS, PING, PRIORITY, WINDOW_UPDATE and their like) that one gRPC connection may send
             at once beyond those that its calls and data entitle it to.
         grpc_control_per_s: The same, each second after.
@@ -87,7 +87,7 @@ class Limits:
     connections_per_address: int | None = None
     grpc_connections: int = 2048
     grpc_concurrent_rpcs: int = 16_384
-    grpc_unread_bytes: int = 64 * MIB
+    grpc_unflushed_bytes: int = 64 * MIB
     grpc_control_burst: int = 1000
     grpc_control_per_s: float = 200.0
     grpc_reset_burst: int = 2000

@@ -270,7 +270,7 @@ class KServeFlags:
             "http-restricted-api",
             metavar="APIS:K=V",
             panel=_KSERVE,
-            text="Answer these categories over HTTP only with header K: V.",
+            text="Serve these categories over HTTP only with header K: V.",
         ),
     ] = None
     grpc_restricted_protocol: Annotated[
@@ -330,7 +330,7 @@ class AdlikFlags:
     """The flags below /v1 and of ModelOperateService."""
 
     rest_v1: Annotated[
-        RestV1, one_of("rest-v1", RestV1, panel=_NETWORK, text="Whose REST protocol /v1 speaks: auto (told by each request), adlik or tfs.")
+        RestV1, one_of("rest-v1", RestV1, panel=_NETWORK, text="Whose REST protocol /v1 speaks: auto (by the request), adlik or tfs.")
     ] = RestV1.AUTO
     prefer_adlik: Annotated[
         Switch, flag("prefer-adlik", panel=_NETWORK, text="Under --rest-v1=auto, /v1 metadata is Adlik's for every model.")

@@ -103,13 +103,22 @@ def check_model_operate(*, is_allowed: bool, root: Path | None) -> None:
         raise FlagError(f"--model-operate-root={root}: expected an existing folder")
 
 
+#: Older names of bounds.
+_LIMIT_ALIASES = {"grpc_unread_bytes": "grpc_unflushed_bytes"}
+
+
 def limits(assignments: Sequence[str], http_max_input_size: int | None) -> Limits:
-    """The bounds of the fronts, with what was set of them."""
+    """The bounds of the frontends, with those that `--limit` sets.
+
+    Raises:
+        FlagError: an unknown bound, or a value that is no number above 0.
+    """
     kinds = {field.name: float if isinstance(getattr(Limits(), field.name), float) else int for field in dataclasses.fields(Limits)}
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         name = name.replace("-", "_")
+        name = _LIMIT_ALIASES.get(name, name)
         if name not in kinds or not equals:
             raise FlagError(f"--limit {assignment}: expected NAME=VALUE with one of {', '.join(sorted(kinds))}")
         try:
@@ -193,7 +202,7 @@ class ModelFlags:
             "allow-links",
             AllowedLinks,
             panel=_MODELS,
-            text="none: refuse links in the repository. within-root: follow those that lead to what is below its root.",
+            text="none: refuse links in the repository. within-root: follow those that lead below its root.",
         ),
     ] = AllowedLinks.NONE
     exit_on_error: Annotated[Switch, flag("exit-on-error", panel=_MODELS, text="End if a model fails to load at start.")] = False
@@ -267,11 +276,11 @@ class ServingFlags:
     ] = 30.0
     loop_block_secs: Annotated[
         float,
-        time("loop-block-secs", 0, 3600, panel=_SERVING, text="Log all stacks when the event loop does not run for so long; 0: do not."),
+        time("loop-block-secs", 0, 3600, panel=_SERVING, text="Log all stacks when the event loop is blocked for so long; 0: never."),
     ] = 1.0
     loop_abort_secs: Annotated[
         float,
-        time("loop-abort-secs", 0, 86400, panel=_SERVING, text="Abort the process when the event loop does not run for so long; 0: never."),
+        time("loop-abort-secs", 0, 86400, panel=_SERVING, text="Abort the process when the event loop is blocked for so long; 0: never."),
     ] = 0.0
     max_queue_size: Annotated[
         int, number("max-queue-size", 1, 10_000_000, panel=_SERVING, text="Requests that may wait for one model version.")
@@ -295,7 +304,7 @@ class ServingFlags:
             0,
             10_000,
             panel=_SERVING,
-            text="How long the event loop looks out for the next request of a client that sends one at a time, in microseconds; 0: not.",
+            text="How long the event loop polls for the next request of a client that sends one at a time, in microseconds; 0: off.",
         ),
     ] = BUSY_POLL_US
     http_max_input_size: Annotated[
@@ -309,7 +318,7 @@ class ServingFlags:
     ] = None
     limit: Annotated[
         list[str] | None,
-        option("limit", metavar="NAME=N", panel=_SERVING, text="Set any other bound of the fronts, such as json_depth=64."),
+        option("limit", metavar="NAME=N", panel=_SERVING, text="Set any other bound of the frontends, such as json_depth=64."),
     ] = None
     backend_config: Annotated[
         list[str] | None,

@@ -47,9 +47,9 @@ class WorkerPool:
         self._recorder.ejected(len(self._ejections))
         where = {**self._labels, "instance": worker}
         if has_failed:
-            log.warning("an instance failed a whole batch and is passed over while others are well: %s", result.outcomes[0], extra=where)
+            log.warning("an instance failed a whole batch and is ejected while others are healthy: %s", result.outcomes[0], extra=where)
         else:
-            log.info("an instance that had failed is well again", extra=where)
+            log.info("an ejected instance is returned to service", extra=where)
 
     async def close(self) -> None:
         """Closes the workers when their batches have ended."""

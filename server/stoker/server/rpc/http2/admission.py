@@ -34,7 +34,7 @@ class Admission:
         try:
             if context.calls >= context.limits.grpc_concurrent_rpcs:
                 raise CallFault(TOO_MANY_CALLS)
-            if self._unflushed.size_bytes > context.limits.grpc_unread_bytes:
+            if self._unflushed.size_bytes > context.limits.grpc_unflushed_bytes:
                 raise CallFault(TOO_MUCH_UNFLUSHED)
             head = self._heads.read(headers)
             if self._connection.is_reserved and not is_reserved_method(head.method.path):
